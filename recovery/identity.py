@@ -4,7 +4,8 @@ import getpass
 import os
 import socket
 
-_PROCESS = "/"  # between the person and the number of the process
+# Between the user, the host and the number of the process.
+_SEPARATOR = "/"
 
 
 def person() -> str:
@@ -13,14 +14,14 @@ def person() -> str:
 
 
 def process(by: str) -> str:
-    """Return a name that only this process has."""
-    return f"{by}{_PROCESS}{socket.gethostname()}{_PROCESS}{os.getpid()}"
+    """Return a name that only this process has: person/host/number."""
+    return _SEPARATOR.join([by, socket.gethostname(), str(os.getpid())])
 
 
-def gone(name: str) -> bool:
+def is_gone(name: str) -> bool:
     """Return whether a process with such a name was of this machine, and lives no more."""
-    _, _, rest = name.partition(_PROCESS)
-    host, _, number = rest.partition(_PROCESS)
+    _, _, process_name = name.partition(_SEPARATOR)
+    host, _, number = process_name.partition(_SEPARATOR)
     if host != socket.gethostname() or not number.isdigit():
         return False
     try:

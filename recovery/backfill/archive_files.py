@@ -14,8 +14,8 @@ from writer.core.errors import ConfigError
 from writer.storage.base import S3Settings
 from writer.storage.locations import delta_options, store_at
 
-_ROWS_AT_ONCE = 50_000
-_KNOWN = (".parquet", ".avro")
+_BATCH_ROWS = 50_000
+_SUFFIXES = (".parquet", ".avro")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class File:
     """One file of an archive."""
 
     location: str
-    path: str  # relative to it
+    # Relative to the location.
+    path: str
     system: fs.FileSystem
     root: str
 
@@ -36,52 +37,54 @@ class File:
         """Yield its rows, some at a time."""
         with self.system.open_input_file(f"{self.root}/{self.path}") as source:
             if self.path.endswith(".parquet"):
-                for batch in pq.ParquetFile(source).iter_batches(_ROWS_AT_ONCE):
+                for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS):
                     yield pa.Table.from_batches([batch])
                 return
             from fastavro import reader
 
             records = iter(reader(source))
-            while some := list(islice(records, _ROWS_AT_ONCE)):
-                yield pa.Table.from_pylist(some)
+            while batch_records := list(islice(records, _BATCH_ROWS)):
+                yield pa.Table.from_pylist(batch_records)
 
 
 def files(locations: Sequence[str], s3: S3Settings | None) -> list[File]:
     """Return the files of archives, oldest partition first, the archives in step. Raises ConfigError for none."""
-    found = []
+    archive_files = []
     for location in locations:
         system, root = store_at(location, s3).files()
-        paths = _list(location, system, root, s3)
+        paths = _list_paths(location, system, root, s3)
         if not paths:
             raise ConfigError(f"--from-archive {location} holds no Parquet, Avro or Delta files")
-        found += [File(location, path, system, root) for path in paths]
-    return sorted(found, key=lambda file: (file.partition, locations.index(file.location), file.path))
+        archive_files += [File(location, path, system, root) for path in paths]
+    return sorted(archive_files, key=lambda file: (file.partition, locations.index(file.location), file.path))
 
 
-def partitions(found: Sequence[File]) -> Iterator[tuple[str, list[File]]]:
+def partitions(archive_files: Sequence[File]) -> Iterator[tuple[str, list[File]]]:
     """Yield the partitions with their files."""
-    for partition, group in groupby(found, key=lambda file: file.partition):
+    for partition, group in groupby(archive_files, key=lambda file: file.partition):
         yield partition, list(group)
 
 
-def _list(location: str, system: fs.FileSystem, root: str, s3: S3Settings | None) -> list[str]:
+def _list_paths(location: str, system: fs.FileSystem, root: str, s3: S3Settings | None) -> list[str]:
+    """Return the paths of an archive's files: by its log if it is a Delta table, else those in its folders."""
     if system.get_file_info(f"{root}/_delta_log").type == fs.FileType.Directory:
         from deltalake import DeltaTable
 
-        named = DeltaTable(location, storage_options=delta_options(location, s3)).file_uris()
-        return [_relative(uri, root) for uri in named]
+        uris = DeltaTable(location, storage_options=delta_options(location, s3)).file_uris()
+        return [_relative_path(uri, root) for uri in uris]
     selector: Any = fs.FileSelector(root, recursive=True, allow_not_found=True)
     paths = [info.path for info in system.get_file_info(selector) if info.is_file]
-    inner = [path.removeprefix(root).lstrip("/") for path in paths]
-    return [path for path in inner if path.endswith(_KNOWN) and not _hidden(path)]
+    relative_paths = [path.removeprefix(root).lstrip("/") for path in paths]
+    return [path for path in relative_paths if path.endswith(_SUFFIXES) and not _is_hidden(path)]
 
 
-def _relative(uri: str, root: str) -> str:
+def _relative_path(uri: str, root: str) -> str:
     """Return a file's path below its table; delta-rs names it by a URL, or by a path."""
-    plain = uri.split("://", 1)[-1]
-    at = plain.find(root.lstrip("/"))
-    return unquote(plain[at + len(root.lstrip("/")) :].lstrip("/"))
+    path = uri.split("://", 1)[-1]
+    folder = root.lstrip("/")
+    start = path.find(folder) + len(folder)
+    return unquote(path[start:].lstrip("/"))
 
 
-def _hidden(path: str) -> bool:
+def _is_hidden(path: str) -> bool:
     return any(name[0] in "_." for name in path.split("/"))

@@ -4,6 +4,7 @@ It raises no epoch and moves no frontier, so the live writer goes on beside it. 
 its files or it is not; what is open is read from the log each time, so a chunk is never settled twice.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recovery.backfill.dedupe_rows import Unplaced
+from recovery.backfill.new_rows import NewRowStage
 from recovery.backfill.source import Chunk
 from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Counts, Report
@@ -30,6 +31,9 @@ from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations import Fill
 from writer.table.log.snapshot import PipelineSnapshot
 
+# Yields pieces more slowly.
+SlowDown = Callable[[Iterable[Piece]], Iterable[Piece]]
+
 
 @dataclass(frozen=True)
 class ChunkCommit:
@@ -40,13 +44,14 @@ class ChunkCommit:
     rows: int
     files: int
     bytes: int
-    left: int  # offsets that are open after it
+    # Offsets that are open after it.
+    left: int
     done: bool
 
 
 @dataclass
-class _ChunkOutcome:
-    """What the task made of a chunk."""
+class _ChunkResult:
+    """What the task made of a chunk. `accounts`: one for each part, as the entry lists them."""
 
     report: Report
     unplaced: int = 0
@@ -54,153 +59,207 @@ class _ChunkOutcome:
     accounts: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Opening:
+    """What the table's log says that a pipeline depends on, once it is open."""
+
+    columns: pa.Schema
+    specs: int
+    privacy: int
+
+
 class BackfilledTable:
     """The table of one pipeline, as a backfill reads and writes it."""
 
     def __init__(self, name: str, config: Config, schemas: SchemaSource) -> None:
         """Open the tables. Raises HeadraceError when there are none."""
-        self.name, self.config = name, config
+        self.name = name
+        self.config = config
         self.settings = config.pipelines[name]
-        self._schemas = schemas
         self.tables = all_tables(name, config)
         self.table = self.tables.main
-        self._walk: LocalPipeline | None = None
-        self._known: tuple[pa.Schema, int, int] | None = None  # columns, specs, privacy, as the walk was opened
+        self._schemas = schemas
+        self._pipeline: LocalPipeline | None = None
+        self._opening: _Opening | None = None
         self.table.check_exists()
         self.tables.side(self.settings.dead_letters).check_exists()
 
     @property
-    def walk(self) -> LocalPipeline:
+    def pipeline(self) -> LocalPipeline:
         """The pipeline, for tasks in this process. Raises RegistryUnreachable, ConfigError."""
-        self._walk = self._walk or opened(self.name, self.config, self._schemas, tables=self.tables)
-        return self._walk
+        if self._pipeline is None:
+            self._pipeline = opened(self.name, self.config, self._schemas, tables=self.tables)
+        return self._pipeline
 
     @property
     def raw(self) -> str | None:
         """Location of the raw table, where the pipeline keeps records in one."""
-        place = self.settings.raw_place
-        return place if place in self.table.snapshot().raw_places else None
+        location = self.settings.raw_place
+        return location if location in self.table.snapshot().raw_places else None
 
-    def look(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
+    def read_gap_records(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
         """Apply pending side files, then read the gap records. Raises CommitFailed, LedgerUnreadable."""
-        self.follow()
+        self.refresh()
         return gap_records_in_snapshot(self.table, self.name)
 
-    def follow(self) -> PipelineSnapshot:
-        """Apply pending side files, and see which columns the table has by now. Raises CommitFailed."""
-        now = self.table.snapshot()
+    def refresh(self) -> PipelineSnapshot:
+        """Apply pending side files, and read which columns the table has by now. Raises CommitFailed."""
+        snapshot = self.table.snapshot()
         self.tables.apply_side_files()
-        known = now.columns(), now.specs, now.privacy
-        if self._known is not None and self._known != known:
-            self._walk = None  # the live writer has met another schema, or was started with other specs or privacy
-        self._known = known
-        return now
+        opening = _Opening(snapshot.columns(), snapshot.specs, snapshot.privacy)
+        if self._opening is not None and self._opening != opening:
+            # The live writer has met another schema, or was started with other specs or privacy.
+            self._pipeline = None
+        self._opening = opening
+        return snapshot
 
-    def carry(
-        self, gap_record: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, source: str, by: str, now: datetime,
-        paced: Any = iter,
-    ) -> ChunkCommit:  # fmt: skip
-        """Carry a chunk and commit it. `snapshot`: what the gap record was read from. `paced` slows its pieces down.
+    def commit_chunk(
+        self,
+        gap_record: GapRecord,
+        snapshot: PipelineSnapshot,
+        chunk: Chunk,
+        source: str,
+        by: str,
+        now: datetime,
+        slow_down: SlowDown = iter,
+    ) -> ChunkCommit:
+        """Run the task of a chunk and commit it. `snapshot`: what the gap record was read from.
 
         Raises Overtaken when the gap record changed since, SourceFailed, LimitReached, CommitFailed.
         """
-        _still_open(gap_record, chunk)
+        _check_open(gap_record, chunk)
         fault_points.point("before_chunk")
-        done = self._unplaced(chunk, snapshot, paced) if chunk.unplaced else self._placed(chunk, paced)
+        if chunk.unplaced:
+            result = self._stage_new_rows(chunk, snapshot, slow_down)
+        else:
+            result = self._run_task(chunk, slow_down)
         fault_points.point("after_chunk")
         try:
-            version, fill = self._commit(gap_record, snapshot, chunk, done, source, by, now)
-        except (Overtaken, builder.StagedTooLongAgo):  # what else fails may have been committed all the same
-            self._discard(done.report)
+            version, fill = self._commit(gap_record, snapshot, chunk, result, source, by, now)
+        except (Overtaken, builder.StagedTooLongAgo):
+            # What fails otherwise may have been committed all the same.
+            self._discard(result.report)
             raise
         fault_points.point("before_chunk_redo")
         self.tables.apply_side_files()
-        sums = builder.sums(builder.row_files(done.report))
+        sums = builder.sums(builder.row_files(result.report))
         return ChunkCommit(version, fill.offsets, sums["rows"], sums["files"], sums["bytes"], fill.left, fill.done)
 
-    def _placed(self, chunk: Chunk, paced: Any) -> _ChunkOutcome:
-        """Carry records that have offsets; again when they meet schemas that the plan does not know."""
+    def _run_task(self, chunk: Chunk, slow_down: SlowDown) -> _ChunkResult:
+        """Run a task on records that have offsets; again when they meet schemas that the plan does not know."""
         incarnations = {part.topic: part.incarnation for part in chunk.spans}
-        assert len(incarnations) == len({(p.topic, p.incarnation) for p in chunk.spans}), "one incarnation a chunk"
+        topics = {(part.topic, part.incarnation) for part in chunk.spans}
+        assert len(incarnations) == len(topics), "one incarnation a chunk"
 
         def plan(first: Piece | None) -> TaskPlan:
             now = datetime.now(UTC)
-            found = self.walk.task_plan(now, "backfill", incarnations, _age(first, now))
-            return replace(found, raw=self.raw if chunk.raw else None)
+            task_plan = self.pipeline.task_plan(now, "backfill", incarnations, _age(first, now))
+            return replace(task_plan, raw=self.raw if chunk.raw else None)
 
-        report = self.walk.run(lambda schemas: paced(chunk.read(schemas)), plan)
+        report = self.pipeline.run(lambda schemas: slow_down(chunk.read(schemas)), plan)
         try:
-            return self._accounted(chunk, report)
+            return self._check_report(chunk, report)
         except BaseException:
             self._discard(report)
             raise
 
-    def _accounted(self, chunk: Chunk, report: Report) -> _ChunkOutcome:
+    def _check_report(self, chunk: Chunk, report: Report) -> _ChunkResult:
         """Compare what was read with what the chunk settles. Raises SourceFailed, LimitReached."""
-        each = {
-            part: missing.without_records((part.topic, part.partition), spans, report)
-            for part, spans in chunk.spans.items()
-        }
-        without_records = {part: found for part, found in each.items() if found is not None}
+        without_records: dict[TopicPartition, missing.MissingOffsets] = {}
+        for part, spans in chunk.spans.items():
+            missing_offsets = missing.without_records((part.topic, part.partition), spans, report)
+            if missing_offsets is not None:
+                without_records[part] = missing_offsets
         chunk.confirm(list(without_records.values()))
         check_failed_records(self.name, report, self.settings.limits)
         accounts = []
         for part, spans in chunk.spans.items():
             counts = report.counts.get((part.topic, part.partition), Counts())
-            unread = {"without_records": without_records[part].to_dict()} if part in without_records else {}
-            accounts.append({**vars(part), "spans": [list(s) for s in spans], **counts.outcomes(), **unread})
-        return _ChunkOutcome(report, accounts=accounts)
+            account = {**vars(part), "spans": [list(span) for span in spans], **counts.outcomes()}
+            if part in without_records:
+                account["without_records"] = without_records[part].to_dict()
+            accounts.append(account)
+        return _ChunkResult(report, accounts=accounts)
 
-    def _unplaced(self, chunk: Chunk, snapshot: PipelineSnapshot, paced: Any) -> _ChunkOutcome:
-        """Add rows without offsets whose keys the table does not have."""
+    def _stage_new_rows(self, chunk: Chunk, snapshot: PipelineSnapshot, slow_down: SlowDown) -> _ChunkResult:
+        """Stage rows without offsets whose keys the table does not have."""
         self.config.one_table(self.name)
-        doing = Unplaced(self.table, snapshot, self.settings, self._plan(), believing(self.walk.time_rule, ANY_AGE))
-        pieces = (p.rows for p in paced(chunk.read(self.walk.plan)) if p.rows is not None)
-        report, rows, out = doing.carried(pieces, chunk.keys)
-        return _ChunkOutcome(report, rows, out)
+        task_plan = self.pipeline.task_plan(datetime.now(UTC), "backfill", {})
+        rule = believing(self.pipeline.time_rule, ANY_AGE)
+        stage = NewRowStage(self.table, snapshot, self.settings, task_plan, rule)
+        pieces = slow_down(chunk.read(self.pipeline.plan))
+        rows = (piece.rows for piece in pieces if piece.rows is not None)
+        report, unplaced, left_out = stage.write(rows, chunk.keys)
+        return _ChunkResult(report, unplaced, left_out)
 
     def _commit(
-        self, gap_record: GapRecord, snapshot: PipelineSnapshot, chunk: Chunk, done: _ChunkOutcome, source: str,
-        by: str, now: datetime,
-    ) -> tuple[int, Fill]:  # fmt: skip
-        builder.check_age(now, datetime.now(UTC), self.config.pipelines[self.name].table.orphan_retention)
-        self.walk.grow(self.table)  # before any file has them
-        report = done.report
+        self,
+        gap_record: GapRecord,
+        snapshot: PipelineSnapshot,
+        chunk: Chunk,
+        result: _ChunkResult,
+        source: str,
+        by: str,
+        now: datetime,
+    ) -> tuple[int, Fill]:
+        """Append the entry. Returns its version, and what it fills."""
+        builder.check_age(now, datetime.now(UTC), self.settings.table.orphan_retention)
+        # The table has the columns before any file has them.
+        self.pipeline.grow(self.table)
+        report = result.report
+        schemas = self.pipeline.schemas
         left = sum(r.end - r.start for r in gap_record.left()) - chunk.offsets
         facts = {
-            "at": datetime.now(UTC).isoformat(), "by": by, "source": source, "ranges": done.accounts,
-            **builder.sums(builder.row_files(report)), **builder.target_facts(report),
-            **builder.spec_facts(report, self.walk.specs),
-            "unplaced": done.unplaced, "left_out": done.left_out,
+            "at": datetime.now(UTC).isoformat(),
+            "by": by,
+            "source": source,
+            "ranges": result.accounts,
+            **builder.sums(builder.row_files(report)),
+            **builder.target_facts(report),
+            **builder.spec_facts(report, self.pipeline.specs),
+            "unplaced": result.unplaced,
+            "left_out": result.left_out,
             "through": chunk.through or None,
-            "seconds": {step: round(spent, 3) for step, spent in report.seconds.items()},
-        }  # fmt: skip
+            "seconds": {step: round(seconds, 3) for step, seconds in report.seconds.items()},
+        }
         fill = Fill(
-            uuid4().hex, gap_record.id, snapshot.changes(gap_record.id), chunk.offsets, left, chunk.last or left == 0,
-            report.files, self.walk.side_files(report), facts, self.walk.schemas.meant(report),
-            self.walk.schemas.privacy_version,
-        )  # fmt: skip
+            uuid4().hex,
+            gap_record.id,
+            snapshot.changes(gap_record.id),
+            chunk.offsets,
+            left,
+            chunk.last or left == 0,
+            report.files,
+            self.pipeline.side_files(report),
+            facts,
+            schemas.meant(report),
+            schemas.privacy_version,
+        )
         return self.table.fill(snapshot, fill), fill
-
-    def _plan(self) -> TaskPlan:
-        return self.walk.task_plan(datetime.now(UTC), "backfill", {})
 
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
-        self.tables.discard(report.files, self.walk.side_files(report))
+        self.tables.discard(report.files, self.pipeline.side_files(report))
 
 
-def _still_open(gap_record: GapRecord, chunk: Chunk) -> None:
-    """Raise Overtaken where a chunk would settle what is not open: it was planned before another process brought it."""
-    left: dict[TopicPartition, list[Span]] = {}
+def _check_open(gap_record: GapRecord, chunk: Chunk) -> None:
+    """Raise Overtaken where a chunk would settle what is not open: another process settled it after it was planned."""
+    open_spans: dict[TopicPartition, list[Span]] = {}
     for r in gap_record.left():
-        left.setdefault(r.part, []).append((r.start, r.end))
+        open_spans.setdefault(r.part, []).append((r.start, r.end))
     for part, spans in chunk.spans.items():
-        if gone := without(spans, left.get(part, ())):
-            raise Overtaken(f"offsets {gone[0]} of {part.topic}/{part.partition} were brought meanwhile: look again")
+        settled_spans = without(spans, open_spans.get(part, ()))
+        if settled_spans:
+            raise Overtaken(
+                f"offsets {settled_spans[0]} of {part.topic}/{part.partition} were brought meanwhile: look again"
+            )
 
 
 def _age(first: Piece | None, now: datetime) -> timedelta:
     """Return how long ago the broker had the first records."""
-    times = None if first is None else first.records.column("timestamp")
-    return age_of(None if times is None or times.null_count else pc.min(times).as_py(), now)
+    if first is None:
+        return age_of(None, now)
+    times = first.records.column("timestamp")
+    if times.null_count:
+        return age_of(None, now)
+    return age_of(pc.min(times).as_py(), now)

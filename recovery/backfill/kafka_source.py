@@ -8,9 +8,9 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recovery.backfill.kafka_fetch import fetched
-from recovery.backfill.read_order import aligned, instants
-from recovery.backfill.source import Chunk, SourceFailed, in_full
+from recovery.backfill.kafka_fetch import fetch_records
+from recovery.backfill.read_order import cut_into_chunks, instants
+from recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
 from writer.avro.schema_plan import SchemaPlan
 from writer.clients.kafka import Cluster, next_records
 from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check, questions
@@ -20,157 +20,218 @@ from writer.maintenance.local_pipeline import Piece
 from writer.offsets.start_decision import LogRange, number
 
 FindCuts = Callable[[Mapping[TopicPartition, LogRange], Mapping[str, str]], Collection[TopicPartition]]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Offsets [start, end) of a part, and how far from them the same records stand in another log."""
+    """Offsets [start, end) of a part, and how far from them the same records are in another log.
+
+    `source`: the other log. `shift`: the offset in the other log less the offset of the part.
+    """
 
     part: TopicPartition
     start: int
     end: int
-    source: Source  # where they stand
-    shift: int  # offset there less offset here
+    source: Source
+    shift: int
 
-    def clipped(self, r: OffsetRange) -> "Segment | None":
-        """Return what lies in a range; None: nothing."""
-        start, end = max(self.start, r.start), min(self.end, r.end)
-        mine = r.part == self.part and start < end
-        return Segment(self.part, start, end, self.source, self.shift) if mine else None
+    @property
+    def range(self) -> OffsetRange:
+        """Offsets of the part."""
+        return OffsetRange(self.part, self.start, self.end)
+
+    @property
+    def source_span(self) -> Span:
+        """Offsets in the other log."""
+        return self.start + self.shift, self.end + self.shift
+
+    def clip(self, r: OffsetRange) -> "Segment | None":
+        """Return what is within a range; None: nothing."""
+        start = max(self.start, r.start)
+        end = min(self.end, r.end)
+        if r.part != self.part or start >= end:
+            return None
+        return Segment(self.part, start, end, self.source, self.shift)
 
 
-class Topic:
+class KafkaSource:
     """The gap's own topic, as far as Kafka still holds it; or a mirror, where segments say which offsets are which."""
 
     def __init__(
-        self, kafka: Kafka, *, headers: bool, raw: bool = False, ids: Mapping[str, Sequence[str]],
-        segments: Sequence[Segment] | None = None, name: str = "kafka",
-        same: Callable[[Segment], bool | None] = lambda _: None,
+        self,
+        kafka: Kafka,
+        *,
+        headers: bool,
+        raw: bool = False,
+        ids: Mapping[str, Sequence[str]],
+        segments: Sequence[Segment] | None = None,
+        name: str = "kafka",
+        has_same_times: Callable[[Segment], bool | None] = lambda _: None,
         cut: FindCuts = lambda *_: (),
-    ) -> None:  # fmt: skip
-        """`ids`: incarnations of each topic, as the table knows them. `same`: compares what lies around a segment.
+    ) -> None:
+        """`ids`: incarnations of each topic, as the table has them. `raw`: the raw table keeps the records, too.
 
+        `has_same_times`: compares the records around a segment with the table's rows; None: nothing to compare.
         `cut`: names parts whose log is not the one that the table was filled from, by what Kafka holds and topic ids.
-
-        `raw`: the records are kept in the raw table, too.
         """
         self.name = name
-        self._kafka, self._headers, self._raw = kafka, headers, raw
+        self._kafka = kafka
+        self._headers = headers
+        self._raw = raw
         self._cluster = Cluster(kafka.address, kafka.request_timeout)
-        self._ids, self._given, self._same, self._cut = ids, segments, same, cut
-        self._now_ids: dict[str, str] = {}  # of the topics whose offsets were asked for
+        self._ids = ids
+        self._mirror_segments = segments
+        self._has_same_times = has_same_times
+        self._cut = cut
+        # Ids of the topics whose offsets were asked for, as Kafka has them now.
+        self._topic_ids: dict[str, str] = {}
 
     def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return what Kafka holds of these offsets now. Raises BrokerUnreachable, TopicMissing for a mirror."""
-        return [OffsetRange(one.part, one.start, one.end) for one in self._segments(wanted)]
+        return [segment.range for segment in self._segments(wanted)]
 
     def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
         """Yield slices that are aligned by the broker's time, oldest first."""
         segments = self._segments(left())
         if not segments:
             return
-        for one in segments:
-            if self._same(one) is False:
-                raise SourceFailed(
-                    f"records of {one.source[0]}/{one.source[1]} around {one.start + one.shift} have other times than "
-                    f"the table's rows around offset {one.start} of {one.part.topic}/{one.part.partition}: the "
-                    "mapping is wrong. Correct --map."
-                )
-        for ranges in aligned(
-            [OffsetRange(s.part, s.start, s.end) for s in segments], self._marks(segments, rows_max), rows_max
-        ):
-            mine = [cut for r in ranges for s in segments if (cut := s.clipped(r))]
+        for segment in segments:
+            self._check_times(segment)
+        ranges = [segment.range for segment in segments]
+        for chunk_ranges in cut_into_chunks(ranges, self._marks(segments, rows_max), rows_max):
+            chunk_segments = _clip_segments(segments, chunk_ranges)
             spans: dict[TopicPartition, list[Span]] = {}
-            for cut in mine:
-                spans.setdefault(cut.part, []).append((cut.start, cut.end))
-            yield Chunk(spans, partial(self._read, mine), partial(self._confirm, mine), raw=self._raw)
+            for segment in chunk_segments:
+                spans.setdefault(segment.part, []).append((segment.start, segment.end))
+            yield Chunk(
+                spans, partial(self._read, chunk_segments), partial(self._confirm, chunk_segments), raw=self._raw
+            )
+
+    def _check_times(self, segment: Segment) -> None:
+        """Raise SourceFailed where the records around a segment are not those of the table's rows."""
+        if self._has_same_times(segment) is False:
+            topic, partition = segment.source
+            raise SourceFailed(
+                f"records of {topic}/{partition} around {segment.start + segment.shift} have other times than the "
+                f"table's rows around offset {segment.start} of {segment.part.topic}/{segment.part.partition}: the "
+                "mapping is wrong. Correct --map."
+            )
 
     def _segments(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
         """Return the wanted offsets that exist, in the other log's offsets."""
-        if self._given is None:
-            given = self._own(wanted)
+        if self._mirror_segments is None:
+            candidates = self._topic_segments(wanted)
         else:
-            given = [cut for r in wanted for s in self._given if (cut := s.clipped(r))]
-        sources = {one.source for one in given}
-        earliest, ends = self._cluster.earliest(sources), self._cluster.latest(sources)
-        found = []
-        for one in given:
-            start = max(one.start, earliest[one.source] - one.shift)
-            end = min(one.end, ends[one.source] - one.shift)
+            candidates = _clip_segments(self._mirror_segments, wanted)
+        sources = {segment.source for segment in candidates}
+        earliest = self._cluster.earliest(sources)
+        ends = self._cluster.latest(sources)
+        segments = []
+        for segment in candidates:
+            start = max(segment.start, earliest[segment.source] - segment.shift)
+            end = min(segment.end, ends[segment.source] - segment.shift)
             if start < end:
-                found.append(Segment(one.part, start, end, one.source, one.shift))
-        return sorted(found, key=lambda s: (s.part, s.start))
+                segments.append(Segment(segment.part, start, end, segment.source, segment.shift))
+        return sorted(segments, key=lambda segment: (segment.part, segment.start))
 
-    def _own(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
+    def _topic_segments(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
         """Return the ranges of the topic's present incarnation; the offsets of others mean other records."""
         names = sorted({r.part.topic for r in wanted})
         topics = self._cluster.topics(names)
-        self._now_ids |= {name: topic.id for name, topic in topics.items()}
-        now = {n: number(self._ids[n], topics[n].id) for n in names if topics[n].id in self._ids.get(n, ())}
-        own = [
+        self._topic_ids |= {name: topic.id for name, topic in topics.items()}
+        incarnations = {
+            name: number(self._ids[name], topics[name].id)
+            for name in names
+            if topics[name].id in self._ids.get(name, ())
+        }
+        segments = [
             Segment(r.part, r.start, r.end, (r.part.topic, r.part.partition), 0)
             for r in wanted
-            if now.get(r.part.topic) == r.part.incarnation and r.part.partition < topics[r.part.topic].partitions
+            if incarnations.get(r.part.topic) == r.part.incarnation
+            and r.part.partition < topics[r.part.topic].partitions
         ]
-        self._check_logs({segment.source: segment.part for segment in own})
-        return own
+        self._check_logs({segment.source: segment.part for segment in segments})
+        return segments
 
     def _check_logs(self, parts: Mapping[Source, TopicPartition]) -> None:
         """Raise SourceFailed where a log was cut: its offsets mean other records, perhaps those of the gap."""
-        earliest, ends = self._cluster.earliest(parts), self._cluster.latest(parts)
+        earliest = self._cluster.earliest(parts)
+        ends = self._cluster.latest(parts)
         log_ranges = {part: LogRange(earliest[source], ends[source]) for source, part in parts.items()}
-        if cut := self._cut(log_ranges, self._now_ids):
+        if cut := self._cut(log_ranges, self._topic_ids):
             raise SourceFailed(
                 f"Kafka's log was cut below what the table has of {min(cut).name}, and is another one now. Start the "
                 "pipeline first; then bring the records of the gap from a mirror or an archive."
             )
 
     def _marks(self, segments: Sequence[Segment], rows_max: int) -> list[dict[TopicPartition, int]]:
-        """Ask each log where it stands at instants of the time that the segments hold."""
-        offsets = sum(s.end - s.start for s in segments)
-        ends = self._edges(segments)
-        if offsets <= rows_max or not ends:
+        """Ask each log for its offsets at instants of the time that the segments hold."""
+        offsets = sum(segment.end - segment.start for segment in segments)
+        times = self._edge_times(segments)
+        if offsets <= rows_max or not times:
             return []
         marks: list[dict[TopicPartition, int]] = []
-        for when in instants(min(ends), max(ends), offsets, rows_max):
-            at = self._cluster.first_records({s.source: int(when.timestamp() * 1000) for s in segments})
-            mark: dict[TopicPartition, int] = {}
-            for s in segments:
-                there = at[s.source][0]
-                here = s.end if there < 0 else min(max(there - s.shift, s.start), s.end)
-                if there >= 0 and there - s.shift < s.start:
-                    continue  # of another segment of the part
-                mark[s.part] = max(mark.get(s.part, 0), here)
-            marks.append({p: max(o, marks[-1].get(p, 0)) if marks else o for p, o in mark.items()})
+        for instant in instants(min(times), max(times), offsets, rows_max):
+            mark = self._offsets_at(instant, segments)
+            if marks:
+                mark = {part: max(offset, marks[-1].get(part, 0)) for part, offset in mark.items()}
+            marks.append(mark)
         return marks
 
-    def _edges(self, segments: Sequence[Segment]) -> list[datetime]:
-        """Return the broker's times of the first and the last record of each segment, where there is one."""
-        found: list[datetime] = []
-        for s in segments:
-            for start in {s.start, s.end - 1}:
-                there = {s.source: (start + s.shift, start + s.shift + 1)}
-                for batch in fetched(self._kafka, there, headers=False, topic_ids=self._now_ids):
+    def _offsets_at(self, instant: datetime, segments: Sequence[Segment]) -> dict[TopicPartition, int]:
+        """Ask for the first offset of each part at or after an instant, within its segments."""
+        instant_ms = int(instant.timestamp() * 1000)
+        first_records = self._cluster.first_records({segment.source: instant_ms for segment in segments})
+        offsets: dict[TopicPartition, int] = {}
+        for segment in segments:
+            source_offset = first_records[segment.source][0]
+            offset = segment.end
+            # Below 0: the log has no record so late.
+            if source_offset >= 0:
+                offset = min(source_offset - segment.shift, segment.end)
+                if offset < segment.start:
+                    # The offset is in another segment of the part.
+                    continue
+            offsets[segment.part] = max(offsets.get(segment.part, 0), offset)
+        return offsets
+
+    def _edge_times(self, segments: Sequence[Segment]) -> list[datetime]:
+        """Return the broker's times of the first and the last record of each segment that has one."""
+        edge_times: list[datetime] = []
+        for segment in segments:
+            for offset in {segment.start, segment.end - 1}:
+                source_offset = offset + segment.shift
+                wanted = {segment.source: (source_offset, source_offset + 1)}
+                for batch in fetch_records(self._kafka, wanted, headers=False, topic_ids=self._topic_ids):
                     times = batch.column("timestamp").drop_null().to_pylist()
-                    found += [time for time in times if time > datetime(1970, 1, 1, tzinfo=UTC)]
-        return found
+                    edge_times += [time for time in times if time > _EPOCH]
+        return edge_times
 
     def _read(self, segments: Sequence[Segment], _: SchemaPlan) -> Iterator[Piece]:
-        for s in segments:
-            wanted = {s.source: (s.start + s.shift, s.end + s.shift)}
-            for batch in fetched(self._kafka, wanted, headers=self._headers, raw=self._raw, topic_ids=self._now_ids):
-                yield Piece(_renamed(batch, s))
+        for segment in segments:
+            batches = fetch_records(
+                self._kafka,
+                {segment.source: segment.source_span},
+                headers=self._headers,
+                raw=self._raw,
+                topic_ids=self._topic_ids,
+            )
+            for batch in batches:
+                yield Piece(_rename_part(batch, segment))
 
     def _confirm(self, segments: Sequence[Segment], without_records: Sequence[MissingOffsets]) -> None:
         """Ask another client for the offsets that gave no record. In a mirror each shifts what comes after it."""
-        if self._given is not None:
-            in_full(without_records)
+        if self._mirror_segments is not None:
+            confirm_every_record(without_records)
             return
-        earliest = self._cluster.earliest({s.source for s in segments})
-        if gone := [s for s in segments if without_records and earliest[s.source] > s.start]:
+        earliest = self._cluster.earliest({segment.source for segment in segments})
+        removed = [segment for segment in segments if earliest[segment.source] > segment.start]
+        if without_records and removed:
+            topic, partition = removed[0].source
             raise SourceFailed(
-                f"retention took offsets of {gone[0].source[0]}/{gone[0].source[1]} while they were read. Nothing of "
-                "the chunk was committed; the next look sees what is left."
+                f"retention took offsets of {topic}/{partition} while they were read. Nothing of the chunk was "
+                "committed; the next look sees what is left."
             )
         try:
             check(next_records(self._kafka.address, self._kafka.request_timeout, questions(without_records)))
@@ -178,12 +239,19 @@ class Topic:
             raise SourceFailed(str(error)) from error
 
 
-def _renamed(batch: pa.RecordBatch, s: Segment) -> pa.RecordBatch:
-    """Give records the names that they have in the gap."""
-    if s.shift == 0 and s.source == (s.part.topic, s.part.partition):
+def _clip_segments(segments: Sequence[Segment], ranges: Sequence[OffsetRange]) -> list[Segment]:
+    """Return what segments have of ranges, range by range."""
+    clips = [segment.clip(r) for r in ranges for segment in segments]
+    return [clip for clip in clips if clip is not None]
+
+
+def _rename_part(batch: pa.RecordBatch, segment: Segment) -> pa.RecordBatch:
+    """Give records the topic, partition and offsets that they have in the gap."""
+    part = segment.part
+    if segment.shift == 0 and segment.source == (part.topic, part.partition):
         return batch
     columns = {name: batch.column(name) for name in batch.schema.names}
-    columns["topic"] = pa.repeat(s.part.topic, batch.num_rows)
-    columns["partition"] = pa.repeat(pa.scalar(s.part.partition, pa.int32()), batch.num_rows)
-    columns["offset"] = pc.subtract(columns["offset"], s.shift)
+    columns["topic"] = pa.repeat(part.topic, batch.num_rows)
+    columns["partition"] = pa.repeat(pa.scalar(part.partition, pa.int32()), batch.num_rows)
+    columns["offset"] = pc.subtract(columns["offset"], segment.shift)
     return pa.RecordBatch.from_pydict(columns)

@@ -7,7 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recovery.backfill.source import Chunk, SourceFailed, in_full
+from recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
 from writer.avro.schema_plan import SchemaPlan
 from writer.batch.staging import table_file
 from writer.core.errors import ConfigError
@@ -19,24 +19,34 @@ from writer.table.log.foreign_writes import Overtaken, one_line
 from writer.table.row_removal import OFFSET_COLUMNS, Offsets, mask_offsets, merge_offsets, offsets_by_partition
 from writer.table.table import PipelineTable
 
-_ROWS_AT_ONCE = 25_000
-_AS_KAFKA = {
-    "_topic": "topic", "_partition": "partition", "_offset": "offset", "_kafka_time": "timestamp",
-    "timestamp_type": "timestampType", "key": "key", "value": "value", "headers": "headers",
-}  # fmt: skip
+_BATCH_ROWS = 25_000
+# Columns of a raw table → columns of records, as Spark's Kafka source names them.
+_KAFKA_NAMES = {
+    "_topic": "topic",
+    "_partition": "partition",
+    "_offset": "offset",
+    "_kafka_time": "timestamp",
+    "timestamp_type": "timestampType",
+    "key": "key",
+    "value": "value",
+    "headers": "headers",
+}
 
 
-class RawTable:
+class RawSource:
     """A raw table as a source. An offset that it does not have stays open."""
 
     def __init__(self, table: PipelineTable, *, own: bool, ids: Mapping[str, Sequence[str]] | None = None) -> None:
-        """`own`: it is the raw table of the pipeline that is filled. `ids`: of the topics as that knows them.
+        """`own`: it is the raw table of the pipeline that is filled. `ids`: of the topics as that pipeline has them.
 
         Raises ConfigError where there is none.
         """
-        self.name, self._table, self._own = f"raw {table.location}", table, own
+        self.name = f"raw {table.location}"
+        self._table = table
+        self._own = own
         self._ids = ids or {}
-        self._version = -1  # at which its files were listed
+        # The version at which its files were listed.
+        self._version = -1
         if not table.exists():
             raise ConfigError(
                 f"--from-raw {table.location}: there is no table in the format of the pipeline's (table.format)."
@@ -44,43 +54,50 @@ class RawTable:
 
     def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return which of these offsets it has. Reads their places alone. Raises SourceFailed, Overtaken."""
-        with self._reading():
-            found = merge_offsets(self._held(file, wanted) for file in self._files(wanted))
-        return [OffsetRange(part, start, end) for part, spans in sorted(found.items()) for start, end in spans]
+        with self._explain_lost_files():
+            offsets = merge_offsets(self._wanted_spans(file, wanted) for file in self._files(wanted))
+        ranges = []
+        for part, spans in sorted(offsets.items()):
+            ranges += [OffsetRange(part, *span) for span in spans]
+        return ranges
 
     def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
         """Yield chunks of the days, oldest first; none reaches over two. Raises SourceFailed, Overtaken."""
         days = by_bucket(self._files(left()))
         for day in sorted(days, key=str):
-            with self._reading():
-                held = merge_offsets(self._held(file, left()) for file in days[day])
-            for spans in _cut(held, rows_max):
-                yield Chunk(spans, partial(self._read, days[day], spans), in_full, raw=not self._own)
+            with self._explain_lost_files():
+                offsets = merge_offsets(self._wanted_spans(file, left()) for file in days[day])
+            for spans in _cut(offsets, rows_max):
+                yield Chunk(spans, partial(self._read, days[day], spans), confirm_every_record, raw=not self._own)
 
     def _files(self, wanted: Sequence[OffsetRange]) -> list[BucketFile]:
         snapshot = self._table.snapshot()
-        self._table.publish(snapshot.state.place)  # of an entry whose writer died, too
+        # Also publishes files of an entry whose writer died.
+        self._table.publish(snapshot.state.place)
         self._version = snapshot.version
         self._check_topics(wanted, snapshot.incarnations())
         files = self._table.bucket_files(snapshot)
         return [file for file in files if any(file.reaches(r.start, r.end) for r in wanted)]
 
-    def _check_topics(self, wanted: Sequence[OffsetRange], there: Mapping[str, Sequence[str]]) -> None:
+    def _check_topics(self, wanted: Sequence[OffsetRange], raw_ids: Mapping[str, Sequence[str]]) -> None:
         """Raise SourceFailed where its log says that one number of an incarnation means two topics.
 
-        `there`: ids of the topics by its log; none where its pipeline has not noted them.
+        `raw_ids`: ids of the topics by its log; none where its pipeline has not noted them.
         """
+        if self._own:
+            return
         for topic, number in sorted({(r.part.topic, r.part.incarnation) for r in wanted}):
-            here, others = (ids.get(topic, ())[number - 1 : number] for ids in (self._ids, there))
-            if there.get(topic) and here and not self._own and list(here) != list(others):
+            table_id = list(self._ids.get(topic, ()))[number - 1 : number]
+            raw_id = list(raw_ids.get(topic, ()))[number - 1 : number]
+            if raw_ids.get(topic) and table_id and table_id != raw_id:
                 raise SourceFailed(
                     f"{self.name} has records of another topic {topic!r}, which was created again: incarnation "
-                    f"{number} is {''.join(others) or 'none'} there and {''.join(here)} here, so offsets mean other "
-                    "records. Bring them from an archive of those that are."
+                    f"{number} is {''.join(raw_id) or 'none'} there and {''.join(table_id)} here, so offsets mean "
+                    "other records. Bring them from an archive of those that are."
                 )
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _explain_lost_files(self) -> Iterator[None]:
         """Raise Overtaken where another process took a file since it was listed, SourceFailed if it is lost."""
         try:
             yield
@@ -89,64 +106,80 @@ class RawTable:
                 raise Overtaken(f"files of {self.name} were written anew while they were read: look again") from error
             raise SourceFailed(f"{self.name} names a file that is gone: {one_line(error)}. Restore it.") from error
 
-    def _held(self, file: BucketFile, wanted: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
+    def _wanted_spans(self, file: BucketFile, wanted: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
         """Return the wanted offsets that a file has. Raises SourceFailed where it is not known whose they are."""
         with table_file.open_parquet(self._table.store, file.path) as source:
-            batches = source.iter_batches(_ROWS_AT_ONCE, OFFSET_COLUMNS)
-            there = merge_offsets(offsets_by_partition(pa.Table.from_batches([batch])) for batch in batches)
-        topics = {r.part.topic for r in wanted}
-        found: dict[TopicPartition, list[Span]] = {}
-        for part, spans in there.items():
-            asked = [(r.start, r.end) for r in wanted if r.part == part]
-            mine = without(spans, without(spans, asked))
-            others = {r.part.incarnation for r in wanted if r.part.topic == part.topic} - {part.incarnation}
-            if part.topic in topics and others and not self._own:
-                raise SourceFailed(
-                    f"{self.name} has records of incarnation {part.incarnation} of topic {part.topic!r}, the gap is of "
-                    f"incarnation {min(others)}: whether these are the same records is not known. Bring them from an "
-                    "archive of those that are."
-                )
-            if mine:
-                found[part] = joined(mine)
-        return found
+            batches = source.iter_batches(_BATCH_ROWS, OFFSET_COLUMNS)
+            file_offsets = merge_offsets(offsets_by_partition(pa.Table.from_batches([batch])) for batch in batches)
+        wanted_spans: dict[TopicPartition, list[Span]] = {}
+        for part, spans in file_offsets.items():
+            self._check_incarnation(part, wanted)
+            spans_of_part = [(r.start, r.end) for r in wanted if r.part == part]
+            common = without(spans, without(spans, spans_of_part))
+            if common:
+                wanted_spans[part] = joined(common)
+        return wanted_spans
 
-    def _read(self, files: Sequence[BucketFile], spans: Offsets, plan: SchemaPlan) -> Iterator[Piece]:
-        for file in files:
-            if not any(file.reaches(start, end) for each in spans.values() for start, end in each):
-                continue
-            with self._reading(), table_file.open_parquet(self._table.store, file.path) as source:
-                for batch in source.iter_batches(_ROWS_AT_ONCE, [*_AS_KAFKA, "_incarnation"]):
-                    mine = batch.filter(pa.array(mask_offsets(batch, spans)))
-                    if mine.num_rows:
-                        ordered = mine.take(pc.sort_indices(mine, [(name, "ascending") for name in OFFSET_COLUMNS]))
-                        as_kafka = ordered.select(list(_AS_KAFKA)).rename_columns(list(_AS_KAFKA.values()))
-                        yield Piece(self._unsealed(as_kafka, plan))
-
-    def _unsealed(self, records: pa.RecordBatch, plan: SchemaPlan) -> pa.RecordBatch:
-        """Return records as Kafka had them. Raises SourceFailed where a key is lost: they would be dead letters."""
-        found = records if plan.privacy is None else plan.privacy.sealing.unsealed(records)
-        if lost := keys_of(found):
+    def _check_incarnation(self, part: TopicPartition, wanted: Sequence[OffsetRange]) -> None:
+        """Raise SourceFailed where another pipeline's raw table has records of another incarnation of the topic."""
+        if self._own:
+            return
+        incarnations = {r.part.incarnation for r in wanted if r.part.topic == part.topic} - {part.incarnation}
+        if incarnations:
             raise SourceFailed(
-                f"{self.name} has records that are encrypted with key {', '.join(sorted(lost))}, which the keyring "
-                "(keys) has not, or has as another key. Add it again, or bring the records from elsewhere."
+                f"{self.name} has records of incarnation {part.incarnation} of topic {part.topic!r}, the gap is of "
+                f"incarnation {min(incarnations)}: whether these are the same records is not known. Bring them from "
+                "an archive of those that are."
             )
-        return found
+
+    def _read(self, files: Sequence[BucketFile], offsets: Offsets, plan: SchemaPlan) -> Iterator[Piece]:
+        for file in files:
+            if not _reaches(file, offsets):
+                continue
+            with self._explain_lost_files(), table_file.open_parquet(self._table.store, file.path) as source:
+                for batch in source.iter_batches(_BATCH_ROWS, [*_KAFKA_NAMES, "_incarnation"]):
+                    rows = batch.filter(pa.array(mask_offsets(batch, offsets)))
+                    if rows.num_rows:
+                        ordered = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in OFFSET_COLUMNS]))
+                        records = ordered.select(list(_KAFKA_NAMES)).rename_columns(list(_KAFKA_NAMES.values()))
+                        yield Piece(self._unseal(records, plan))
+
+    def _unseal(self, records: pa.RecordBatch, plan: SchemaPlan) -> pa.RecordBatch:
+        """Return records as Kafka had them. Raises SourceFailed where a key is lost: they would be dead letters."""
+        if plan.privacy is not None:
+            records = plan.privacy.sealing.unsealed(records)
+        lost_keys = keys_of(records)
+        if lost_keys:
+            raise SourceFailed(
+                f"{self.name} has records that are encrypted with key {', '.join(sorted(lost_keys))}, which the "
+                "keyring (keys) has not, or has as another key. Add it again, or bring the records from elsewhere."
+            )
+        return records
 
 
-def _cut(held: Offsets, rows_max: int) -> Iterator[dict[TopicPartition, list[Span]]]:
-    """Cut offsets into pieces of so many at most."""
+def _reaches(file: BucketFile, offsets: Offsets) -> bool:
+    """Return whether a file may have one of these offsets."""
+    return any(file.reaches(*span) for spans in offsets.values() for span in spans)
+
+
+def _cut(offsets: Offsets, rows_max: int) -> Iterator[dict[TopicPartition, list[Span]]]:
+    """Cut offsets into pieces of `rows_max` at most.
+
+    With `rows_max` 10, the spans (0, 4) and (8, 20) of a part become the pieces [(0, 4), (8, 14)] and [(14, 20)].
+    """
     piece: dict[TopicPartition, list[Span]] = {}
     room = rows_max
-    for part, spans in sorted(held.items()):
-        for first, last in spans:
-            start = first
-            while start < last:
-                end = min(last, start + room)
-                piece.setdefault(part, []).append((start, end))
-                room -= end - start
-                start = end
+    for part, spans in sorted(offsets.items()):
+        for span_start, span_end in spans:
+            start = span_start
+            while start < span_end:
+                cut = min(span_end, start + room)
+                piece.setdefault(part, []).append((start, cut))
+                room -= cut - start
+                start = cut
                 if not room:
                     yield piece
-                    piece, room = {}, rows_max
+                    piece = {}
+                    room = rows_max
     if piece:
         yield piece

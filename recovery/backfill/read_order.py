@@ -1,7 +1,7 @@
 """Orders offsets of many partitions, oldest first by the broker's timestamps. Pure.
 
 A partition's offsets say nothing of another's. So instants are laid over the time of the gap, and each partition is
-asked for its offset at each instant; what lies between two instants is a slice of all partitions.
+asked for its offset at each instant; the offsets between two instants are a slice of all partitions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,77 +9,94 @@ from datetime import datetime
 
 from writer.core.offsets import OffsetRange, TopicPartition
 
-INSTANTS_MAX = 500  # that Kafka is asked for
+# Instants that Kafka is asked for.
+INSTANTS_MAX = 500
 
 
 def instants(first: datetime, last: datetime, offsets: int, rows_max: int) -> list[datetime]:
     """Choose instants between the first and the last record: two for each chunk, evenly spaced."""
     count = min(INSTANTS_MAX, 2 * -(-offsets // rows_max) - 1)
     step = (last - first) / (count + 1)
-    return [first + step * (at + 1) for at in range(count)] if step else []
+    return [first + step * number for number in range(1, count + 1)] if step else []
 
 
-def aligned(
+def cut_into_chunks(
     wanted: Sequence[OffsetRange], marks: Sequence[Mapping[TopicPartition, int]], rows_max: int
 ) -> list[list[OffsetRange]]:
     """Cut ranges into chunks of about `rows_max` offsets, oldest first; of a part one range at most in a chunk.
 
-    `marks`: for rising instants, each part's first offset at or after it.
+    `marks`: for rising instants, each part's first offset at or after it. With `rows_max` 10, the ranges [0, 8) of
+    part A and [0, 12) of part B, and the mark A=2, B=8, the chunks are A [0, 2) with B [0, 8), and A [2, 8) with
+    B [8, 12).
     """
     chunks: list[list[OffsetRange]] = []
-    held: list[OffsetRange] = []
-    for window in _windows(wanted, marks):
-        if held and _offsets(held) + _offsets(window) > rows_max:
-            chunks += _layers(held, rows_max)
-            held = []
-        held += window
-    return [*chunks, *_layers(held, rows_max)]
+    ranges: list[OffsetRange] = []
+    for window in _cut_at_marks(wanted, marks):
+        if ranges and _count_offsets(ranges) + _count_offsets(window) > rows_max:
+            chunks += _split(ranges, rows_max)
+            ranges = []
+        ranges += window
+    return [*chunks, *_split(ranges, rows_max)]
 
 
-def _windows(wanted: Sequence[OffsetRange], marks: Sequence[Mapping[TopicPartition, int]]) -> list[list[OffsetRange]]:
-    at = {r.part: 0 for r in wanted}
-    found = []
-    for mark in [*marks, None]:
-        window = []
-        until = {part: max(start, mark.get(part, start)) if mark is not None else None for part, start in at.items()}
-        for r in wanted:
-            end = until[r.part]
-            first, last = max(r.start, at[r.part]), r.end if end is None else min(r.end, end)
-            if first < last:
-                window.append(OffsetRange(r.part, first, last))
-        at = {part: start if (end := until[part]) is None else end for part, start in at.items()}
-        if window:
-            found.append(window)
-    return found
+def _cut_at_marks(
+    wanted: Sequence[OffsetRange], marks: Sequence[Mapping[TopicPartition, int]]
+) -> list[list[OffsetRange]]:
+    """Return what is wanted before the first mark, between each two, and after the last; empty windows are left out."""
+    windows = []
+    starts = {r.part: 0 for r in wanted}
+    for mark in marks:
+        ends = {part: max(start, mark.get(part, start)) for part, start in starts.items()}
+        windows.append([_clip(r, starts[r.part], ends[r.part]) for r in wanted])
+        starts = ends
+    windows.append([_clip(r, starts[r.part], r.end) for r in wanted])
+    parts = [[r for r in window if r.start < r.end] for window in windows]
+    return [window for window in parts if window]
 
 
-def _layers(held: Sequence[OffsetRange], rows_max: int) -> list[list[OffsetRange]]:
-    """Join what touches, cut what is too much for one chunk, and put ranges of one part into chunks of their own."""
-    joined: list[OffsetRange] = []
-    for r in sorted(held, key=lambda r: (r.part, r.start)):
-        if joined and joined[-1].part == r.part and joined[-1].end == r.start:
-            joined[-1] = OffsetRange(r.part, joined[-1].start, r.end)
+def _clip(r: OffsetRange, start: int, end: int) -> OffsetRange:
+    """Return what of a range is within [start, end); an empty range where nothing is."""
+    first = max(r.start, start)
+    return OffsetRange(r.part, first, max(first, min(r.end, end)))
+
+
+def _split(ranges: Sequence[OffsetRange], rows_max: int) -> list[list[OffsetRange]]:
+    """Cut what is too much for one chunk, evenly over all parts, and put ranges of one part into chunks of their own.
+
+    Ranges that touch are one range.
+    """
+    merged: list[OffsetRange] = []
+    for r in sorted(ranges, key=lambda r: (r.part, r.start)):
+        if merged and merged[-1].part == r.part and merged[-1].end == r.start:
+            merged[-1] = OffsetRange(r.part, merged[-1].start, r.end)
         else:
-            joined.append(r)
-    pieces = max(1, -(-_offsets(joined) // rows_max))
+            merged.append(r)
+    pieces = max(1, -(-_count_offsets(merged) // rows_max))
     chunks = []
     for piece in range(pieces):
-        cut = [_cut(r, piece, pieces) for r in joined]
-        layers: list[list[OffsetRange]] = []
-        for r in (r for r in cut if r.start < r.end):
-            free = next((layer for layer in layers if all(one.part != r.part for one in layer)), None)
-            if free is None:
-                layers.append([r])
-            else:
-                free.append(r)
-        chunks += layers
+        chunks += _one_range_a_part([_piece_of(r, piece, pieces) for r in merged])
     return chunks
 
 
-def _cut(r: OffsetRange, piece: int, pieces: int) -> OffsetRange:
+def _one_range_a_part(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
+    """Distribute ranges over as few chunks as have at most one range of each part."""
+    chunks: list[list[OffsetRange]] = []
+    for r in ranges:
+        if r.start == r.end:
+            continue
+        free = next((chunk for chunk in chunks if all(other.part != r.part for other in chunk)), None)
+        if free is None:
+            chunks.append([r])
+        else:
+            free.append(r)
+    return chunks
+
+
+def _piece_of(r: OffsetRange, piece: int, pieces: int) -> OffsetRange:
+    """Return one of so many equal pieces of a range. May be empty."""
     size = r.end - r.start
     return OffsetRange(r.part, r.start + size * piece // pieces, r.start + size * (piece + 1) // pieces)
 
 
-def _offsets(ranges: Sequence[OffsetRange]) -> int:
+def _count_offsets(ranges: Sequence[OffsetRange]) -> int:
     return sum(r.end - r.start for r in ranges)

@@ -19,15 +19,19 @@ class SourceFailed(HeadraceError):
 class Chunk:
     """Records for one commit. Each `read` returns them from the beginning."""
 
-    spans: Mapping[TopicPartition, Sequence[Span]]  # offsets that it settles
+    # Offsets that it settles.
+    spans: Mapping[TopicPartition, Sequence[Span]]
     read: Callable[[SchemaPlan], Iterator[Piece]]
-    confirm: Callable[
-        [Sequence[MissingOffsets]], None
-    ]  # raises SourceFailed when an offset without a record may be a loss
-    keys: Sequence[str] = ()  # columns that tell one event from another, where rows have no offset: by event time
-    through: str = ""  # partition of the archive that is whole with it
-    raw: bool = False  # its records are as Kafka has them, and are to be kept in the raw table
-    last: bool = False  # the source has no more for this gap; the rest stays unproven
+    # Raises SourceFailed when an offset without a record may be a loss.
+    confirm: Callable[[Sequence[MissingOffsets]], None]
+    # Columns that tell one event from another, where rows have no offset: by event time.
+    keys: Sequence[str] = ()
+    # The partition of the archive that is complete with it.
+    through: str = ""
+    # Its records are as Kafka has them, and are to be kept in the raw table.
+    raw: bool = False
+    # The source has no more for this gap; what is left stays unproven.
+    last: bool = False
 
     @property
     def unplaced(self) -> bool:
@@ -51,14 +55,15 @@ class Source(Protocol):
         """Return which of these offsets it holds, as far as it knows before reading."""
 
     def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
-        """Yield chunks, oldest first. `left` says at any moment what is open. Raises SourceFailed, HeadraceError."""
+        """Yield chunks, oldest first. `left` returns what is open at any moment. Raises SourceFailed, HeadraceError."""
 
 
-def in_full(without_records: Sequence[MissingOffsets]) -> None:
+def confirm_every_record(without_records: Sequence[MissingOffsets]) -> None:
     """Raise SourceFailed when an offset gave no record: for sources that know which records they have."""
     if without_records:
-        one = without_records[0]
+        missing = without_records[0]
+        topic, partition = missing.source
         raise SourceFailed(
-            f"{one.offsets} offsets of {one.source[0]}/{one.source[1]} gave no record, such as {list(one.spans[:3])}; "
+            f"{missing.offsets} offsets of {topic}/{partition} gave no record, such as {list(missing.spans[:3])}; "
             "the source said that it has them. Nothing of the chunk was committed."
         )

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from recovery.backfill.chunk_commit import BackfilledTable
-from recovery.backfill.kafka_source import Segment, Topic
-from recovery.backfill.raw_source import RawTable
+from recovery.backfill.kafka_source import KafkaSource, Segment
+from recovery.backfill.raw_source import RawSource
 from writer.clients import kafka_sample
 from writer.config.connections import Kafka
 from writer.core.errors import ConfigError
@@ -17,96 +17,121 @@ from writer.table.kafka_timestamps import read_kafka_timestamps
 from writer.table.ledger.gap_record import GapRecord
 
 _MIRROR = re.compile(r"^(?P<bootstrap>[^/]+)/(?P<topic>[A-Za-z0-9._-]+)$")
-_PAIR = re.compile(r"^(?:(?P<topic>[A-Za-z0-9._-]+)/)?(?P<partition>\d+):(?P<here>\d+)=(?P<there>\d+)$")
-_COMPARED = 5  # rows on each side of a gap
+_PAIR = re.compile(r"^(?:(?P<topic>[A-Za-z0-9._-]+)/)?(?P<partition>\d+):(?P<offset>\d+)=(?P<mirror_offset>\d+)$")
+# Rows that are compared on each side of a gap.
+_COMPARED_ROWS = 5
 
 
-def kafka(filling: BackfilledTable) -> Topic:
-    """The gap's own topic."""
-    snapshot = filling.table.snapshot()
-    check = log_check(filling.name, filling.config.kafka, partial(filling.table.entries, -1))
-    return Topic(
-        filling.config.kafka,
-        headers=filling.walk.needs_headers,
-        raw=filling.raw is not None,
+def kafka(backfilled_table: BackfilledTable) -> KafkaSource:
+    """Return the gap's own topic."""
+    config = backfilled_table.config
+    snapshot = backfilled_table.table.snapshot()
+    check = log_check(backfilled_table.name, config.kafka, partial(backfilled_table.table.entries, -1))
+    return KafkaSource(
+        config.kafka,
+        headers=backfilled_table.pipeline.needs_headers,
+        raw=backfilled_table.raw is not None,
         ids=snapshot.incarnations(),
         cut=partial(check.diverging, snapshot),
     )
 
 
-def raw(filling: BackfilledTable, location: str) -> RawTable:
-    """A raw table: of a pipeline that had the same topics. Raises ConfigError where there is none."""
-    place = location.rstrip("/")
-    snapshot = filling.table.snapshot()
-    table = side_table(filling.name, filling.config, place)
-    return RawTable(table, own=place in snapshot.raw_places, ids=snapshot.incarnations())
+def raw(backfilled_table: BackfilledTable, location: str) -> RawSource:
+    """Return a raw table: of a pipeline that had the same topics. Raises ConfigError if there is none."""
+    location = location.rstrip("/")
+    snapshot = backfilled_table.table.snapshot()
+    table = side_table(backfilled_table.name, backfilled_table.config, location)
+    return RawSource(table, own=location in snapshot.raw_places, ids=snapshot.incarnations())
 
 
-def mirror(filling: BackfilledTable, gap_record: GapRecord, where: str, mapped: Sequence[str]) -> Topic:
-    """A copy of the topic, with mapped offsets. Raises ConfigError."""
-    found = _MIRROR.match(where)
-    if found is None:
-        raise ConfigError(f"--from-mirror {where!r} is no mirror; write broker-1:9092,broker-2:9092/topic")
-    segments = segmented(gap_record.opened.ranges if gap_record.opened else (), mapped, found["topic"])
-    settings = filling.config.kafka.model_copy(update={"bootstrap_servers": found["bootstrap"]})
-    return Topic(
-        settings, headers=filling.walk.needs_headers, raw=filling.raw is not None, ids={}, segments=segments,
-        name=f"mirror {where}", same=_comparing(filling, settings),
-    )  # fmt: skip
+def mirror(
+    backfilled_table: BackfilledTable, gap_record: GapRecord, address: str, mappings: Sequence[str]
+) -> KafkaSource:
+    """Return a copy of the topic, with mapped offsets. `address`: BOOTSTRAP/TOPIC. Raises ConfigError."""
+    match = _MIRROR.match(address)
+    if match is None:
+        raise ConfigError(f"--from-mirror {address!r} is no mirror; write broker-1:9092,broker-2:9092/topic")
+    ranges = gap_record.opened.ranges if gap_record.opened else ()
+    kafka = backfilled_table.config.kafka.model_copy(update={"bootstrap_servers": match["bootstrap"]})
+    return KafkaSource(
+        kafka,
+        headers=backfilled_table.pipeline.needs_headers,
+        raw=backfilled_table.raw is not None,
+        ids={},
+        segments=mirror_segments(ranges, mappings, match["topic"]),
+        name=f"mirror {address}",
+        has_same_times=_time_comparison(backfilled_table, kafka),
+    )
 
 
-def segmented(ranges: Sequence[OffsetRange], mapped: Sequence[str], topic: str) -> list[Segment]:
-    """Return where the ranges of a gap stand in a mirror, by pairs of offsets. Raises ConfigError.
+def mirror_segments(ranges: Sequence[OffsetRange], mappings: Sequence[str], topic: str) -> list[Segment]:
+    """Return where the ranges of a gap are in a mirror, by pairs of offsets. Raises ConfigError.
 
-    A pair holds up to the next one of its partition, and the first also for what is before it.
+    A pair holds up to the next one of its partition, and the first also for the offsets before it. With the ranges
+    [0, 10) of partition 0 and the pairs 0:2=102 and 0:6=206, offsets [0, 6) are 100 further in the mirror, and offsets
+    [6, 10) are 200 further.
     """
-    pairs = _pairs(ranges, mapped)
-    found = []
+    mirror_offsets = _parse_mappings(ranges, mappings)
+    segments = []
     for r in ranges:
-        mine = sorted(pairs.get(r.part, {}).items())
-        for at, (here, there) in enumerate(mine):
-            start = r.start if at == 0 else max(r.start, here)
-            end = mine[at + 1][0] if at + 1 < len(mine) else r.end
-            start = max(start, here - there)  # the mirror begins at 0
-            if start < min(end, r.end):
-                found.append(Segment(r.part, start, min(end, r.end), (topic, r.part.partition), there - here))
-    return found
+        pairs = sorted(mirror_offsets.get(r.part, {}).items())
+        for index, (offset, mirror_offset) in enumerate(pairs):
+            start = r.start if index == 0 else max(r.start, offset)
+            end = r.end
+            if index + 1 < len(pairs):
+                end = min(end, pairs[index + 1][0])
+            # The mirror begins at 0.
+            start = max(start, offset - mirror_offset)
+            if start < end:
+                segments.append(Segment(r.part, start, end, (topic, r.part.partition), mirror_offset - offset))
+    return segments
 
 
-def _pairs(ranges: Sequence[OffsetRange], mapped: Sequence[str]) -> Mapping[TopicPartition, dict[int, int]]:
+def _parse_mappings(ranges: Sequence[OffsetRange], mappings: Sequence[str]) -> Mapping[TopicPartition, dict[int, int]]:
+    """Return the mirror's offset of each mapped offset, by part."""
     topics = sorted({r.part.topic for r in ranges})
-    found: dict[TopicPartition, dict[int, int]] = {}
-    for text in mapped:
-        matched = _PAIR.match(text)
-        if matched is None:
+    mirror_offsets: dict[TopicPartition, dict[int, int]] = {}
+    for text in mappings:
+        match = _PAIR.match(text)
+        if match is None:
             raise ConfigError(f"--map {text!r} maps no offset; write 0:5000=1200 or clicks/0:5000=1200")
-        if matched["topic"] is None and len(topics) > 1:
+        if match["topic"] is None and len(topics) > 1:
             raise ConfigError(f"the gap has several topics; write --map {topics[0]}/{text}")
-        topic = matched["topic"] or (topics[0] if topics else "")
-        parts = [r.part for r in ranges if (r.part.topic, r.part.partition) == (topic, int(matched["partition"]))]
+        topic = match["topic"] or (topics[0] if topics else "")
+        source = (topic, int(match["partition"]))
+        parts = [r.part for r in ranges if (r.part.topic, r.part.partition) == source]
         if not parts:
-            raise ConfigError(f"--map {text!r}: the gap has no offsets of {topic}/{matched['partition']}")
-        found.setdefault(parts[0], {})[int(matched["here"])] = int(matched["there"])
-    return found
+            raise ConfigError(f"--map {text!r}: the gap has no offsets of {topic}/{match['partition']}")
+        mirror_offsets.setdefault(parts[0], {})[int(match["offset"])] = int(match["mirror_offset"])
+    return mirror_offsets
 
 
-def _comparing(filling: BackfilledTable, kafka: Kafka) -> Callable[[Segment], bool | None]:
-    """Compare the times of the table's rows next to a segment with the mirror's records; None: nothing to compare."""
+def _time_comparison(backfilled_table: BackfilledTable, kafka: Kafka) -> Callable[[Segment], bool | None]:
+    """Return what compares the times of the table's rows next to a segment with those of the mirror's records.
 
-    def same(s: Segment) -> bool | None:
+    It returns None when there is nothing to compare.
+    """
+
+    def has_same_times(segment: Segment) -> bool | None:
+        before = (max(0, segment.start - _COMPARED_ROWS), segment.start)
+        after = (segment.end, segment.end + _COMPARED_ROWS)
         verdicts = []
-        for start, end in ((max(0, s.start - _COMPARED), s.start), (s.end, s.end + _COMPARED)):
-            first = max(start, -s.shift)
-            if first >= end:
+        for span in (before, after):
+            # The mirror begins at 0.
+            start = max(span[0], -segment.shift)
+            end = span[1]
+            if start >= end:
                 continue
-            rows = read_kafka_timestamps(filling.table, s.part, first, end)
-            if not rows:
+            row_times = read_kafka_timestamps(backfilled_table.table, segment.part, start, end)
+            if not row_times:
                 continue
-            there = kafka_sample.read(kafka, {s.source: (first + s.shift, end + s.shift)})
-            offsets = (at - s.shift for at in there.column("offset").to_pylist())
-            times = dict(zip(offsets, there.column("timestamp").to_pylist(), strict=True))
-            if rows.keys() & times.keys():
-                verdicts.append(all(times[at] == when for at, when in rows.items() if at in times))
+            mirror_span = (start + segment.shift, end + segment.shift)
+            records = kafka_sample.read(kafka, {segment.source: mirror_span})
+            offsets = [offset - segment.shift for offset in records.column("offset").to_pylist()]
+            record_times = dict(zip(offsets, records.column("timestamp").to_pylist(), strict=True))
+            common = row_times.keys() & record_times.keys()
+            if common:
+                verdicts.append(all(record_times[offset] == row_times[offset] for offset in common))
         return all(verdicts) if verdicts else None
 
-    return same
+    return has_same_times

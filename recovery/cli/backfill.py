@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Self
@@ -12,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from recovery.backfill import archive_source, source_factory
 from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
-from recovery.backfill.loop import BackfillRequest, Outcome, chosen, fill
+from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps, select_gap_records
 from recovery.backfill.source import Source
 from writer.commit.builder import bytes_per_row
 from writer.config.loader import load
@@ -27,9 +28,15 @@ from writer.output.tables import console
 from writer.schemas import registry
 from writer.table.ledger.gap_record import GapRecord
 
-ROWS_A_SECOND = 60_000  # of one process, where nothing was measured: decoding, writing, small chunks
-_BYTES_PER_ROW = 60.0  # of Parquet, until a commit has shown it
-_SHOWN = 8  # characters of an id
+# Rows a second of one process, where nothing was measured: decoding, writing, small chunks.
+ROWS_A_SECOND = 60_000
+# Bytes of a row in Parquet, until a commit has shown them.
+_BYTES_PER_ROW = 60.0
+# Characters of an id that are shown.
+_ID_LENGTH = 8
+# Ranges that a sentence names.
+_RANGES_SHOWN = 3
+Sources = Callable[[GapRecord], Sequence[Source]]
 
 
 class ProgressListener:
@@ -37,12 +44,19 @@ class ProgressListener:
 
     def __init__(self, pipeline: str, out: Console, *, as_json: bool) -> None:
         """`as_json`: one line for each chunk."""
-        self._pipeline, self._out, self._json = pipeline, out, as_json
+        self._pipeline = pipeline
+        self._out = out
+        self._json = as_json
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("offsets"),
-            TimeRemainingColumn(), TextColumn("[dim]{task.fields[note]}"), console=out,
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("offsets"),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
+            console=out,
             disable=as_json or not out.is_terminal,
-        )  # fmt: skip
+        )
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
@@ -52,25 +66,24 @@ class ProgressListener:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def began(self, gap_record: GapRecord, offsets: int) -> None:
+    def on_begin(self, gap_record: GapRecord, offsets: int) -> None:
         """A gap record is being filled."""
-        self._task = self._bar.add_task(f"{self._pipeline} gap {gap_record.id[:_SHOWN]}", total=offsets, note="")
+        gap = gap_record.id[:_ID_LENGTH]
+        self._task = self._bar.add_task(f"{self._pipeline} gap {gap}", total=offsets, note="")
         if not self._out.is_terminal and not self._json:
-            tables.sentence(
-                self._out, f"{self._pipeline}: gap {gap_record.id[:_SHOWN]}, {plural(offsets, 'offset')} open"
-            )
+            tables.sentence(self._out, f"{self._pipeline}: gap {gap}, {plural(offsets, 'offset')} open")
 
-    def settled(self, gap_record: GapRecord, chunk: ChunkCommit) -> None:
+    def on_chunk(self, gap_record: GapRecord, chunk: ChunkCommit) -> None:
         """One chunk more is in the table."""
         if self._json:
             tables.emit({"event": "chunk", "pipeline": self._pipeline, "gap": gap_record.id, **vars(chunk)})
         elif not self._out.is_terminal:
-            brought = f"{plural(chunk.offsets, 'offset')}, {plural(chunk.rows, 'row')} in {plural(chunk.files, 'file')}"
-            tables.sentence(self._out, f"  version {chunk.version}: {brought}; {chunk.left:,} left")
+            rows = f"{plural(chunk.offsets, 'offset')}, {plural(chunk.rows, 'row')} in {plural(chunk.files, 'file')}"
+            tables.sentence(self._out, f"  version {chunk.version}: {rows}; {chunk.left:,} left")
         if self._task is not None:
             self._bar.update(self._task, advance=chunk.offsets, note="")
 
-    def waits(self, why: str) -> None:
+    def on_wait(self, why: str) -> None:
         """It waits."""
         if self._task is not None:
             self._bar.update(self._task, note=f"waits: {why}")
@@ -78,87 +91,117 @@ class ProgressListener:
             tables.emit({"event": "waits", "pipeline": self._pipeline, "reason": why})
 
 
-def ended(name: str, outcomes: Sequence[Outcome], *, as_json: bool, out: Console) -> int:
+def show_outcomes(name: str, outcomes: Sequence[GapOutcome], *, as_json: bool, out: Console) -> int:
     """Show what became of the gap records. Returns 1 when one of them is open still."""
     if as_json:
-        tables.emit({"event": "ended", "pipeline": name, "gaps": [_to_dict(one) for one in outcomes]})
+        tables.emit({"event": "ended", "pipeline": name, "gaps": [_to_dict(outcome) for outcome in outcomes]})
     elif not outcomes:
         tables.sentence(out, f"{name}: no gap is open.")
-    for one in outcomes if not as_json else ():
-        gap = f"{name}: gap {one.gap_record.id[:_SHOWN]}"
-        if one.gap_record.state == "open":
-            left = sum(r.end - r.start for r in one.absent)
-            tables.sentence(
-                out,
-                f"{gap} got {plural(one.rows, 'row')}; {plural(left, 'offset')} are not in this source: "
-                f"{_listed(one.absent)}. Try --from-mirror, --from-raw or --from-archive; `headrace gaps close` gives "
-                "up.",
-                "yellow",
-            )
-        else:
-            about = (
-                f" about right, by event time: {one.gap_record.unplaced:,} rows in all"
-                if one.gap_record.unplaced
-                else ""
-            )
-            tables.sentence(out, f"{gap} is {one.gap_record.state}: {plural(one.rows, 'row')}{about}.", "green")
-    return int(any(one.gap_record.state == "open" for one in outcomes))
+    else:
+        for outcome in outcomes:
+            _show_outcome(name, outcome, out)
+    return int(any(outcome.gap_record.state == "open" for outcome in outcomes))
 
 
-def estimated(
-    filling: BackfilledTable,
-    sources: Callable[[GapRecord], Sequence[Source]],
-    wish: BackfillRequest,
-    *,
-    as_json: bool,
-    out: Console,
-) -> bool:
-    """Show what a backfill would take: rows, time, and what it costs. Returns whether there is anything to bring."""
-    _, gap_records = filling.look()
-    each = bytes_per_row(filling.table.recent_commits(10)) or _BYTES_PER_ROW
-    speed = min(wish.rate or ROWS_A_SECOND, ROWS_A_SECOND)
-    found: list[dict[str, Any]] = []
-    for gap_record in chosen(gap_records, wish):
-        left = gap_record.left()
-        held: list[OffsetRange] = []
-        for source in sources(gap_record):
-            held += source.available(left)
-        offsets, there = (sum(r.end - r.start for r in some) for some in (left, held))
-        chunks = -(-there // wish.rows_max)
-        files = max(chunks, round(there * each / filling.settings.roll.target_file_size))
-        found.append({
-            "gap": gap_record.id, "offsets": offsets, "available": there, "chunks": chunks,
-            "seconds": round(there / speed + chunks, 1), "bytes": round(there * each), "files_min": files,
-            "objects_put_min": files + chunks, "cpu_seconds": round(there / speed, 1),
-        })  # fmt: skip
-    some = any(one["available"] for one in found)
-    if as_json:
-        tables.emit_whole({"pipeline": filling.name, "rows_a_second": speed, "gaps": found})
-        return some
-    if not found:
-        tables.sentence(out, f"{filling.name}: no gap is open.")
-    for one in found:
+def _show_outcome(name: str, outcome: GapOutcome, out: Console) -> None:
+    gap_record = outcome.gap_record
+    gap = f"{name}: gap {gap_record.id[:_ID_LENGTH]}"
+    rows = plural(outcome.rows, "row")
+    if gap_record.state == "open":
         tables.sentence(
             out,
-            f"{filling.name}: gap {one['gap'][:_SHOWN]}: {one['available']:,} of {plural(one['offsets'], 'offset')} "
-            f"are there; {plural(one['chunks'], 'chunk')}, about {one['seconds']:,.0f} s at {speed:,.0f} rows a second "
-            f"on one core, {show_size(one['bytes'])} in {one['files_min']:,} files or more, "
-            f"{one['objects_put_min']:,} objects put or more.",
+            f"{gap} got {rows}; {plural(_count_offsets(outcome.absent), 'offset')} are not in this source: "
+            f"{_list_ranges(outcome.absent)}. Try --from-mirror, --from-raw or --from-archive; `headrace gaps close` "
+            "gives up.",
+            "yellow",
         )
-    return some
+        return
+    remark = f" about right, by event time: {gap_record.unplaced:,} rows in all" if gap_record.unplaced else ""
+    tables.sentence(out, f"{gap} is {gap_record.state}: {rows}{remark}.", "green")
 
 
-def _to_dict(one: Outcome) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Estimate:
+    """What filling a gap takes. JSON names the fields as they are."""
+
+    gap: str
+    # Open offsets.
+    offsets: int
+    # Of these, offsets that the sources have.
+    available: int
+    chunks: int
+    seconds: float
+    bytes: int
+    files_min: int
+    objects_put_min: int
+    cpu_seconds: float
+
+
+def show_estimate(
+    backfilled_table: BackfilledTable, sources: Sources, request: BackfillRequest, *, as_json: bool, out: Console
+) -> bool:
+    """Show what a backfill would take: rows, time, and what it costs. Returns whether there is anything to bring."""
+    _, gap_records = backfilled_table.read_gap_records()
+    row_bytes = bytes_per_row(backfilled_table.table.recent_commits(10)) or _BYTES_PER_ROW
+    speed = min(request.rate or ROWS_A_SECOND, ROWS_A_SECOND)
+    file_bytes = backfilled_table.settings.roll.target_file_size
+    estimates: list[_Estimate] = []
+    for gap_record in select_gap_records(gap_records, request):
+        available = sum(_count_offsets(source.available(gap_record.left())) for source in sources(gap_record))
+        chunks = -(-available // request.rows_max)
+        files = max(chunks, round(available * row_bytes / file_bytes))
+        estimates.append(
+            _Estimate(
+                gap_record.id,
+                offsets=_count_offsets(gap_record.left()),
+                available=available,
+                chunks=chunks,
+                seconds=round(available / speed + chunks, 1),
+                bytes=round(available * row_bytes),
+                files_min=files,
+                objects_put_min=files + chunks,
+                cpu_seconds=round(available / speed, 1),
+            )
+        )
+    name = backfilled_table.name
+    if as_json:
+        gaps = [vars(estimate) for estimate in estimates]
+        tables.emit_whole({"pipeline": name, "rows_a_second": speed, "gaps": gaps})
+    elif not estimates:
+        tables.sentence(out, f"{name}: no gap is open.")
+    else:
+        for estimate in estimates:
+            tables.sentence(
+                out,
+                f"{name}: gap {estimate.gap[:_ID_LENGTH]}: {estimate.available:,} of "
+                f"{plural(estimate.offsets, 'offset')} are there; {plural(estimate.chunks, 'chunk')}, about "
+                f"{estimate.seconds:,.0f} s at {speed:,.0f} rows a second on one core, {show_size(estimate.bytes)} in "
+                f"{estimate.files_min:,} files or more, {estimate.objects_put_min:,} objects put or more.",
+            )
+    return any(estimate.available for estimate in estimates)
+
+
+def _to_dict(outcome: GapOutcome) -> dict[str, Any]:
+    gap_record = outcome.gap_record
     return {
-        "gap": one.gap_record.id, "state": one.gap_record.state, "rows": one.rows, "chunks": len(one.chunks),
-        "left": sum(r.end - r.start for r in one.gap_record.left()), "approximate": one.gap_record.unplaced > 0,
-        "absent": [r.to_dict() for r in one.absent],
-    }  # fmt: skip
+        "gap": gap_record.id,
+        "state": gap_record.state,
+        "rows": outcome.rows,
+        "chunks": len(outcome.chunks),
+        "left": _count_offsets(gap_record.left()),
+        "approximate": gap_record.unplaced > 0,
+        "absent": [r.to_dict() for r in outcome.absent],
+    }
 
 
-def _listed(ranges: Sequence[OffsetRange]) -> str:
-    shown = [f"{r.part.topic}/{r.part.partition} [{r.start:,}, {r.end:,})" for r in ranges[:3]]
-    return ", ".join(shown) + (f" and {len(ranges) - 3} more" if len(ranges) > 3 else "")  # noqa: PLR2004
+def _count_offsets(ranges: Sequence[OffsetRange]) -> int:
+    return sum(r.end - r.start for r in ranges)
+
+
+def _list_ranges(ranges: Sequence[OffsetRange]) -> str:
+    texts = [f"{r.part.topic}/{r.part.partition} [{r.start:,}, {r.end:,})" for r in ranges[:_RANGES_SHOWN]]
+    more = f" and {len(ranges) - _RANGES_SHOWN} more" if len(ranges) > _RANGES_SHOWN else ""
+    return ", ".join(texts) + more
 
 
 _Gaps = Annotated[
@@ -236,60 +279,64 @@ def backfill(
     5 too many failed records.
     """
     settings = load(config)
-    made = _sources(mirror, mapped or [], raw, archive or [], columns, by_time)
-    wish = BackfillRequest(tuple(gap or ()), chunk_rows, rate, _limit(lag_max), by or "")
-    fillings = [
+    create_sources = _source_creator(mirror, mapped or [], raw, archive or [], columns, by_time)
+    request = BackfillRequest(tuple(gap or ()), chunk_rows, rate, _parse_lag_max(lag_max), by or "")
+    backfilled_tables = [
         BackfilledTable(name, settings, registry.source(settings.registry)) for name in settings.chosen(pipeline)
     ]
 
     def work(*, write: bool) -> bool:
         out = console()
         if not write:
-            waiting = [estimated(one, partial(made, one), wish, as_json=as_json, out=out) for one in fillings]
-            return any(waiting)
-        os.nice(5)  # the live writer comes first where both share a machine
+            has_work = [
+                show_estimate(table, partial(create_sources, table), request, as_json=as_json, out=out)
+                for table in backfilled_tables
+            ]
+            return any(has_work)
+        # The live writer comes first where both share a machine.
+        os.nice(5)
         code = 0
-        for one in fillings:
-            with ProgressListener(one.name, out, as_json=as_json) as listener:
-                found = fill(one, partial(made, one), wish, listener)
-            code = max(code, ended(one.name, found, as_json=as_json, out=out))
+        for table in backfilled_tables:
+            with ProgressListener(table.name, out, as_json=as_json) as listener:
+                outcomes = fill_gaps(table, partial(create_sources, table), request, listener)
+            code = max(code, show_outcomes(table.name, outcomes, as_json=as_json, out=out))
         raise typer.Exit(code)
 
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
-def _limit(lag_max: str | None) -> timedelta | None:
+def _parse_lag_max(text: str | None) -> timedelta | None:
     """Read how far the live writer may be behind. Raises BadParameter."""
     try:
-        return duration(lag_max) if lag_max else None
+        return duration(text) if text else None
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--lag-max") from error
 
 
-def _sources(
+def _source_creator(
     mirror: str | None,
-    mapped: Sequence[str],
+    mappings: Sequence[str],
     raw: str | None,
     archive: Sequence[str],
     columns: str | None,
     by_time: str | None,
 ) -> Callable[[BackfilledTable, GapRecord], Sequence[Source]]:
-    """Return what makes the sources of a gap record. Raises ConfigError for options that do not go together."""
-    if mapped and not mirror:
+    """Return what creates the sources of a gap record. Raises ConfigError for options that do not go together."""
+    if mappings and not mirror:
         raise ConfigError("--map says where records stand in a mirror; say which with --from-mirror")
     if (columns or by_time) and not archive:
         raise ConfigError("--columns and --by-time speak of an archive; say which with --from-archive")
-    if mirror and not mapped:
+    if mirror and not mappings:
         raise ConfigError("--from-mirror needs --map: a mirror's offsets are other offsets")
 
-    def made(filling: BackfilledTable, gap_record: GapRecord) -> Sequence[Source]:
-        if not mirror and not archive and not raw:
-            return [source_factory.kafka(filling)]
-        found: list[Source] = [source_factory.raw(filling, raw)] if raw else []
+    def create_sources(backfilled_table: BackfilledTable, gap_record: GapRecord) -> Sequence[Source]:
+        sources: list[Source] = []
+        if raw:
+            sources.append(source_factory.raw(backfilled_table, raw))
         if mirror:
-            found.append(source_factory.mirror(filling, gap_record, mirror, mapped))
+            sources.append(source_factory.mirror(backfilled_table, gap_record, mirror, mappings))
         if archive:
-            found.append(archive_source.opened(filling, gap_record, archive, columns, by_time))
-        return found
+            sources.append(archive_source.open_archive(backfilled_table, gap_record, archive, columns, by_time))
+        return sources or [source_factory.kafka(backfilled_table)]
 
-    return made
+    return create_sources

@@ -63,7 +63,7 @@ def _row(name: str, one: Mapping[str, Any]) -> list[str]:
 
 def _claimed_by(table: PipelineTable, one: GapRecord, now: datetime) -> str | None:
     found = BackfillLocks(table.store).newest(one.id) if one.state == "open" else None
-    return found.owner if found and found.is_valid(now) and not identity.gone(found.owner) else None
+    return found.owner if found and found.is_valid(now) and not identity.is_gone(found.owner) else None
 
 
 gaps = typer.Typer(no_args_is_help=True, help="Gaps: offsets that were skipped. List, show, open and close them.")

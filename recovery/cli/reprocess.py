@@ -9,8 +9,15 @@ import typer
 from rich.console import Console
 
 from recovery.reprocess.bucket_swap import BucketOutcome
-from recovery.reprocess.execute import BucketPreview, Preview, Reprocessing, ReprocessRequest, ReprocessResult
-from recovery.reprocess.sources import Origin, SourceChoice
+from recovery.reprocess.run import (
+    BucketPreview,
+    Origin,
+    Preview,
+    ReprocessRequest,
+    ReprocessResult,
+    ReprocessRun,
+    SourceChoice,
+)
 from writer.config.loader import load
 from writer.core.text import plural
 from writer.output import tables
@@ -62,81 +69,93 @@ def reprocess(
     Exit codes: 0 done, or it was only shown, 1 the source lacks records of some rows, which stay as they are, or
     something does not answer, 2 configuration, 5 too many failed records.
     """
-    settings, out = load(config), console()
-    wanted = ReprocessRequest(buckets, SourceChoice(origin, tuple(archive or ()), columns), rate, by or "")
-    doing = Reprocessing(settings.one(pipeline), settings, source(settings.registry), wanted)
+    settings = load(config)
+    out = console()
+    request = ReprocessRequest(buckets, SourceChoice(origin, tuple(archive or ()), columns), rate, by or "")
+    run = ReprocessRun(settings.one(pipeline), settings, source(settings.registry), request)
 
     def work(*, write: bool) -> bool:
         if not write:
-            return shown(doing, doing.look(), as_json=as_json, out=out)
-        os.nice(5)  # the live writer comes first where both share a machine
-        result = doing.run(datetime.now(UTC), *_listeners(doing, as_json=as_json, out=out))
-        raise typer.Exit(ended(doing, result, as_json=as_json, out=out))
+            return show_preview(run, run.preview(), as_json=as_json, out=out)
+        # The live writer comes first where both share a machine.
+        os.nice(5)
+        listener, on_wait = _listeners(run, as_json=as_json, out=out)
+        result = run.run(datetime.now(UTC), listener, on_wait)
+        raise typer.Exit(show_result(run, result, as_json=as_json, out=out))
 
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _listeners(
-    doing: Reprocessing, *, as_json: bool, out: Console
+    run: ReprocessRun, *, as_json: bool, out: Console
 ) -> tuple[Callable[[BucketOutcome], None], Callable[[str], None]]:
     """Return what shows each bucket that is done, and why the command waits."""
     if as_json:
-        about = {"pipeline": doing.name}
+        facts = {"pipeline": run.name}
         return (
-            lambda one: tables.emit({"event": "bucket", **about, **to_dict(one)}),
-            lambda why: tables.emit({"event": "waits", **about, "reason": why}),
+            lambda outcome: tables.emit({"event": "bucket", **facts, **to_dict(outcome)}),
+            lambda why: tables.emit({"event": "waits", **facts, "reason": why}),
         )
-    sheet = TextTable(out, [Column("bucket", width_min=20), *numbers(*_TITLES)])
-    return lambda one: sheet.add([_line(one, doing.columns)]), lambda why: out.log(f"waits: {why}")
+    table = TextTable(out, [Column("bucket", width_min=20), *numbers(*_TITLES)])
+    return lambda outcome: table.add([_line(outcome, run.columns)]), lambda why: out.log(f"waits: {why}")
 
 
-def to_dict(one: BucketOutcome) -> Mapping[str, Any]:
+def to_dict(outcome: BucketOutcome) -> Mapping[str, Any]:
     """Describe what became of a bucket as JSON values."""
-    into = [{"bucket": list(bucket), "rows": rows} for bucket, rows in one.into.items()]
-    about = {key: value for key, value in vars(one).items() if key != "paths"}
-    return {**about, "bucket": list(one.bucket), "into": into}
+    document = {key: value for key, value in vars(outcome).items() if key != "paths"}
+    document["bucket"] = list(outcome.bucket)
+    document["into"] = [{"bucket": list(bucket), "rows": rows} for bucket, rows in outcome.into.items()]
+    return document
 
 
-def shown(doing: Reprocessing, found: Preview, *, as_json: bool, out: Console) -> bool:
+def show_preview(run: ReprocessRun, preview: Preview, *, as_json: bool, out: Console) -> bool:
     """Show what would be read. Returns whether there is anything."""
-    rows = sum(one.rows for one in found.buckets)
+    rows = sum(bucket.rows for bucket in preview.buckets)
     if as_json:
-        each = [{**vars(one), "bucket": list(one.bucket)} for one in found.buckets]
-        tables.emit_whole({"pipeline": doing.name, "buckets": each, "dead_letters": found.dead_letters})
+        buckets = [{**vars(bucket), "bucket": list(bucket.bucket)} for bucket in preview.buckets]
+        tables.emit_whole({"pipeline": run.name, "buckets": buckets, "dead_letters": preview.dead_letters})
         return bool(rows)
     if not rows:
-        tables.sentence(out, f"{doing.name}: no bucket that is meant has rows; `headrace buckets` lists them.")
+        tables.sentence(out, f"{run.name}: no bucket that is meant has rows; `headrace buckets` lists them.")
         return False
-    sheet = TextTable(out, [Column("bucket", width_min=20), *numbers("rows", "records there", "without offset")])
-    sheet.add([
-        [_named(one, doing.columns), f"{one.rows:,}", f"{one.available:,}", f"{one.unplaced:,}"]
-        for one in found.buckets
-    ])  # fmt: skip
+    lines = [
+        [_bucket_name(bucket, run.columns), f"{bucket.rows:,}", f"{bucket.available:,}", f"{bucket.unplaced:,}"]
+        for bucket in preview.buckets
+    ]
+    table = TextTable(out, [Column("bucket", width_min=20), *numbers("rows", "records there", "without offset")])
+    table.add(lines)
     tables.sentence(
         out,
-        f"{doing.name}: the records of {plural(rows, 'row')} in {plural(len(found.buckets), 'bucket')} would be read, "
-        f"and {plural(found.dead_letters, 'dead letter')} between their offsets replayed. How many rows change, "
+        f"{run.name}: the records of {plural(rows, 'row')} in {plural(len(preview.buckets), 'bucket')} would be read, "
+        f"and {plural(preview.dead_letters, 'dead letter')} between their offsets replayed. How many rows change, "
         "move or become dead letters is known once they are decoded: a bucket whose rows come out the same is not "
         "written.",
     )
     return True
 
 
-def ended(doing: Reprocessing, result: ReprocessResult, *, as_json: bool, out: Console) -> int:
+def show_result(run: ReprocessRun, result: ReprocessResult, *, as_json: bool, out: Console) -> int:
     """Show what became of all. Returns 1 when the source lacks records of some rows."""
-    absent, unplaced = (sum(getattr(one, name) for one in result.buckets) for name in ("absent", "unplaced"))
-    changed = [one for one in result.buckets if one.version is not None]
+    absent = sum(outcome.absent for outcome in result.buckets)
+    unplaced = sum(outcome.unplaced for outcome in result.buckets)
+    changes = [outcome for outcome in result.buckets if outcome.version is not None]
     replay = result.dead_letters
     if as_json:
-        tables.emit({
-            "event": "ended", "pipeline": doing.name, "buckets": len(result.buckets), "changed": len(changed),
-            "absent": absent, "replayed": {"dead_letters": replay.chosen, "rows": replay.rows},
-        })  # fmt: skip
+        tables.emit(
+            {
+                "event": "ended",
+                "pipeline": run.name,
+                "buckets": len(result.buckets),
+                "changed": len(changes),
+                "absent": absent,
+                "replayed": {"dead_letters": replay.chosen, "rows": replay.rows},
+            }
+        )
         return int(absent > 0)
-    moved = sum(one.moved for one in changed)
+    moved = sum(outcome.moved for outcome in changes)
     tables.sentence(
         out,
-        f"{doing.name}: {len(changed):,} of {plural(len(result.buckets), 'bucket')} changed, {plural(moved, 'row')} "
+        f"{run.name}: {len(changes):,} of {plural(len(result.buckets), 'bucket')} changed, {plural(moved, 'row')} "
         f"moved to other buckets; of {plural(replay.chosen, 'dead letter')} {replay.rows:,} became rows.",
         "bold",
     )
@@ -152,11 +171,14 @@ def ended(doing: Reprocessing, result: ReprocessResult, *, as_json: bool, out: C
     return int(absent > 0)
 
 
-def _named(one: BucketOutcome | BucketPreview, columns: Sequence[str]) -> str:
-    return f"{bucket_path(columns, one.bucket)}{' (late table)' if one.late else ''}"
+def _bucket_name(bucket: BucketOutcome | BucketPreview, columns: Sequence[str]) -> str:
+    path = bucket_path(columns, bucket.bucket)
+    return f"{path} (late table)" if bucket.late else path
 
 
-def _line(one: BucketOutcome, columns: Sequence[str]) -> list[str]:
-    sums = (one.rows, one.stay, one.moved, one.dead_letters + one.quarantined, one.filtered, one.absent)
-    version = "-" if one.version is None else str(one.version)
-    return [_named(one, columns), *(f"{count:,}" for count in sums), version]
+def _line(outcome: BucketOutcome, columns: Sequence[str]) -> list[str]:
+    """Return the cells of a bucket, in the order of _TITLES."""
+    dead_letters = outcome.dead_letters + outcome.quarantined
+    counts = (outcome.rows, outcome.stay, outcome.moved, dead_letters, outcome.filtered, outcome.absent)
+    version = "-" if outcome.version is None else str(outcome.version)
+    return [_bucket_name(outcome, columns), *(f"{count:,}" for count in counts), version]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from bucketers.timestamps import kafka_times
-from recovery.backfill.archive_source import _instants
-from recovery.backfill.kafka_fetch import _batch as fetched
+from recovery.backfill.archive_source import _to_timestamps
+from recovery.backfill.kafka_fetch import _to_batch as fetched
 from tests.contract.test_read_commands_kafka import headrace, write
 from tests.property.test_kafka_batches import read as read_natively
 from tests.support import oracle
@@ -100,7 +100,7 @@ def test_each_reader_gives_any_timestamp_the_same_meaning(numbers: list[int]) ->
     assert native.column("timestamp").to_pylist() == oracle
     assert by_consumer.column("timestamp").to_pylist() == oracle
     assert kafka_sample.times_of(messages).to_pylist() == oracle
-    assert _instants(pa.array(numbers, pa.int64())).to_pylist() == oracle, "of an archive"
+    assert _to_timestamps(pa.array(numbers, pa.int64())).to_pylist() == oracle, "of an archive"
 
 
 @given(st.lists(INT64, min_size=1, max_size=9))

@@ -297,7 +297,7 @@ def test_a_chunk_that_another_backfill_filled_meanwhile_is_planned_anew(driver, 
     class Meanwhile(Silent):
         """After the first chunk, another backfill brings all that is left but the last offsets."""
 
-        def settled(self, gap_record, chunk):  # noqa: ARG002
+        def on_chunk(self, gap_record, chunk):  # noqa: ARG002
             if chunk.left == 130:
                 (tmp_path / "other").mkdir()
                 other = archived(tmp_path / "other", values(0, 115))
@@ -313,7 +313,7 @@ def test_a_column_that_the_live_writer_adds_meanwhile_is_followed(driver, tmp_pa
     place = archived(tmp_path, values(0, 120))
 
     class Meanwhile(Silent):
-        def settled(self, gap_record, chunk):  # noqa: ARG002
+        def on_chunk(self, gap_record, chunk):  # noqa: ARG002
             if chunk.left == 90:
                 driver.table.grow([pa.field("extra", pa.int64())])
 

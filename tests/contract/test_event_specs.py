@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
-from recovery.backfill.loop import BackfillRequest, fill
+from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from tests.support.backfill_gaps import Silent, skipped
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, value
@@ -174,7 +174,7 @@ def test_what_fills_and_replays_leave_out_adds_up_from_any_version_on(tmp_path: 
     rows = {at: {"id": at, "at": NOW, "note": None, "extra": 1} for at in range(10, 16)}
     driver.carry([log({at: value(9, WIDER, row) for at, row in rows.items()})], {0: 16})
     filling, wish = BackfilledTable("clicks", driver.config, driver.schemas), BackfillRequest(by="ann")
-    fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Silent())
+    fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Silent())
     Replaying("clicks", driver.config, Schemas({1: EVENT, 9: WIDER}, [1])).run(Selection(), NOW)
     assert audited(driver.config).filtered == {"Event": {"where": 5}}
     for version in range(driver.table.snapshot().version + 1):
@@ -194,13 +194,13 @@ def test_a_backfill_ends_where_the_writer_is_started_with_other_specs(tmp_path: 
     driver.start()
 
     class Restarting(Silent):
-        def settled(self, *_: Any) -> None:
+        def on_chunk(self, *_: Any) -> None:
             Driver(tmp_path, specs={"Event": {"where": "id > 7"}}).start()
 
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
     wish = BackfillRequest(rows_max=4, by="ann")
     with pytest.raises(ConfigError, match="not those by which its writer runs"):
-        fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Restarting())
+        fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Restarting())
     found = audited(driver.config)
     assert (found.total("rows"), found.total("filtered")) == (3, 1)
 

@@ -12,7 +12,7 @@ import pytest
 
 from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
-from recovery.backfill.loop import BackfillRequest, fill
+from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from tests.contract.test_privacy import hashed, ring_at
 from tests.servers.csfle import CsfleRegistry, serving
 from tests.support.backfill_gaps import Silent, skipped
@@ -198,7 +198,7 @@ def test_a_raw_table_has_records_as_kafka_has_them_and_a_backfill_decrypts(
     skipped(driver, 3)
     driver = started(tmp_path, registry)
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
-    fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
+    fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert emails(driver) == {at: f"maria{at}" for at in range(3)}
 
 

@@ -397,7 +397,7 @@ def test_rows_of_an_archive_that_are_decoded_are_refused(tmp_path: Path) -> None
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
     gap = GapRecord.__new__(GapRecord)
     with pytest.raises(ConfigError, match="rows are decoded already, and pipeline 'clicks' has privacy policies"):
-        archive_source.opened(filling, gap, [str(tmp_path / "archive")], None, "id")
+        archive_source.open_archive(filling, gap, [str(tmp_path / "archive")], None, "id")
 
 
 def test_validate_says_what_is_protected_and_that_the_hash_key_is_another(tmp_path: Path) -> None:

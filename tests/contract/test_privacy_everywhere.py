@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
-from recovery.backfill.loop import BackfillRequest, fill
+from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from recovery.backfill.source import SourceFailed
 from tests.contract.test_privacy import PRIVACY, TAGGED, event, hashed, ids_of, in_file, ring_at, started
 from tests.support.backfill_gaps import Silent, skipped
@@ -112,7 +112,7 @@ def test_a_raw_table_is_encrypted_and_a_backfill_reads_it(tmp_path: Path) -> Non
     skipped(driver, 6)
     driver = started(tmp_path)
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
-    fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
+    fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert ids_of(driver) == {hashed(tmp_path, at) for at in range(6)}
 
 
@@ -125,7 +125,7 @@ def test_raw_records_whose_key_is_lost_stop_a_backfill_and_are_no_dead_letters(t
     driver = started(tmp_path / "other")
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
     with pytest.raises(SourceFailed, match=r"encrypted with key k1, which the keyring \(keys\) has not"):
-        fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
+        fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert (letters(driver), ids_of(driver)) == ([], set())
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
-from recovery.backfill.loop import BackfillRequest, fill
+from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from tests.contract.test_privacy import hashed, in_file, started
 from tests.support import canaries
 from tests.support.backfill_gaps import Silent, skipped
@@ -212,7 +212,7 @@ def test_a_backfill_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> Non
     skipped(driver, 6)
     driver = again(tmp_path)
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
-    fill(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
+    fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert notes(driver) == digests(tmp_path, *range(6))
     assert leaks(tmp_path) == set()
 

@@ -8,7 +8,7 @@ import pytest
 
 from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
-from recovery.backfill.loop import BackfillRequest, Outcome, fill
+from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps
 from recovery.backfill.source import SourceFailed
 from tests.contract.test_raw_table import DAY, HEADERS, KEYS, VALUES, carried, kept, made
 from tests.support.audits import audited, said
@@ -23,11 +23,11 @@ from writer.maintenance.deletion.row_keys import where
 from writer.output.tables import console
 
 
-def brought(driver: Driver, place: str, rows_max: int = 500_000) -> list[Outcome]:
+def brought(driver: Driver, place: str, rows_max: int = 500_000) -> list[GapOutcome]:
     """Fill the gaps of a table from a raw table."""
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
     wish = BackfillRequest(rows_max=rows_max, by="ann")
-    return fill(filling, lambda _: [source_factory.raw(filling, place)], wish, Silent())
+    return fill_gaps(filling, lambda _: [source_factory.raw(filling, place)], wish, Silent())
 
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from recovery.reprocess.sources import SourceChoice
+from recovery.reprocess.run import SourceChoice
 from recovery.rewind.execute import RewindExecution
 from tests.contract.test_adopt_iceberg import rows_deleted
 from tests.contract.test_iceberg import in_its_catalog
@@ -246,7 +246,7 @@ def test_buckets_that_are_none_are_refused(tmp_path: Path, buckets: str, match: 
     driver = made(tmp_path, "delta")
     history(driver, 0, 20)
     with pytest.raises(ConfigError, match=match):
-        doing(driver, buckets).look()
+        doing(driver, buckets).preview()
 
 
 def test_without_its_source_or_with_a_route_it_is_a_sentence(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_without_its_source_or_with_a_route_it_is_a_sentence(tmp_path: Path) -> 
     driver.start()
     driver.carry([log({0: event(0)})], {0: 1})
     with pytest.raises(ConfigError, match="has no raw table"):
-        doing(driver).look()
+        doing(driver).preview()
     with pytest.raises(ConfigError, match="needs --archive LOCATION"):
         SourceChoice("archive")
     with pytest.raises(ConfigError, match="--columns speaks of an archive"):
@@ -326,7 +326,7 @@ def test_from_kafka_and_what_it_has_no_more_stays(tmp_path: Path, bootstrap: str
         during(wanted)
         before = {place(row): row["hour"] for row in rows(driver)}
         admin.delete_records([Where(name, 0, 2)])[Where(name, 0, 2)].result(30)
-        look = doing(driver, source=SourceChoice("kafka")).look()
+        look = doing(driver, source=SourceChoice("kafka")).preview()
         assert sum(one.rows - one.available for one in look.buckets) == 2
         done = reprocessed(driver, source=SourceChoice("kafka"))
         assert sum(one.absent for one in done.buckets) == 2

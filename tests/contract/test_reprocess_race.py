@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from recovery.reprocess.sources import SourceChoice
+from recovery.reprocess.run import SourceChoice
 from tests.support.audits import audited, said
 from tests.support.effect_failures import Died, dying
 from tests.support.local_driver import Driver, log
@@ -92,7 +92,7 @@ def test_rows_whose_records_are_not_there_stay_as_they_are(pair: tuple[Driver, D
     first, *_ = raw.bucket_files(raw.snapshot())
     raw.rewrite(raw.snapshot(), Rewrite("r", [first], (), Takeover("retention", first.rows or 0), {"buckets": []}))
     before = {place(row): row["hour"] for row in rows(driver)}
-    look = doing(driver).look()
+    look = doing(driver).preview()
     done = reprocessed(driver)
     absent = sum(one.absent for one in done.buckets)
     assert 0 < absent < len(before)
@@ -128,7 +128,7 @@ def test_from_an_archive_of_whole_records_and_from_no_other(pair: tuple[Driver, 
     check_like(driver, wanted)
     pq.write_table(table.drop_columns(["key"]), tmp_path / "archive" / "one.parquet")
     with pytest.raises(ConfigError, match="has no column of the key of records"):
-        doing(driver, source=source).look()
+        doing(driver, source=source).preview()
 
 
 def test_it_may_die_at_any_effect_and_is_run_again(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,9 +194,9 @@ def test_an_archive_that_does_not_say_which_incarnation_it_has_is_refused_where_
     driver.table.begin({TopicPartition("clicks", 2, 0): 0}, {"clicks": ["uuid-1", "uuid-2"]})
     source = SourceChoice("archive", (str(archive.parent),))
     with pytest.raises(ConfigError, match="of which incarnation of topic 'clicks'"):
-        doing(driver, source=source).look()
+        doing(driver, source=source).preview()
     ones = pa.repeat(pa.scalar(1, pa.int32()), table.num_rows)
     pq.write_table(table.append_column("incarnation", ones), archive)
     names = "topic=topic,partition=partition,offset=offset,time=timestamp,key=key,value=value,headers=headers,"
     names += "incarnation=incarnation"
-    assert doing(driver, source=SourceChoice("archive", (str(archive.parent),), names)).look().buckets
+    assert doing(driver, source=SourceChoice("archive", (str(archive.parent),), names)).preview().buckets

@@ -4,8 +4,8 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from recovery.backfill.read_order import aligned
-from recovery.backfill.source_factory import segmented
+from recovery.backfill.read_order import cut_into_chunks
+from recovery.backfill.source_factory import mirror_segments
 from writer.core.offsets import OffsetRange, TopicPartition, without
 
 PARTS = [TopicPartition("t", 1, p) for p in range(3)]
@@ -34,7 +34,7 @@ def _each(chunks):
 @given(cases())
 def test_each_offset_is_in_one_chunk_and_a_part_has_one_range_in_each(case):
     wanted, marks, rows_max = case
-    chunks = aligned(wanted, marks, rows_max)
+    chunks = cut_into_chunks(wanted, marks, rows_max)
     assert _each(chunks) == _each([wanted])
     for chunk in chunks:
         parts = [r.part for r in chunk]
@@ -45,7 +45,7 @@ def test_each_offset_is_in_one_chunk_and_a_part_has_one_range_in_each(case):
 @given(cases())
 def test_what_is_before_an_instant_comes_before_what_is_after_it(case):
     wanted, marks, _ = case
-    chunks = aligned(wanted, marks, 1)  # no two windows share a chunk
+    chunks = cut_into_chunks(wanted, marks, 1)  # no two windows share a chunk
     for mark in marks:
         sides = [[at < mark[r.part] for r in chunk for at in range(r.start, r.end)] for chunk in chunks]
         flat = [side for chunk in sides for side in chunk]
@@ -65,7 +65,7 @@ def test_what_is_left_is_what_was_not_taken(spans, taken):
 @given(st.integers(0, 100), st.integers(1, 100), st.dictionaries(st.integers(0, 200), st.integers(0, 300), min_size=1))
 def test_pairs_of_a_mirror_map_each_offset_once_and_none_below_its_beginning(start, size, pairs):
     r = OffsetRange(PARTS[0], start, start + size)
-    found = segmented([r], [f"0:{here}={there}" for here, there in pairs.items()], "copy")
+    found = mirror_segments([r], [f"0:{here}={there}" for here, there in pairs.items()], "copy")
     seen = Counter(at for s in found for at in range(s.start, s.end))
     assert all(count == 1 and r.start <= at < r.end for at, count in seen.items())
     assert all(s.start + s.shift >= 0 and s.source == ("copy", 0) for s in found)

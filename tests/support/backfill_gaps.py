@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recovery.backfill.archive_source import opened
+from recovery.backfill.archive_source import open_archive
 from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
-from recovery.backfill.loop import BackfillRequest, Outcome, ProgressListener, fill
+from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, ProgressListener, fill_gaps
 from recovery.backfill.source import Source
 from tests.support import oracle
 from tests.support.local_driver import Driver
@@ -31,9 +31,9 @@ RAW = pa.schema(
 class Silent:
     """Nobody watches."""
 
-    def began(self, gap_record: GapRecord, offsets: int) -> None: ...
-    def settled(self, gap_record: GapRecord, chunk: ChunkCommit) -> None: ...
-    def waits(self, why: str) -> None: ...
+    def on_begin(self, gap_record: GapRecord, offsets: int) -> None: ...
+    def on_chunk(self, gap_record: GapRecord, chunk: ChunkCommit) -> None: ...
+    def on_wait(self, why: str) -> None: ...
 
 
 def values(start: int, end: int) -> dict[int, bytes | None]:
@@ -91,14 +91,14 @@ def at_of(number: int) -> datetime:
 def filled(
     driver: Driver, *places: Path | str, columns: str | None = None, by_time: str | None = None,
     rows_max: int = 500_000, by: str = "ann", board: ProgressListener | None = None,
-) -> list[Outcome]:  # fmt: skip
+) -> list[GapOutcome]:  # fmt: skip
     """Run a backfill from archives."""
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
 
     def sources(gap_record: GapRecord) -> list[Source]:
-        return [opened(filling, gap_record, [str(place) for place in places], columns, by_time)]
+        return [open_archive(filling, gap_record, [str(place) for place in places], columns, by_time)]
 
-    return fill(filling, sources, BackfillRequest(rows_max=rows_max, by=by), board or Silent())
+    return fill_gaps(filling, sources, BackfillRequest(rows_max=rows_max, by=by), board or Silent())
 
 
 def only(driver: Driver) -> GapRecord:

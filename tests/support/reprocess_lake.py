@@ -8,8 +8,7 @@ from typing import Any
 
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.source import Chunk, Source
-from recovery.reprocess.execute import Reprocessing, ReprocessRequest, ReprocessResult
-from recovery.reprocess.sources import SourceChoice
+from recovery.reprocess.run import ReprocessRequest, ReprocessResult, ReprocessRun, SourceChoice
 from tests.support.audits import OLD, audited, said
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
@@ -53,8 +52,8 @@ def made(root: Path, form: str, *, schemas: Schemas = TWO, **settings: Any) -> D
 RAW = SourceChoice("raw")
 
 
-def doing(driver: Driver, buckets: str = ALL, source: Any = RAW) -> Reprocessing:
-    return Reprocessing("clicks", driver.config, driver.schemas, ReprocessRequest(buckets, source, by="ann"))
+def doing(driver: Driver, buckets: str = ALL, source: Any = RAW) -> ReprocessRun:
+    return ReprocessRun("clicks", driver.config, driver.schemas, ReprocessRequest(buckets, source, by="ann"))
 
 
 def reprocessed(driver: Driver, buckets: str = ALL, source: Any = RAW) -> ReprocessResult:
@@ -73,8 +72,8 @@ class Between:
     early: bool = False
     done: bool = False
 
-    def opened(self, filling: BackfilledTable) -> list[Source]:
-        return [_Seam(one, self) for one in RAW.opened(filling)]
+    def open(self, backfilled_table: BackfilledTable) -> list[Source]:
+        return [_Seam(one, self) for one in RAW.open(backfilled_table)]
 
 
 @dataclass

@@ -6,14 +6,14 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from recovery.backfill.archive_source import columns_of
+from recovery.backfill.archive_source import column_roles
 from recovery.backfill.chunk_commit import ChunkCommit
-from recovery.backfill.loop import BackfillRequest, Outcome, chosen
+from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, select_gap_records
 from recovery.backfill.read_order import instants
-from recovery.backfill.source_factory import segmented
-from recovery.backfill.throttle import BackfillPace, Delay, by_lag, by_rate, lag_max
-from recovery.cli.backfill import ProgressListener, ended
-from recovery.identity import gone, process
+from recovery.backfill.source_factory import mirror_segments
+from recovery.backfill.throttle import BackfillPace, Delay, lag_delay, lag_max, rate_delay
+from recovery.cli.backfill import ProgressListener, show_outcomes
+from recovery.identity import is_gone, process
 from tests.support.sample_records import GAP_FACTS, records
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
@@ -30,14 +30,14 @@ def test_it_waits_while_the_live_writer_is_behind_and_not_because_none_runs():
     limit = lag_max(timedelta(minutes=10))
     assert limit == timedelta(minutes=15)
     assert lag_max(timedelta(seconds=2)) == timedelta(seconds=32)
-    assert (by_lag(None, limit), by_lag(900.0, limit)) == (None, None)
-    assert isinstance(by_lag(901.0, limit), Delay)
+    assert (lag_delay(None, limit), lag_delay(900.0, limit)) == (None, None)
+    assert isinstance(lag_delay(901.0, limit), Delay)
 
 
 def test_it_waits_for_its_rate():
-    assert by_rate(100, 0.5, None) is None
-    assert by_rate(100, 1.0, 100.0) is None
-    found = by_rate(100, 0.25, 100.0)
+    assert rate_delay(100, 0.5, None) is None
+    assert rate_delay(100, 1.0, 100.0) is None
+    found = rate_delay(100, 0.25, 100.0)
     assert isinstance(found, Delay)
     assert found.seconds == 0.75
 
@@ -61,7 +61,7 @@ def test_a_pace_holds_pieces_while_the_lag_is_high_and_shows_that_it_lives():
         sleep=sleep,
     )
     pieces = [Piece(records([b"x"] * 20)) for _ in range(2)]
-    assert list(pace.pieces(pieces)) == pieces
+    assert list(pace.slow_down(pieces)) == pieces
     assert now[0] == pytest.approx(10 + 2)
     assert len([why for why in said if "behind" in why]) == 2
     assert alive[0] > 10
@@ -69,23 +69,23 @@ def test_a_pace_holds_pieces_while_the_lag_is_high_and_shows_that_it_lives():
 
 def test_columns_are_recognised_or_said():
     ours = ["id", "_topic", "_incarnation", "_partition", "_offset", "_kafka_time"]
-    assert columns_of(ours, None)["offset"] == "_offset"
-    assert columns_of(["partition", "offset", "value"], None)["value"] == "value"
-    assert columns_of(["p", "o"], "partition=p, offset=o") == {"partition": "p", "offset": "o"}
+    assert column_roles(ours, None)["offset"] == "_offset"
+    assert column_roles(["partition", "offset", "value"], None)["value"] == "value"
+    assert column_roles(["p", "o"], "partition=p, offset=o") == {"partition": "p", "offset": "o"}
     for names, said, why in (
         (["id"], None, "no offsets that can be recognised"), (["p"], "partition=p", "which column is the offset"),
         (["p"], "partition=p,offset=o", "no column 'o'"), (["p"], "partitions=p", "none of topic"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=why):
-            columns_of(names, said)
+            column_roles(names, said)
 
 
 def test_pairs_that_map_nothing_are_a_sentence():
     ranges = [OffsetRange(P0, 10, 20), OffsetRange(P1, 0, 5)]
     for text, why in (("x", "maps no offset"), ("0:1=2", "several topics"), ("t/7:1=2", "no offsets of t/7")):
         with pytest.raises(ConfigError, match=why):
-            segmented(ranges, [text], "copy")
-    (found,) = segmented(ranges, ["t/0:12=3"], "copy")
+            mirror_segments(ranges, [text], "copy")
+    (found,) = mirror_segments(ranges, ["t/0:12=3"], "copy")
     assert (found.start, found.end, found.shift) == (10, 20, -9)
 
 
@@ -106,11 +106,11 @@ def test_a_gap_record_is_named_by_its_beginning_and_only_open_ones_are_chosen():
     assert isinstance(other, GapRecord)
     assert isinstance(lost, GapRecord)
     gap_records = {"abcdef": gap, "abcxyz": merged(other, lost)}
-    assert chosen(gap_records, BackfillRequest()) == [gap]
-    assert chosen(gap_records, BackfillRequest(("abcd",))) == [gap]
-    assert chosen(gap_records, BackfillRequest(("abcxyz",))) == []
+    assert select_gap_records(gap_records, BackfillRequest()) == [gap]
+    assert select_gap_records(gap_records, BackfillRequest(("abcd",))) == [gap]
+    assert select_gap_records(gap_records, BackfillRequest(("abcxyz",))) == []
     with pytest.raises(NoSuchGap, match="is no gap"):
-        chosen(gap_records, BackfillRequest(("abc",)))
+        select_gap_records(gap_records, BackfillRequest(("abc",)))
 
 
 def test_a_gap_record_is_what_its_entries_say_however_they_are_stored():
@@ -145,10 +145,10 @@ def test_a_fill_that_leaves_nothing_ends_its_gap_record():
 
 def test_a_process_of_this_machine_that_is_gone_is_known_to_be():
     mine = process("ann@here")
-    assert not gone(mine)
-    assert not gone("ann@here")
-    assert gone(f"{mine.rpartition('/')[0]}/99999999")
-    assert not gone("ann@there/otherhost/1")
+    assert not is_gone(mine)
+    assert not is_gone("ann@here")
+    assert is_gone(f"{mine.rpartition('/')[0]}/99999999")
+    assert not is_gone("ann@there/otherhost/1")
 
 
 def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
@@ -160,15 +160,15 @@ def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
     for terminal in (True, False):
         out = Console(file=StringIO(), force_terminal=terminal, width=140)
         with ProgressListener("clicks", out, as_json=False) as board:
-            board.began(opened, 100)
-            board.settled(opened, chunk)
-            board.waits("the live writer is 90 s behind, beyond 60 s")
+            board.on_begin(opened, 100)
+            board.on_chunk(opened, chunk)
+            board.on_wait("the live writer is 90 s behind, beyond 60 s")
         assert isinstance(out.file, StringIO)
         said[terminal] = out.file.getvalue()
     assert "60/100" in said[True]
     assert "waits: the live writer is 90 s behind" in said[True]
     assert "version 9: 60 offsets, 58 rows in 2 files; 40 left" in said[False]
     out = Console(file=StringIO(), width=140)
-    assert ended("clicks", [Outcome(opened, [chunk], opened.left())], as_json=False, out=out) == 1
+    assert show_outcomes("clicks", [GapOutcome(opened, [chunk], opened.left())], as_json=False, out=out) == 1
     assert isinstance(out.file, StringIO)
     assert "100 offsets are not in this source: t/0 [0, 100)" in " ".join(out.file.getvalue().split())

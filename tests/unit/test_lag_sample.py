@@ -10,7 +10,7 @@ import pytest
 from autoscaler.decision.facts import Partition
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime.collector import FactsCollector
-from recovery.backfill.throttle import live_lag
+from recovery.backfill.throttle import ask_live_lag
 from tests.support.sample_records import config
 from tests.unit.test_status import Cluster
 from writer.clients.driver_endpoint import announce, this_driver
@@ -165,10 +165,10 @@ def test_a_sample_grows_old_where_nothing_answers(settings: Config, progress: Pr
 
 
 def test_a_backfill_is_slowed_by_a_fresh_lag_only(settings: Config, progress: Progress) -> None:
-    assert live_lag(settings, "clicks") is None
+    assert ask_live_lag(settings, "clicks") is None
     heard(progress, 5)
     progress.dated({A: (40, datetime.now(UTC) - timedelta(seconds=300))})
-    assert live_lag(settings, "clicks") == pytest.approx(300, abs=2)
+    assert ask_live_lag(settings, "clicks") == pytest.approx(300, abs=2)
     progress._note(logs=replace(progress.view().logs, samples=()))
     heard(progress, 7)
-    assert live_lag(settings, "clicks") is None
+    assert ask_live_lag(settings, "clicks") is None

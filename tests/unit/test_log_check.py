@@ -301,7 +301,7 @@ def test_a_gap_is_not_filled_from_a_log_that_was_cut() -> None:
         asked.append(log_ranges)
         return [P0]
 
-    source = kafka_source.Topic(KafkaSettings(bootstrap_servers="localhost:1"), headers=False, ids={}, cut=cut)
+    source = kafka_source.KafkaSource(KafkaSettings(bootstrap_servers="localhost:1"), headers=False, ids={}, cut=cut)
     source._cluster = Kafka()  # type: ignore[assignment]
     with pytest.raises(SourceFailed, match=r"cut below what the table has of clicks/0.*a mirror or an archive"):
         source._check_logs({("clicks", 0): P0})

@@ -1,0 +1,218 @@
+"""Fills gaps: a loop over gap records, sources and chunks. The table's log holds the open offsets.
+
+It may be killed anywhere and run again, and run beside the live writer and beside another backfill.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Protocol
+
+from recovery import identity
+from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
+from recovery.backfill.source import Source
+from recovery.backfill.throttle import BackfillPace, ask_live_lag, lag_max
+from writer.core import logging
+from writer.core.offsets import OffsetRange, joined
+from writer.table.backfill_locks import LEASE, BackfillLocks
+from writer.table.gap_records import find_gap_record
+from writer.table.ledger.gap_record import GapRecord
+from writer.table.log.foreign_writes import Overtaken
+
+# Times in a row that another process may change the gap record first.
+_OVERTAKEN_MAX = 10
+
+
+class ProgressListener(Protocol):
+    """Gets a backfill's progress."""
+
+    def on_begin(self, gap_record: GapRecord, offsets: int) -> None:
+        """A gap record is being filled, of which so many offsets are open."""
+
+    def on_chunk(self, gap_record: GapRecord, chunk: ChunkCommit) -> None:
+        """One chunk more is in the table."""
+
+    def on_wait(self, why: str) -> None:
+        """It waits."""
+
+
+@dataclass(frozen=True)
+class BackfillRequest:
+    """What a person asked for."""
+
+    # Ids, or their beginnings; none: all that are open.
+    gaps: Sequence[str] = ()
+    # Rows of one chunk.
+    rows_max: int = 500_000
+    # Rows a second.
+    rate: float | None = None
+    # Of the live writer; None: by its max_delay.
+    lag_max: timedelta | None = None
+    by: str = ""
+
+
+@dataclass
+class GapOutcome:
+    """What became of one gap record. `absent`: open offsets that no source has."""
+
+    gap_record: GapRecord
+    chunks: list[ChunkCommit] = field(default_factory=list)
+    absent: list[OffsetRange] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Rows that this backfill brought."""
+        return sum(chunk.rows for chunk in self.chunks)
+
+
+def select_gap_records(gap_records: Mapping[str, GapRecord], request: BackfillRequest) -> list[GapRecord]:
+    """Return the open gap records that are asked for, oldest first. Raises NoSuchGap."""
+    selection = list(gap_records.values())
+    if request.gaps:
+        selection = [find_gap_record(dict(gap_records), gap) for gap in request.gaps]
+    return [gap_record for gap_record in selection if gap_record.state == "open"]
+
+
+def fill_gaps(
+    backfilled_table: BackfilledTable,
+    sources: Callable[[GapRecord], Sequence[Source]],
+    request: BackfillRequest,
+    listener: ProgressListener,
+) -> list[GapOutcome]:
+    """Fill the gap records that are asked for. Raises BackfillLocked, SourceFailed, LimitReached, CommitFailed."""
+    _, gap_records = backfilled_table.read_gap_records()
+    outcomes = []
+    for gap_record in select_gap_records(gap_records, request):
+        with _lock(backfilled_table, gap_record.id, request) as renew:
+            fill = _GapFill(backfilled_table, gap_record, request, listener, renew)
+            outcomes.append(fill.run(sources(gap_record)))
+    return outcomes
+
+
+@contextmanager
+def _lock(backfilled_table: BackfilledTable, gap: str, request: BackfillRequest) -> Iterator[Callable[[], None]]:
+    """Take the lock of a gap. Raises BackfillLocked. Yields what renews it once a quarter of its time is over."""
+    locks = BackfillLocks(backfilled_table.table.store)
+    by = identity.process(request.by or identity.person())
+    lock = locks.acquire(gap, by, datetime.now(UTC), identity.is_gone)
+    renewal_s = time.monotonic()
+
+    def renew() -> None:
+        """Raises BackfillLocked where another backfill has it by now."""
+        nonlocal lock, renewal_s
+        if time.monotonic() - renewal_s > LEASE.total_seconds() / 4:
+            lock = locks.renew(gap, lock, datetime.now(UTC))
+            renewal_s = time.monotonic()
+
+    try:
+        yield renew
+    finally:
+        newest = locks.newest(gap)
+        if newest and newest.owner == by:
+            locks.release(gap)
+
+
+class _GapFill:
+    """Fills one gap record, as far as the sources have its records."""
+
+    def __init__(
+        self,
+        backfilled_table: BackfilledTable,
+        gap_record: GapRecord,
+        request: BackfillRequest,
+        listener: ProgressListener,
+        renew: Callable[[], None],
+    ) -> None:
+        self._backfilled_table = backfilled_table
+        self._request = request
+        self._listener = listener
+        self._outcome = GapOutcome(gap_record)
+        self._pace = BackfillPace(
+            partial(ask_live_lag, backfilled_table.config, backfilled_table.name),
+            request.lag_max or lag_max(backfilled_table.settings.commit.max_delay),
+            request.rate,
+            alive=renew,
+            on_wait=listener.on_wait,
+        )
+
+    def run(self, sources: Sequence[Source]) -> GapOutcome:
+        """Bring what the sources have, one after the other."""
+        outcome = self._outcome
+        self._listener.on_begin(outcome.gap_record, _count_offsets(outcome.gap_record.left()))
+        for source in sources:
+            self._read_source(source)
+            if outcome.gap_record.state != "open":
+                return outcome
+        outcome.absent = outcome.gap_record.left()
+        return outcome
+
+    def _read_source(self, source: Source) -> None:
+        """Bring what one source has; again when another process changed the gap record first."""
+        outcome = self._outcome
+        conflicts = 0
+        chunks = len(outcome.chunks)
+        while True:
+            try:
+                outcome.gap_record = self._commit_chunks(source)
+            except Overtaken as error:
+                if len(outcome.chunks) > chunks:
+                    conflicts = 0
+                    chunks = len(outcome.chunks)
+                conflicts += 1
+                logging.event(
+                    "backfill_conflict",
+                    pipeline=self._backfilled_table.name,
+                    gap=outcome.gap_record.id,
+                    reason=str(error),
+                )
+                if conflicts == _OVERTAKEN_MAX:
+                    raise
+            else:
+                return
+
+    def _commit_chunks(self, source: Source) -> GapRecord:
+        """Commit the chunks of a source. Returns the gap record as it is then. Raises Overtaken."""
+        snapshot, gap_records = self._backfilled_table.read_gap_records()
+        gap_record = gap_records[self._outcome.gap_record.id]
+        if gap_record.state != "open":
+            return gap_record
+
+        def left() -> list[OffsetRange]:
+            return gap_record.left()
+
+        by = self._request.by or identity.person()
+        for chunk in source.chunks(left, self._request.rows_max):
+            self._pace.wait()
+            commit = self._backfilled_table.commit_chunk(
+                gap_record, snapshot, chunk, source.name, by, datetime.now(UTC), self._pace.slow_down
+            )
+            self._outcome.chunks.append(commit)
+            logging.event(
+                "gap_filled",
+                pipeline=self._backfilled_table.name,
+                gap=gap_record.id,
+                version=commit.version,
+                source=source.name,
+                offsets=commit.offsets,
+                rows=commit.rows,
+                left=commit.left,
+                done=commit.done,
+            )
+            self._listener.on_chunk(gap_record, commit)
+            snapshot, gap_records = self._backfilled_table.read_gap_records()
+            gap_record = gap_records[gap_record.id]
+            if gap_record.state != "open":
+                break
+        return gap_record
+
+
+def _count_offsets(ranges: Sequence[OffsetRange]) -> int:
+    """Count the offsets of ranges, each once."""
+    total = 0
+    for part in {r.part for r in ranges}:
+        spans = joined((r.start, r.end) for r in ranges if r.part == part)
+        total += sum(end - start for start, end in spans)
+    return total
