@@ -20,7 +20,7 @@ from bucketers.timestamps import UNITS, event_time, find_refusal
 from tests.support.sample_records import EVENT, NOW, config, records, value
 from tests.unit.test_validate import found
 from writer.batch.bucketing import Clock
-from writer.cli.start.privacy import Release, planned_release
+from writer.commit.path_release import ReleaseRequest, choose_paths
 from writer.config.kafka_client import _DENIED, _allowed
 from writer.core.errors import ConfigError
 from writer.maintenance.deletion.row_keys import Finder, Keys, RowMatch
@@ -169,9 +169,11 @@ def test_a_protected_path_that_is_proposed_can_be_released() -> None:
         }
     }
     for wrong in ("user.nam", "user.mai", "x"):
-        check_hint(lambda path: planned_release(Release("Click", [path], "me", "why"), protected), wrong, ConfigError)
+        check_hint(
+            lambda path: choose_paths(ReleaseRequest("Click", [path], "me", "why"), protected), wrong, ConfigError
+        )
     check_hint(
-        lambda record: planned_release(Release(record, ["user.mail"], "me", "why"), protected), "Clik", ConfigError
+        lambda record: choose_paths(ReleaseRequest(record, ["user.mail"], "me", "why"), protected), "Clik", ConfigError
     )
 
 
@@ -222,7 +224,7 @@ PLACES = {
     "bucketers/arrow.py": "an_event_time", "bucketers/factory.py": "bucketer", "writer/specs/step.py": "spec",
     "writer/specs/sampling.py": "samples", "writer/specs/projection.py": "path_that_a_spec",
     "writer/specs/expressions.py": "expression", "writer/config/kafka_client.py": "kafka",
-    "writer/cli/start/privacy.py": "released",
+    "writer/commit/path_release.py": "released",
     "autoscaler/decision/policy.py": "-",
     # What is proposed is compared with the same set that the check looks into.
     "writer/config/base.py": "-", "writer/config/connections.py": "-", "writer/config/pipeline.py": "-",

@@ -1,0 +1,179 @@
+"""Keys of privacy: lists and tries those of the keyring, and makes new ones."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from writer.clients.driver_endpoint import check_no_driver
+from writer.commit.privacy import RecordedPrivacy, primary_keys
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.privacy.encryption import decrypted, encrypted
+from writer.privacy.hashing import hashed
+from writer.privacy.keyring import (
+    PURPOSES,
+    KeyId,
+    Keyring,
+    KeySource,
+    Purpose,
+    fingerprint,
+    read_keyring,
+    write_keyring,
+)
+from writer.table.factory import main_table
+
+# RFC 4231, test case 2: key, value and their HMAC-SHA-256.
+_HMAC_KEY = b"Jefe"
+_HMAC_VALUE = b"what do ya want for nothing?"
+_HMAC_DIGEST = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
+
+
+@dataclass(frozen=True)
+class ListedKey:
+    """One key of the keyring, without its bytes."""
+
+    purpose: Purpose
+    id: str
+    fingerprint: str
+    is_primary: bool
+    # Those whose log says that new values get it.
+    pipelines: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as `--json` does."""
+        return {
+            "purpose": self.purpose,
+            "id": self.id,
+            "fingerprint": self.fingerprint,
+            "primary": self.is_primary,
+            "pipelines": self.pipelines,
+        }
+
+
+@dataclass(frozen=True)
+class KeyCheck:
+    """The keys of a keyring, and how they fit the logs of the tables."""
+
+    keyring: str
+    keys: list[ListedKey]
+    # Pipelines whose log names a key that the keyring lacks, with its purpose.
+    missing: list[str]
+
+    @property
+    def outdated_hash_key(self) -> str | None:
+        """A hash key that is in use, although another one is primary."""
+        keys = [key.id for key in self.keys if key.purpose == "hash" and not key.is_primary and key.pipelines]
+        return keys[0] if keys else None
+
+
+def check_keys(config: Config) -> KeyCheck:
+    """Open and try all keys, and compare them with the logs. Raises ConfigError where a key cannot be used."""
+    source = key_source(config)
+    keyring = read_keyring(source)
+    _try_keys(keyring)
+    logs = _read_recorded_privacy(config)
+    keys = list(_list_keys(keyring, logs))
+    missing: list[str] = []
+    for name, recorded in logs.items():
+        purposes = {key.purpose for key in keys if name in key.pipelines}
+        missing += [f"{name} ({purpose})" for purpose in PURPOSES if recorded.keys[purpose] and purpose not in purposes]
+    return KeyCheck(str(source.place), keys, missing)
+
+
+class KeyRotation:
+    """The keys that are to be made, and the step that makes them."""
+
+    def __init__(self, config: Config, *, break_joins: bool) -> None:
+        """Decide what changes. `break_joins`: a new hash key, in place of one for encryption. Raises ConfigError."""
+        self._config = config
+        self._source = key_source(config)
+        self._keyring = Keyring()
+        file = self._source.place.file
+        if file is None or Path(file).exists():
+            self._keyring = read_keyring(self._source)
+        logs = _read_recorded_privacy(config)
+        # Keys that are made.
+        self.new_keys: list[str] = []
+        # Those whose log gets another hash key.
+        self.pipelines: list[str] = []
+        if break_joins:
+            self.pipelines = [name for name, recorded in logs.items() if recorded.hash_key]
+        for purpose in self._choose_purposes(logs, break_joins=break_joins):
+            self._keyring = self._keyring.with_new(purpose)
+            self.new_keys.append(f"{purpose} key {self._keyring.primary[purpose]}")
+
+    @property
+    def keyring_name(self) -> str:
+        """Where the keyring is, for a person."""
+        return str(self._source.place)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether anything changes."""
+        return bool(self.new_keys or self.pipelines)
+
+    def carry_out(self) -> None:
+        """Write the keyring, and enter the hash key in the logs. Raises ConfigError, DriverAlive, CommitFailed."""
+        for name in self.pipelines:
+            check_no_driver(
+                self._config, name, "Stop it: its rows are hashed with the former key until it starts again."
+            )
+        if self.new_keys:
+            write_keyring(self._source, self._keyring)
+        hash_key = replace(primary_keys(self._source), encrypt=None)
+        for name in self.pipelines:
+            main_table(name, self._config).set_hash_key(hash_key.ids, hash_key.numbers)
+
+    def _choose_purposes(self, logs: Mapping[str, RecordedPrivacy], *, break_joins: bool) -> list[Purpose]:
+        """Return the purposes for which a key is made."""
+        if not break_joins:
+            return ["encrypt"] if self._keyring.hash_keys else ["encrypt", "hash"]
+        primary = self._keyring.primary_of("hash")
+        for recorded in logs.values():
+            if recorded.hash_key and primary and recorded.hash_key != primary.number:
+                # The keyring has a new hash key already: only the logs lack it.
+                return []
+        return ["hash"]
+
+
+def key_source(config: Config) -> KeySource:
+    """Return where the keyring is. Raises ConfigError where the configuration does not say."""
+    if config.keys is None:
+        raise ConfigError(
+            "the configuration has no section `keys`; add one, such as keys: {file: /etc/headrace/keys.json}"
+        )
+    return config.keys.source
+
+
+def _read_recorded_privacy(config: Config) -> dict[str, RecordedPrivacy]:
+    """Return what the logs of pipelines have of privacy, where they have some."""
+    recorded: dict[str, RecordedPrivacy] = {}
+    for name in config.pipelines:
+        table = main_table(name, config)
+        if not table.exists():
+            continue
+        snapshot = table.snapshot()
+        if snapshot.privacy:
+            recorded[name] = RecordedPrivacy.of(snapshot)
+    return recorded
+
+
+def _list_keys(keyring: Keyring, logs: Mapping[str, RecordedPrivacy]) -> Iterator[ListedKey]:
+    for purpose in PURPOSES:
+        for name, key in keyring.of(purpose).items():
+            key_id = KeyId(name, fingerprint(key))
+            pipelines = [pipeline for pipeline, recorded in logs.items() if recorded.keys[purpose] == key_id.number]
+            yield ListedKey(purpose, name, key_id.fingerprint, keyring.primary[purpose] == name, pipelines)
+
+
+def _try_keys(keyring: Keyring) -> None:
+    """Hash and encrypt with each key, and read back. Raises ConfigError."""
+    if hashed(pa.array([_HMAC_VALUE]), _HMAC_KEY)[0].as_py() != _HMAC_DIGEST:
+        raise ConfigError("HMAC-SHA-256 does not give the digest of RFC 4231 on this machine; install headrace anew")
+    for name, key in keyring.encryption_keys.items():
+        text = encrypted(pa.array([_HMAC_VALUE]), name, key)[0].as_py()
+        if decrypted(text, key) != _HMAC_VALUE:
+            raise ConfigError(f"what encryption key {name} encrypts is not read back; install headrace anew")
