@@ -16,15 +16,20 @@ class ConfigCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the default file in front of the arguments, unless they begin with a file."""
-        names = [one.name for one in self.params if one.param_type_name == "argument"]
-        if names[:1] == ["config"] and len(names) > 1:
-            ahead = args[: args.index("--")] if "--" in args else args
-            given, _, _ = self.make_parser(ctx).parse_args(args=list(ahead))
-            first, second = given.get("config"), given.get(str(names[1]))
-            left_out = len(ahead) < len(args) if first is None else not second and not _is_file(first)
-            if left_out:
-                args = [str(default_config()), *args]
+        names = [parameter.name for parameter in self.params if parameter.param_type_name == "argument"]
+        if names[:1] == ["config"] and len(names) > 1 and self._lacks_file(ctx, args, str(names[1])):
+            args = [str(default_config()), *args]
         return super().parse_args(ctx, args)
+
+    def _lacks_file(self, ctx: Any, args: list[str], second_argument: str) -> bool:
+        """Return whether the arguments begin with the second one."""
+        options = args[: args.index("--")] if "--" in args else args
+        values, _, _ = self.make_parser(ctx).parse_args(args=list(options))
+        config = values.get("config")
+        if config is None:
+            # What follows `--` are further arguments.
+            return len(options) < len(args)
+        return not values.get(second_argument) and not _is_file(config)
 
 
 def _is_file(text: str) -> bool:

@@ -29,18 +29,21 @@ class InstalledCommands(Mapping[str, Any]):
 
     @cached_property
     def _entries(self) -> dict[str, EntryPoint]:
-        found = {entry.name: entry for entry in sorted(entry_points(group="headrace.commands"))}
-        listed = [name for names in GROUPS.values() for name in names if name in found]
-        return {name: found[name] for name in dict.fromkeys([*listed, *found])}
+        entries = {entry.name: entry for entry in sorted(entry_points(group="headrace.commands"))}
+        ordered: dict[str, EntryPoint] = {}
+        for names in GROUPS.values():
+            ordered |= {name: entries[name] for name in names if name in entries}
+        # Those that no group lists come last.
+        return ordered | {name: entry for name, entry in entries.items() if name not in ordered}
 
     def __getitem__(self, name: str) -> Any:
         """Return a command, imported at its first use. Raises KeyError."""
         if name not in self._built:
             target = self._entries[name].load()
             if not isinstance(target, typer.Typer):
-                alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-                alone.command(name, cls=ConfigCommand)(target)
-                target = alone
+                command_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+                command_app.command(name, cls=ConfigCommand)(target)
+                target = command_app
             self._built[name] = typer.main.get_command(target)
             self._built[name].name = name
             _finish(self._built[name], name)
@@ -59,9 +62,10 @@ class InstalledCommands(Mapping[str, Any]):
 def _finish(command: Any, name: str) -> None:
     """Give a command, or each of a group, its example, and paragraphs that wrap at any width."""
     command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
-    if example := EXAMPLES.get(name):
-        command.epilog = f"Example: {example}"
-    command.params = [one for one in command.params if one.name not in _COMPLETION]  # it is the root's alone
+    if name in EXAMPLES:
+        command.epilog = f"Example: {EXAMPLES[name]}"
+    # Completion is an option of the root alone.
+    command.params = [parameter for parameter in command.params if parameter.name not in _COMPLETION]
     for part, inner in getattr(command, "commands", {}).items():
         _finish(inner, f"{name} {part}")
 
@@ -87,8 +91,8 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command of the arguments, imported."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, self.commands.get(name, command), rest
+        name, command, remaining = super().resolve_command(ctx, args)
+        return name, self.commands.get(name, command), remaining
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command. A value that an option does not take is named without the validator's own words."""

@@ -16,7 +16,8 @@ from writer.output.cli_options import options_of
 from writer.output.tables import console, sentence
 from writer.preflight.starter import settings, summary, text
 
-_NAME_MAX = 63  # characters of a pipeline's name
+# Characters of a pipeline's name.
+_NAME_MAX = 63
 
 
 @options_of(logins)
@@ -60,7 +61,7 @@ def init(
     if output.exists():
         raise ConfigError(f"{output} exists, and stays as it is. Give another --output, or remove it.")
     folder = _lake_folder(lake, output)
-    topics_by_pipeline = _names(topic)
+    topics_by_pipeline = _pipeline_names(topic)
     registry = dict(chosen.registry)
     if subjects != "topic_name":
         registry["subjects"] = subjects
@@ -68,13 +69,13 @@ def init(
         name: {"topics": [topic_name], "event_time": {"field": event_time or "?"}}
         for name, topic_name in topics_by_pipeline.items()
     }
-    begun = settings(
+    starter = settings(
         bootstrap_servers, registry_url, folder, security=chosen.security, registry=registry, pipelines=pipelines
     )
-    config = checked(begun, "what the options say")
+    config = checked(starter, "what the options say")
     now = datetime.now(UTC)
     summaries = {name: summary(name, config, event_time, sample, now) for name in topics_by_pipeline}
-    _write(output, text(begun, config, summaries))
+    _write(output, text(starter, config, summaries))
     out = console()
     for name, pipeline in summaries.items():
         sentence(out, f"{name}: {pipeline.wire_reason}")
@@ -98,12 +99,14 @@ def _write(output: Path, configuration: str) -> None:
         raise ConfigError(f"cannot write {output}: {error.strerror}. Give another --output.") from error
 
 
-def _names(topics: list[str]) -> dict[str, str]:
+def _pipeline_names(topics: list[str]) -> dict[str, str]:
     """Return the topics by the names of their pipelines. Raises ConfigError where two would have one name."""
-    found: dict[str, str] = {}
+    topics_by_name: dict[str, str] = {}
     for topic in dict.fromkeys(topics):
         name = re.sub(r"[^a-z0-9_-]+", "-", topic.lower()).strip("-_")[:_NAME_MAX] or "topic"
-        if name in found:
-            raise ConfigError(f"topics {found[name]} and {topic} would both be pipeline {name!r}. Give one at a time.")
-        found[name] = topic
-    return found
+        if name in topics_by_name:
+            raise ConfigError(
+                f"topics {topics_by_name[name]} and {topic} would both be pipeline {name!r}. Give one at a time."
+            )
+        topics_by_name[name] = topic
+    return topics_by_name

@@ -17,8 +17,10 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class Logins:
     """How broker and registry are reached, as keys of the configuration. A password is a reference to it."""
 
-    security: dict[str, Any] = field(default_factory=dict)  # of kafka.security
-    registry: dict[str, Any] = field(default_factory=dict)  # user, password, ca_file
+    # Keys of kafka.security.
+    security: dict[str, Any] = field(default_factory=dict)
+    # user, password, ca_file
+    registry: dict[str, Any] = field(default_factory=dict)
 
 
 def logins(
@@ -74,21 +76,28 @@ def logins(
     """Turn the options into keys of the configuration. Raises ConfigError where options do not fit each other."""
     password = _reference("--password", password_file, password_env)
     _check_broker(
-        security_protocol, login=username is not None, password=password is not None,
-        mechanism=sasl_mechanism is not None, files=ca_file is not None or client_cert_file is not None,
-    )  # fmt: skip
+        security_protocol,
+        login=username is not None,
+        password=password is not None,
+        mechanism=sasl_mechanism is not None,
+        files=ca_file is not None or client_cert_file is not None,
+    )
     registry_password = _reference("--registry-password", registry_password_file, registry_password_env)
     if (registry_username is None) != (registry_password is None):
         raise ConfigError(
             "--registry-username goes with --registry-password-file or --registry-password-env. Give both, or neither."
         )
     security = {
-        "protocol": None if security_protocol == "plaintext" else security_protocol, "mechanism": sasl_mechanism,
-        "user": username, "password": password, "ca_file": _absolute(ca_file),
+        # It is the default.
+        "protocol": None if security_protocol == "plaintext" else security_protocol,
+        "mechanism": sasl_mechanism,
+        "user": username,
+        "password": password,
+        "ca_file": _absolute(ca_file),
         "client_cert_file": _absolute(client_cert_file),
-    }  # fmt: skip
+    }
     registry = {"user": registry_username, "password": registry_password, "ca_file": _absolute(registry_ca_file)}
-    return Logins(_given(security), _given(registry))
+    return Logins(_without_nulls(security), _without_nulls(registry))
 
 
 def _check_broker(protocol: Protocol, *, login: bool, password: bool, mechanism: bool, files: bool) -> None:
@@ -131,5 +140,5 @@ def _absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.absolute())
 
 
-def _given(keys: dict[str, Any]) -> dict[str, Any]:
+def _without_nulls(keys: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value is not None}
