@@ -14,9 +14,10 @@ import pyarrow as pa
 from bucketers.arrow import contiguous
 from writer.avro import schema
 from writer.avro.column_cast import PLAIN_CAST, CastRules, cast_values, default_values
+from writer.avro.column_limits import check_depth, check_dotted_paths
 from writer.avro.decoding.decode import is_native
 from writer.avro.partial_schema import PartialRecord, read_records
-from writer.avro.resolution import Reader, ResolvedSchema, Widening, check_depth, check_dotted_paths, resolve
+from writer.avro.resolution import Reader, ResolvedSchema, Widening, resolve
 from writer.avro.schema_text import is_path_step, read_json
 from writer.avro.union_members import TABLE, Branches, UnionMembers
 from writer.privacy.column_protection import Protection
