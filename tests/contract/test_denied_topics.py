@@ -36,6 +36,24 @@ def allow(topic: str, user: str, operation: AclOperation) -> AclBinding:
     )
 
 
+def fill_topics(bootstrap: str) -> None:
+    """Create the topics with a record each, and the rules of two of them."""
+    names = ("open", "hidden", "shown")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        future.result(30)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for name in names:
+        producer.produce(name, b"value")
+    assert producer.flush(30) == 0
+    acls = [
+        allow("hidden", "User:other", AclOperation.READ),
+        allow("shown", "User:ANONYMOUS", AclOperation.DESCRIBE),
+    ]
+    for future in admin.create_acls(acls).values():
+        future.result(30)
+
+
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """A broker with rules."""
@@ -44,19 +62,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         "allow.everyone.if.no.acl.found": "true",
     }
     with Broker(tmp_path_factory.mktemp("kafka"), overrides=rules) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for future in admin.create_topics([NewTopic(name, 1, 1) for name in ("open", "hidden", "shown")]).values():
-            future.result(30)
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-        for name in ("open", "hidden", "shown"):
-            producer.produce(name, b"value")
-        assert producer.flush(30) == 0
-        acls = [
-            allow("hidden", "User:other", AclOperation.READ),
-            allow("shown", "User:ANONYMOUS", AclOperation.DESCRIBE),
-        ]
-        for future in admin.create_acls(acls).values():
-            future.result(30)
+        fill_topics(broker.bootstrap)
         yield Kafka.model_validate({"bootstrap_servers": broker.bootstrap, "request_timeout": "20 s"})
 
 

@@ -110,12 +110,17 @@ def broker(
         "ssl.client.auth": "required",
     }
     with found:
-        admin = AdminClient({"bootstrap.servers": found.bootstrap})
-        for mechanism in (ScramMechanism.SCRAM_SHA_512, ScramMechanism.SCRAM_SHA_256):
-            one = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
-            for future in admin.alter_user_scram_credentials([one]).values():
-                future.result(timeout=30)
+        _add_user(found.bootstrap, user, password)
         yield SecuredBroker(found.bootstrap, f"127.0.0.1:{port}", f"127.0.0.1:{plain}")
+
+
+def _add_user(bootstrap: str, user: str, password: str) -> None:
+    """Let a user log in by both mechanisms of SCRAM."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for mechanism in (ScramMechanism.SCRAM_SHA_512, ScramMechanism.SCRAM_SHA_256):
+        credential = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
+        for future in admin.alter_user_scram_credentials([credential]).values():
+            future.result(timeout=30)
 
 
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
