@@ -95,7 +95,7 @@ class BackfilledTable:
     def raw(self) -> str | None:
         """Location of the raw table, where the pipeline keeps records in one."""
         location = self.settings.raw_place
-        return location if location in self.table.snapshot().raw_places else None
+        return location if location in self.table.snapshot().raw_locations else None
 
     def read_gap_records(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
         """Apply pending side files, then read the gap records. Raises CommitFailed, LedgerUnreadable."""
@@ -225,7 +225,7 @@ class BackfilledTable:
         fill = Fill(
             uuid4().hex,
             gap_record.id,
-            snapshot.changes(gap_record.id),
+            snapshot.gap_changes(gap_record.id),
             chunk.offsets,
             left,
             chunk.last or left == 0,

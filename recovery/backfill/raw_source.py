@@ -73,7 +73,7 @@ class RawSource:
     def _files(self, wanted: Sequence[OffsetRange]) -> list[BucketFile]:
         snapshot = self._table.snapshot()
         # Also publishes files of an entry whose writer died.
-        self._table.publish(snapshot.state.place)
+        self._table.publish(snapshot.state.table_version)
         self._version = snapshot.version
         self._check_topics(wanted, snapshot.incarnations())
         files = self._table.bucket_files(snapshot)

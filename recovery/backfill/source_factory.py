@@ -41,7 +41,7 @@ def raw(backfilled_table: BackfilledTable, location: str) -> RawSource:
     location = location.rstrip("/")
     snapshot = backfilled_table.table.snapshot()
     table = side_table(backfilled_table.name, backfilled_table.config, location)
-    return RawSource(table, own=location in snapshot.raw_places, ids=snapshot.incarnations())
+    return RawSource(table, own=location in snapshot.raw_locations, ids=snapshot.incarnations())
 
 
 def mirror(

@@ -106,7 +106,7 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
         return NotRebuilt(f"tables of the route do not take what was committed for them ({refused})")
     table = tables.main
     snapshot = table.snapshot()
-    for place, one in snapshot.target_places.items():
+    for place, one in snapshot.targets_by_location.items():
         if one.id and place == one.location and not tables.side(place).exists():
             return NotRebuilt(f"the table of target {one.name!r} at {place} is not there, so its rows prove nothing")
     known = snapshot.incarnations()
@@ -141,7 +141,7 @@ def proven(config: Config, name: str) -> dict[TopicPartition, int]:
     """
     settings, tables = config.pipelines[name], all_tables(name, config)
     snapshot = tables.main.snapshot()
-    places = (settings.dead_letters, settings.late_place, *snapshot.target_places, *snapshot.raw_places)
+    places = (settings.dead_letters, settings.late_place, *snapshot.targets_by_location, *snapshot.raw_locations)
     side = [tables.side(place) for place in places]
     found: dict[TopicPartition, int] = {}
     for table in [tables.main, *(one for one in side if one.exists())]:

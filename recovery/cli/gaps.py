@@ -185,7 +185,7 @@ def _run_close(
     open_ranges, version = one.left(), None
     left = sum(r.end - r.start for r in open_ranges)
     if write:
-        version = table.give_up(snapshot, Loss(uuid4().hex, one.id, snapshot.changes(one.id), left, about))
+        version = table.give_up(snapshot, Loss(uuid4().hex, one.id, snapshot.gap_changes(one.id), left, about))
     if as_json:
         state = "open" if version is None else "lost"
         tables.emit_whole({"gap": one.id, "state": state, "offsets": left, "version": version})

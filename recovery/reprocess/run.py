@@ -67,7 +67,7 @@ class SourceChoice:
             case "archive":
                 return [archive_source.open_record_archive(backfilled_table, self.archives, self.columns)]
         name = backfilled_table.name
-        locations = backfilled_table.table.snapshot().raw_places
+        locations = backfilled_table.table.snapshot().raw_locations
         raw_tables = [side_table(name, backfilled_table.config, location) for location in reversed(locations)]
         sources: list[Source] = [RawSource(table, own=True) for table in raw_tables if table.exists()]
         if not sources:
@@ -240,7 +240,7 @@ class ReprocessRun:
         if table is not self._backfilled_table.table:
             snapshot = table.snapshot()
         # Also publishes files of an entry whose writer died.
-        table.publish(snapshot.state.place)
+        table.publish(snapshot.state.table_version)
         return snapshot
 
     def _tables(self) -> list[PipelineTable]:

@@ -182,14 +182,14 @@ def test_clocks_differ_within_the_spans_and_nowhere_else(one: str, other: str, w
 
 def test_a_change_names_versions_and_the_newest_span() -> None:
     (change,) = find_zone_changes({MEXICO: OLD}, [NEW], datetime(2024, 1, 1, tzinfo=UTC))
-    assert (change.before, change.version) == ("2022a", "2026b")
+    assert (change.version_before, change.version) == ("2022a", "2026b")
     assert change.spans[-1] == (datetime(2026, 4, 5, 8, tzinfo=UTC), datetime(2026, 10, 25, 7, tzinfo=UTC))
-    assert "labels differ in 57 spans of time, the newest from 2026-04-05 08:00:00 UTC" in change.words
+    assert "labels differ in 57 spans of time, the newest from 2026-04-05 08:00:00 UTC" in change.phrase
 
 
 def test_a_version_without_another_label_is_said_as_such() -> None:
     (change,) = find_zone_changes({MEXICO: OLD}, [zone_data(SUMMER_TIME, "2022b")], NOW)
-    assert change.words.endswith("2022a became 2022b, no label differs")
+    assert change.phrase.endswith("2022a became 2022b, no label differs")
     assert find_zone_changes({MEXICO: OLD}, [OLD, zone_data(SUMMER_TIME, "2022a", "America/Cancun")], NOW) == []
 
 

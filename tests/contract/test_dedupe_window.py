@@ -17,7 +17,7 @@ from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dedupe.late_rows import MARK, LateRows, compactor_of
 from writer.maintenance.rewrite import Job
 from writer.sealing.sealer import Sealer
-from writer.table.log.operations import Closing, Rewrite, Takeover
+from writer.table.log.operations import Closing, RemovedRows, Rewrite
 
 BASE = NOW - timedelta(hours=10)
 MUCH_LATER = datetime.now(UTC) + timedelta(days=3_650)  # no bucket rests
@@ -189,7 +189,7 @@ def test_a_row_whose_first_was_deleted_meanwhile_stays(tmp_path: Path, form: str
             if job.bucket == bucket(2) and not deleted:
                 snapshot = driver.table.snapshot()
                 files = driver.table.bucket_files(snapshot, bucket(0))
-                deleted.append(driver.table.rewrite(snapshot, Rewrite("d", files, (), Takeover("delete", 1))))
+                deleted.append(driver.table.rewrite(snapshot, Rewrite("d", files, (), RemovedRows("delete", 1))))
             yield found
 
     compactor, _ = compactor_of(sealer, driver.config)

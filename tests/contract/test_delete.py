@@ -23,7 +23,7 @@ from writer.maintenance.deletion.row_deletion import RowDeletion
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.replay import Replaying
 from writer.output.tables import console
-from writer.table.log.operations import Closing, Rewrite, Takeover
+from writer.table.log.operations import Closing, RemovedRows, Rewrite
 
 HOUR = timedelta(hours=1)
 
@@ -243,7 +243,7 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(driver: Driver)
             looked = work.look()
             (hit, *_) = looked.hits
             gone = [row["id"] for row in _rows(driver, hit.file.path)]
-            table.rewrite(table.snapshot(), Rewrite("other", [hit.file], (), Takeover("retention", len(gone))))
+            table.rewrite(table.snapshot(), Rewrite("other", [hit.file], (), RemovedRows("retention", len(gone))))
             for n in gone:
                 if n != 3:
                     expected.remove(n)

@@ -69,7 +69,7 @@ def test_each_offset_ends_once_and_the_rules_add_up(tmp_path: Path, form: str) -
     assert line.outcomes["filtered"] == sum(found.filtered["Event"].values()) > 20
     assert found.filtered["Event"]["where"] == 20
     assert set(driver.table.rows().to_table().column_names) & {"id", "at", "note", "ratio"} == {"id", "ratio"}
-    seen = driver.table.snapshot().seen(P0)
+    seen = driver.table.snapshot().newest_event_time(P0)
     assert seen == int(NOW.timestamp() * 1e6), "the newest event is filtered, and moves the watermark"
 
 

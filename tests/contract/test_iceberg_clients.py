@@ -21,7 +21,7 @@ from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
 from writer.table.log.foreign_writes import ForeignChange, LiveDeleteFiles
-from writer.table.log.operations import Rewrite, Takeover
+from writer.table.log.operations import RemovedRows, Rewrite
 
 
 def test_changes_whose_snapshots_expired_are_no_rollback(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def seen(driver: Driver) -> list[int]:
 
 def rewound(driver: Driver, to: int) -> None:
     way = RewindExecution(driver.config, "clicks", Cluster(100))
-    way.write(way.preview(to), NOW)
+    way.write(way.look(to), NOW)
 
 
 def test_a_row_that_was_deleted_before_does_not_come_back_with_the_file_that_a_rewind_restores(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_no_row_is_taken_as_the_repeat_of_one_that_a_delete_file_takes(tmp_path:
     by, repeats, *_ = driver.table.bucket_files(driver.table.snapshot())
     (deleted, *_) = pq.read_table(f"{driver.lake}/{by.path}", columns=["_offset"])["_offset"].to_pylist()
     position_deletes(in_its_catalog(driver), deleted)
-    wanted = Rewrite(uuid4().hex, [repeats], [], Takeover("dedupe", repeats.rows or 0), by=[by])
+    wanted = Rewrite(uuid4().hex, [repeats], [], RemovedRows("dedupe", repeats.rows or 0), by=[by])
     with pytest.raises(LiveDeleteFiles, match="by delete files"):
         driver.table.rewrite(driver.table.snapshot(), wanted)
     assert len(seen(driver)) == 59

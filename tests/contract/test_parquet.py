@@ -173,12 +173,12 @@ def test_a_copy_whose_original_was_not_deleted_any_more_is_made_again(location: 
 
 
 def _entry(table: PipelineTable, planned: Batch) -> Any:
-    from writer.table.log.entries import ours
+    from writer.table.log.entries import write_actions
     from writer.table.log.snapshot import app_id
 
     values = {app_id("events", r.part): r.end for r in planned.ranges}
     about = {"kind": "batch", "id": planned.id, "side_files": {}, **planned.facts}
-    return ours(table.snapshot().state, planned.files, values, about)
+    return write_actions(table.snapshot().state, planned.files, values, about)
 
 
 def test_a_writer_that_was_replaced_while_it_published_harms_no_other(location: str) -> None:
@@ -186,7 +186,7 @@ def test_a_writer_that_was_replaced_while_it_published_harms_no_other(location: 
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
     table.put(table.snapshot(), _entry(table, batch(epoch, 0, 5, staged(location, 0, 5))))
-    place = table.snapshot().state.place
+    place = table.snapshot().state.table_version
     heir = parquet_table(location, "events")
     epoch = heir.begin({}, IDS)
     heir.commit(heir.snapshot(), batch(epoch, 5, 7, staged(location, 5, 7)))
@@ -286,7 +286,7 @@ def test_a_checkpoint_leads_to_the_same_state_and_leaves_every_entry(location: s
         table.commit(table.snapshot(), batch(epoch, at, at + 2, staged(location, at, at + 2)))
         table.tidy()
     known, fresh = table.snapshot(), parquet_table(location, "events").snapshot()
-    assert fresh.state.place == known.state.place
+    assert fresh.state.table_version == known.state.table_version
     assert (fresh.frontier(PART), fresh.epoch, fresh.incarnations()) == (27, 1, IDS)
     assert fresh.columns().equals(known.columns())
     assert fresh.columns().names == ["id", "hour", "größe"]

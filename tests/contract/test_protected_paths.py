@@ -30,7 +30,7 @@ from writer.output.tables import console
 from writer.preflight import source_checks
 from writer.privacy.path_policies import PathPolicy
 from writer.privacy.policy import Action
-from writer.table.log.entries import redescribed
+from writer.table.log.entries import metadata_actions
 from writer.table.log.foreign_writes import PrivacyChanged
 
 FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
@@ -259,7 +259,7 @@ def test_a_property_that_another_client_took_out_is_missed(tmp_path: Path) -> No
     """Else the next start would go on as if no schema had ever said anything."""
     driver = taught(tmp_path)
     snapshot = driver.table.snapshot()
-    actions = redescribed("SET TBLPROPERTIES", {}, snapshot.state.metadata, {}, configuration={})
+    actions = metadata_actions("SET TBLPROPERTIES", {}, snapshot.state.metadata, {}, configuration={})
     driver.table.put(snapshot, actions)
     with pytest.raises(ConfigError, match=r"headrace\.protected_paths of the table .* is not as headrace wrote it"):
         again(tmp_path)

@@ -49,7 +49,7 @@ from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.foreign_writes import LiveDeleteFiles
-from writer.table.log.operations import BucketChange, Closing, Reprocess, Rewrite, Takeover
+from writer.table.log.operations import BucketChange, Closing, RemovedRows, Reprocess, Rewrite
 
 
 def test_old_rules_and_a_reprocess_give_what_the_new_rules_give_from_the_start(tmp_path: Path, form: str) -> None:
@@ -143,7 +143,7 @@ def test_what_another_client_dedupe_or_retention_took_stays_out(tmp_path: Path, 
     files = [file for file in table.bucket_files(table.snapshot()) if file.bucket == ("2026-11-20T11",)]
     count = sum(file.rows or 0 for file in files)
     table.rewrite(
-        table.snapshot(), Rewrite("r", files, (), Takeover("retention", count), {"buckets": [["2026-11-20T11"]]})
+        table.snapshot(), Rewrite("r", files, (), RemovedRows("retention", count), {"buckets": [["2026-11-20T11"]]})
     )
     before = [place(row) for row in rows(driver)]
     driver = made(tmp_path, form, **BERLIN)
@@ -363,7 +363,7 @@ def test_the_ledger_keeps_its_account_and_a_rewind_goes_past_it(tmp_path: Path, 
     assert LedgerStore(driver.table.store, driver.table.state().metadata["id"], "clicks").last() > early
     check_sound(driver)
     back = RewindExecution(driver.config, "clicks", Ends(60, partitions=2))
-    look = back.preview(early)
+    look = back.look(early)
     assert look.moves
     back.write(look, NOW)
     check_sound(driver)

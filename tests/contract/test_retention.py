@@ -22,7 +22,7 @@ from writer.maintenance import retention
 from writer.maintenance.retention import PeriodicRetention, Retention, due, works
 from writer.maintenance.vacuum import find_unneeded
 from writer.sealing.manifest import FOLDER
-from writer.table.log.operations import Closing, Rewrite, Takeover
+from writer.table.log.operations import Closing, RemovedRows, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 
 # A vacuum removes what tasks spilled.
@@ -123,7 +123,7 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
         if not raced:
             (file, *_) = found[1][0].files
             raced.append(file)
-            table.rewrite(table.snapshot(), Rewrite("other", [file], (), Takeover("delete", file.rows or 0)))
+            table.rewrite(table.snapshot(), Rewrite("other", [file], (), RemovedRows("delete", file.rows or 0)))
         return found
 
     monkeypatch.setattr(work, "_looked", meanwhile)

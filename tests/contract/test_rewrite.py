@@ -12,7 +12,7 @@ from tests.support.table_formats import OPENED
 from tests.support.tables import P0, add, batch, begun, delta, location, made, opened, rows, table, written
 from writer.core.files import BucketFile, StagedFile
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
-from writer.table.log.operations import Rewrite, Takeover
+from writer.table.log.operations import RemovedRows, Rewrite
 from writer.table.table import PipelineTable
 
 __all__ = ["add", "delta", "location", "table"]
@@ -25,7 +25,7 @@ def stage(location: str, form: str) -> Stage:
     return lambda rows, hour=FIVE[0]: written(location, hour, rows, form)
 
 
-def rewrite(removed: list[BucketFile], *files: StagedFile, taken: Takeover | None = None) -> Rewrite:
+def rewrite(removed: list[BucketFile], *files: StagedFile, taken: RemovedRows | None = None) -> Rewrite:
     return Rewrite(uuid4().hex, removed, files, taken, {"why": "compact"})
 
 
@@ -110,10 +110,10 @@ def test_only_a_rewrite_that_takes_rows_changes_data(table: PipelineTable, stage
 
     table.rewrite(table.snapshot(), rewrite(table.bucket_files(table.snapshot(), FIVE), stage(30)))
     assert changes() == {("add", False), ("remove", False)}
-    some = rewrite(table.bucket_files(table.snapshot(), FIVE), stage(28), taken=Takeover("dedupe", 2))
+    some = rewrite(table.bucket_files(table.snapshot(), FIVE), stage(28), taken=RemovedRows("dedupe", 2))
     table.rewrite(table.snapshot(), some)
     assert changes() == {("add", True), ("remove", True)}
-    table.rewrite(table.snapshot(), rewrite(table.bucket_files(table.snapshot()), taken=Takeover("retention", 33)))
+    table.rewrite(table.snapshot(), rewrite(table.bucket_files(table.snapshot()), taken=RemovedRows("retention", 33)))
     assert changes() == {("remove", True)}
     assert rows(table) == 0
 
@@ -121,10 +121,10 @@ def test_only_a_rewrite_that_takes_rows_changes_data(table: PipelineTable, stage
 def test_a_rewrite_whose_rows_do_not_add_up_cannot_be_made() -> None:
     there = [BucketFile("a", FIVE, 10, 1)]
     with pytest.raises(ValueError, match="10 rows leaves 0 and takes 9"):
-        Rewrite("1", there, (), Takeover("dedupe", 9))
+        Rewrite("1", there, (), RemovedRows("dedupe", 9))
     with pytest.raises(ValueError, match="at least one file"):
         Rewrite("1", [])
-    Rewrite("1", [BucketFile("a", FIVE, None, 1)], (), Takeover("dedupe", 9))  # nobody knows
+    Rewrite("1", [BucketFile("a", FIVE, None, 1)], (), RemovedRows("dedupe", 9))  # nobody knows
 
 
 def test_of_two_rewrites_of_one_bucket_the_second_is_refused(table: PipelineTable, stage: Stage) -> None:
@@ -262,7 +262,7 @@ def test_the_log_that_was_cleaned_up_takes_no_rewrite(delta: PipelineTable, add:
 
 def test_what_an_entry_says_of_a_rewrite(table: PipelineTable, stage: Stage) -> None:
     filled(table, stage)
-    some = rewrite(table.bucket_files(table.snapshot(), FIVE), stage(28), taken=Takeover("dedupe", 2))
+    some = rewrite(table.bucket_files(table.snapshot(), FIVE), stage(28), taken=RemovedRows("dedupe", 2))
     version = table.rewrite(table.snapshot(), some)
     ((_, actions),) = table.entries(version - 1)
     about = json.loads(actions[0]["commitInfo"]["headrace"])

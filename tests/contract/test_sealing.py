@@ -17,7 +17,7 @@ from writer.sealing.manifest import Manifest
 from writer.sealing.rules import SealBlocked, SealLater, SealNow
 from writer.sealing.unsealed import INDEX, IndexCheckpoint
 from writer.table.log.foreign_writes import ClosedMeanwhile, Resealed
-from writer.table.log.operations import Closing, Gap, Rewrite, Sealing, Takeover
+from writer.table.log.operations import Closing, Gap, RemovedRows, Rewrite, Sealing
 
 
 def closer(ends: dict[tuple[str, int], int] | None = None) -> Closer:
@@ -60,10 +60,10 @@ def test_a_batch_that_was_judged_before_a_close_is_refused_and_lands_once_judged
 
 
 def test_the_newest_event_time_of_a_partition_is_in_the_table(lake: Lake) -> None:
-    assert lake.table.snapshot().seen(PARTS[0]) is None
+    assert lake.table.snapshot().newest_event_time(PARTS[0]) is None
     lake.write(NOON, seen={PARTS[0]: NOON + MINUTE, PARTS[1]: NOON})
     snapshot = lake.table.snapshot()
-    assert [snapshot.seen(part) for part in PARTS] == [microseconds(NOON + MINUTE), microseconds(NOON)]
+    assert [snapshot.newest_event_time(part) for part in PARTS] == [microseconds(NOON + MINUTE), microseconds(NOON)]
     assert set(snapshot.parts()) == set(PARTS)
 
 
@@ -191,19 +191,19 @@ def test_rows_that_only_move_leave_a_seal_alone_and_rows_that_go_reopen_it(lake:
     sealer, now = lake.sealer(), datetime.now(UTC) + HOUR
     seal_due(sealer, now)
 
-    def swap(rows: int, taken: Takeover | None = None) -> None:
+    def swap(rows: int, taken: RemovedRows | None = None) -> None:
         snapshot = lake.table.snapshot()
         files = lake.table.bucket_files(snapshot, label(NOON))
         lake.table.rewrite(snapshot, Rewrite(uuid4().hex, files, [lake.stage(NOON, rows)], taken))
 
     swap(10)
     assert sealer.follow().unsealed.buckets == {}
-    swap(8, Takeover("dedupe", 2))
+    swap(8, RemovedRows("dedupe", 2))
     seal_due(sealer, now)
     second = manifest(lake, NOON)
     assert second is not None
     assert (second.version, second.rows, second.added, second.deduped, second.files) == (2, 8, -2, 2, 1)
-    swap(5, Takeover("delete", 3))
+    swap(5, RemovedRows("delete", 3))
     seal_due(lake.sealer(), now)
     third = manifest(lake, NOON)
     assert third is not None
@@ -217,7 +217,8 @@ def test_a_bucket_that_retention_emptied_is_forgotten_and_may_begin_again(lake: 
     seal_due(sealer, now)
     snapshot = lake.table.snapshot()
     lake.table.rewrite(
-        snapshot, Rewrite(uuid4().hex, lake.table.bucket_files(snapshot, label(NOON)), taken=Takeover("retention", 10))
+        snapshot,
+        Rewrite(uuid4().hex, lake.table.bucket_files(snapshot, label(NOON)), removed_rows=RemovedRows("retention", 10)),
     )
     assert set(sealer.follow().unsealed.buckets) == {label(NOON + HOUR)}
     lake.write(NOON, rows=2, late=2)

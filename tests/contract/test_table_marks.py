@@ -105,7 +105,9 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
 ) -> None:
     epoch = filled(table, stage)
     seen = {P0: 5, P1: 7}
-    table.commit(table.snapshot(), replace(batch(epoch, 0, 10, stage(10), part=P1), marks={P1: FIRST}, seen=seen))
+    table.commit(
+        table.snapshot(), replace(batch(epoch, 0, 10, stage(10), part=P1), marks={P1: FIRST}, newest_event_times=seen)
+    )
     cut = LogCut(P0, 2, 120, 150, is_proven=True)
     other = TopicPartition("clicks", 2, 1)
     ids = {"clicks": ["uuid-1", "uuid-1"]}
@@ -116,8 +118,8 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
     snapshot = table.snapshot()
     assert snapshot.incarnations() == ids
     assert snapshot.parts() == {P0: 150, P1: 10, NEXT: 120, other: 10}
-    assert (snapshot.mark(NEXT), snapshot.seen(NEXT)) == (None, None)
-    assert (snapshot.mark(other), snapshot.seen(other)) == (FIRST, 7)
+    assert (snapshot.mark(NEXT), snapshot.newest_event_time(NEXT)) == (None, None)
+    assert (snapshot.mark(other), snapshot.newest_event_time(other)) == (FIRST, 7)
     assert snapshot.orphans() == [OffsetRange(P0, 120, 150)]
     _, segments = read_history(table, "events", table.rows_at)
     found = [one for segment in segments for one in segment.cuts]

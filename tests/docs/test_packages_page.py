@@ -42,8 +42,8 @@ def test_the_table_follows_the_contracts() -> None:
         ("", "recovery"), ("", "bench"), ("", "writer"), ("3", "writer.cli"), ("", "writer.cli.read"),
         ("", "writer.cli.start"), ("", "writer.cli.table"), ("", "writer.cli.write"), ("2", "writer.table"),
         ("", "writer.table.iceberg"), ("", "writer.table.iceberg.catalog"), ("", "writer.table.iceberg.metadata"),
-        ("", "writer.table.ledger"), ("", "writer.table.log"), ("1", "writer.avro"), ("", "writer.avro.decoding"),
-        ("1", "writer.core"),
+        ("", "writer.table.ledger"), ("", "writer.table.log"), ("", "writer.table.log.commits"),
+        ("1", "writer.avro"), ("", "writer.avro.decoding"), ("1", "writer.core"),
     ]  # fmt: skip
     assert lines[-1] == "`writer.table.table` → `writer.table.log`"
 

@@ -105,7 +105,8 @@ class Lake:
         }  # fmt: skip
         return Batch(
             uuid4().hex, self.epoch, [OffsetRange(PARTS[0], start, self.offset)], [self.stage(h, rows) for h in hours],
-            facts=facts, seen={part: microseconds(at) for part, at in (seen or {}).items()}, closed_until=closed,
+            facts=facts, closed_until=closed,
+            newest_event_times={part: microseconds(at) for part, at in (seen or {}).items()},
         )  # fmt: skip
 
     def write(self, *hours: datetime, **given: Any) -> int:

@@ -56,7 +56,7 @@ def facts(state: State) -> list[Any]:
     """What entries and checkpoint must both say."""
     metadata = [state.metadata[name] for name in ("name", "partitionColumns", "schemaString")]
     protocol = [state.protocol[name] for name in ("minReaderVersion", "minWriterVersion")]
-    return [state.place, dict(state.transactions), dict(state.configuration), *metadata, *protocol]
+    return [state.table_version, dict(state.transactions), dict(state.configuration), *metadata, *protocol]
 
 
 def logged(location: Path, pattern: str = "*") -> list[Path]:

@@ -137,7 +137,7 @@ class Driver:
             epoch=self.epoch,
             settled=self.tables.settled,
             side=builder.side_files(self.settings, report),
-            seen={part: at for part in parts.values() if (at := snapshot.seen(part)) is not None},
+            seen={part: at for part in parts.values() if (at := snapshot.newest_event_time(part)) is not None},
             closed=(snapshot.closed_until, {}),
             facts=facts,
             meanings=self._walk.schemas.meant(report),

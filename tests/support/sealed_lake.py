@@ -77,7 +77,7 @@ class SealedLake:
         ranges = [OffsetRange(PART, start, self.offset)]
         batch = Batch(
             uuid4().hex, self.epoch, ranges, staged, facts=facts, closed_until=until,
-            seen={PART: microseconds(made[-1]["at"])},
+            newest_event_times={PART: microseconds(made[-1]["at"])},
         )  # fmt: skip
         return self.table.commit(snapshot, batch)
 

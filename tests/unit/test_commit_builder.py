@@ -150,8 +150,8 @@ def test_a_commit_without_files_has_no_times_and_no_side_files():
 def test_a_commit_says_how_far_its_parts_came_where_that_is_further():
     report = report_of(a=Counts(read=4, rows=4, offset_min=5, offset_max=8, spans=[(5, 9)], seen=70), c=Counts(seen=9))
     ranges = [OffsetRange(PARTS[A], 5, 9), OffsetRange(PARTS[C], 0, 0)]
-    assert assembled(report, *ranges).seen == {PARTS[A]: 70, PARTS[C]: 9}
-    assert assembled(report, *ranges, seen={PARTS[A]: 70, PARTS[C]: 8}).seen == {PARTS[C]: 9}
+    assert assembled(report, *ranges).newest_event_times == {PARTS[A]: 70, PARTS[C]: 9}
+    assert assembled(report, *ranges, seen={PARTS[A]: 70, PARTS[C]: 8}).newest_event_times == {PARTS[C]: 9}
 
 
 def test_late_rows_ride_along_to_their_table():

@@ -21,7 +21,7 @@ from tests.support.delta_logs import SAID, added, checkpointed, create, facts, g
 from writer.core.errors import ConfigError
 from writer.storage.base import NotExclusive, StoredObject
 from writer.storage.local import LocalStore
-from writer.table.log.file_listing import after_checkpoint
+from writer.table.log.file_listing import list_bucket_files
 from writer.table.log.log import Log, LogUnreadable
 
 # ---- what is read
@@ -39,7 +39,7 @@ def test_entries_before_the_first_are_not_asked_for(tmp_path: Path) -> None:
 
     create(tmp_path)
     log = Log(Counted(f"{tmp_path}/_delta_log"))
-    assert [version for version, _ in log.since(-1000)] == [0]
+    assert [version for version, _ in log.entries_after(-1000)] == [0]
     assert len(Counted.read_names) < 10
 
 
@@ -169,7 +169,7 @@ def test_of_two_checkpoints_of_a_version_the_sound_one_serves(tmp_path: Path) ->
         sound = torn.read_bytes()
         torn.write_bytes(b"PAR1")
         assert facts(log_at(tmp_path).state()) == facts(state)
-        assert log_at(tmp_path).added(state.version)[1].num_rows == 5
+        assert log_at(tmp_path).checkpoint_adds(state.version)[1].num_rows == 5
         torn.write_bytes(sound)
 
 
@@ -180,7 +180,7 @@ def test_a_checkpoint_with_statistics_as_structs_says_rows_and_offsets(tmp_path:
     path = checkpointed(tmp_path)
     assert "stats" not in pq.read_table(path).schema.field("add").type.names, "nothing as JSON"
     log = log_at(tmp_path)
-    (file,) = after_checkpoint(log, log.state(), None)
+    (file,) = list_bucket_files(log, log.state(), None)
     assert (file.rows, file.offset_min, file.offset_max) == (2, 3, 9)
 
 
@@ -194,7 +194,7 @@ def test_a_clean_up_below_a_follower_is_seen(tmp_path: Path) -> None:
     for entry in logged(tmp_path, "*.json")[:-1]:
         entry.unlink()
     assert facts(log.state()) == facts(last)
-    assert [version for version, _ in log.since(-1)] == [last.version]
+    assert [version for version, _ in log.entries_after(-1)] == [last.version]
 
 
 def test_nothing_is_put_at_a_version_that_a_clean_up_removed(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def agree(log: Log, location: Path, names: set[str]) -> None:
         assert json.loads(state.metadata["schemaString"]) == json.loads(theirs.schema().to_json())
         assert state.protocol["minReaderVersion"] == protocol.min_reader_version
         assert state.protocol["minWriterVersion"] == protocol.min_writer_version
-    entries = dict(log.since(-1))
+    entries = dict(log.entries_after(-1))
     for said in theirs.history():
         ours = next(action["commitInfo"] for action in entries[said["version"]] if "commitInfo" in action)
         assert (ours["operation"], ours["timestamp"]) == (said["operation"], said["timestamp"])

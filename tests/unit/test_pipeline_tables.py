@@ -11,6 +11,7 @@ from writer.core.offsets import TopicPartition
 from writer.table import pipeline_tables
 from writer.table.log.entries import CommittedEntry, SideEntry
 from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.log import TableVersion
 from writer.table.log.snapshot import TargetRecord
 from writer.table.pipeline_tables import Tables
 
@@ -25,7 +26,7 @@ class Main:
     """As much of a table as redo reads."""
 
     version, settled = 9, 4
-    state = SimpleNamespace(place=("id", 9))
+    state = SimpleNamespace(table_version=TableVersion("id", 9))
 
     def __init__(self, *targets: str) -> None:
         self.known = {n: TargetRecord(place, place, "delta") for n, place in enumerate(targets)}
@@ -37,11 +38,11 @@ class Main:
         return self.known
 
     @property
-    def target_places(self) -> dict[str, TargetRecord]:
+    def targets_by_location(self) -> dict[str, TargetRecord]:
         return {one.location: one for one in self.known.values()}
 
-    def publish(self, place: tuple[str, int]) -> None:
-        assert place == ("id", 9)
+    def publish(self, table_version: TableVersion) -> None:
+        assert table_version == TableVersion("id", 9)
 
     def commits_since(self, version: int, despite: Collection[int] = ()) -> list[CommittedEntry]:  # noqa: ARG002 - none is here
         listed = {5: {"/dead": [staged(1)]}, 7: {}, 10: {"/dead": [staged(2)], "/late": [staged(3)]}, 11: {}}

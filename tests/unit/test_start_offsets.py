@@ -147,7 +147,7 @@ def test_a_gap_says_between_which_event_times_its_records_may_have_lain(tmp_path
     parts = [TopicPartition("clicks", 1, p) for p in range(3)]
     epoch = table.begin(dict.fromkeys(parts, 0), {"clicks": ["a"]})
     seen = {parts[0]: microseconds(noon), parts[1]: microseconds(noon)}
-    table.commit(table.snapshot(), Batch("id", epoch, [OffsetRange(p, 0, 1) for p in parts], seen=seen))
+    table.commit(table.snapshot(), Batch("id", epoch, [OffsetRange(p, 0, 1) for p in parts], newest_event_times=seen))
     later = microseconds(noon + timedelta(hours=1)) // 1000
     left = {("clicks", 0): (9, later), ("clicks", 1): (-1, -1), ("clicks", 2): (9, later)}
     lost = [OffsetRange(part, 1, 9) for part in parts]

@@ -18,8 +18,7 @@ from writer.core.offsets import TopicPartition
 from writer.kafka_reader.errors import damaged_batch
 from writer.offsets import spark_checkpoint, start_decision, start_offsets
 from writer.offsets.start_decision import LogRange, Refuse
-from writer.table import schema_ids
-from writer.table.log import foreign_writes
+from writer.table.log import foreign_writes, schema_ids
 from writer.table.log.operations import LogCut
 
 PART = TopicPartition("clicks", 1, 3)

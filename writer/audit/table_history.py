@@ -11,7 +11,7 @@ from writer.table import held_files
 from writer.table.factory import all_tables
 from writer.table.gap_records import read_history
 from writer.table.ledger.segment import LedgerSegment, Removal, since_adoption
-from writer.table.log.entries import CommittedEntry, parse_commit_info, parse_committed
+from writer.table.log.entries import CommittedEntry, parse_commit_info, parse_committed_entry
 from writer.table.log.snapshot import TargetRecord
 from writer.table.row_removal import count_rows
 from writer.table.table import PipelineTable
@@ -74,12 +74,12 @@ def read(config: Config, pipeline: str) -> PipelineTables:
     late = [_beside(tables.side(place)) for place in late_places if place not in target_places]
     dead_letters = _beside(tables.side(settings.dead_letters))
     targets = [_beside(tables.side(one.location)) for one in known if _is_there(tables.side(one.location), one)]
-    raw = [_beside(tables.side(place)) for place in main.snapshot().raw_places]
+    raw = [_beside(tables.side(place)) for place in main.snapshot().raw_locations]
     snapshot, segments = read_history(main, pipeline, main.rows_at)
     rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
     return PipelineTables(
-        rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets, snapshot.target_places,
-        raw,
+        rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets,
+        snapshot.targets_by_location, raw,
     )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def waiting(lake: PipelineTables) -> PendingSideFiles:
         if n <= lake.version
     )
     store = lake.rows.table.store
-    committed = [one for n, about in entries if (one := parse_committed(n, about, store)) is not None]
+    committed = [one for n, about in entries if (one := parse_committed_entry(n, about, store)) is not None]
     listed = [one for one in committed if one.side_files or one.withdrawn]
     pending = sum(
         any(one.version > until and (place in one.side_files or place in one.withdrawn) for place, until in at.items())
@@ -146,14 +146,14 @@ def waiting(lake: PipelineTables) -> PendingSideFiles:
 def _pending(table: TableHistory, commits: Sequence[CommittedEntry], target: TargetRecord | None) -> PendingChanges:
     """Return what commits list for a table that does not have them. What a rewind takes was there when it landed."""
     files, held = list[BucketFile](), list[BucketFile]()
-    for entry in [one.side(table.place, target) for one in commits]:
+    for entry in [one.side_entry(table.place, target) for one in commits]:
         for file in entry.files:
             at = (
-                held_files.source_and_target(entry.held, file, hidden=table.table.hidden)[0]
-                if entry.held
+                held_files.source_and_target(entry.held_folder, file, hidden=table.table.hidden)[0]
+                if entry.held_folder
                 else file.path
             )
-            (held if entry.held else files).append(BucketFile(at, file.bucket, file.rows, file.bytes))
+            (held if entry.held_folder else files).append(BucketFile(at, file.bucket, file.rows, file.bytes))
     going = _spans([one for one in commits if one.facts["kind"] == "rewind"], table.place)
     replayed = _spans([one for one in commits if one.facts["kind"] != "rewind"], table.place)
     rewound = sum(count_rows(table.table.store, file, going) for file in table.files) if going else 0

@@ -28,6 +28,6 @@ def newly_closed(
 
 def all_seen(snapshot: PipelineSnapshot, parts: Iterable[TopicPartition]) -> datetime | None:
     """Return up to where all these parts have come, idle or not, by the table's log; None: one has no row yet."""
-    found = [snapshot.seen(part) for part in parts]
+    found = [snapshot.newest_event_time(part) for part in parts]
     known = [at for at in found if at is not None]
     return instant(min(known)) if known and len(known) == len(found) else None

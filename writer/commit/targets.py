@@ -85,7 +85,7 @@ class Targets:
         `epoch`: of the start; None for a command, which works beside the writer.
         """
         self._epoch = epoch
-        self._raw_places = self._tables.main.snapshot().raw_places
+        self._raw_places = self._tables.main.snapshot().raw_locations
         self._known = self._tables.main.add_targets(self._epoch, [self._record(n, n) for n in self.section.fixed])
         for record in self._known.values():
             rule = self._settings.rule_of(record.name, record.location)
@@ -141,7 +141,7 @@ class Targets:
         if report.unknown_names:
             snapshot = self._tables.main.snapshot()
             self._known = snapshot.targets()  # another process may have made tables
-            self._raw_places = snapshot.raw_places
+            self._raw_places = snapshot.raw_locations
         beyond = [name for name in sorted(report.unknown_names) if not self._make(name)]
         self._note_beyond(beyond)
         self._enter_ids()

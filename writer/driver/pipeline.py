@@ -344,7 +344,7 @@ class PipelineRun:
                 "assembled": datetime.now(UTC).isoformat(),
                 **self._found.facts(), **builder.target_facts(report), **builder.spec_facts(report, self._specs),
             }  # fmt: skip
-            seen = {r.part: at for r in committing if (at := snapshot.seen(r.part)) is not None}
+            seen = {r.part: at for r in committing if (at := snapshot.newest_event_time(r.part)) is not None}
             planned = builder.batch(
                 report, committing, epoch=self.epoch, settled=self._tables.settled,
                 side=self._side_files(report), seen=seen, facts=facts,

@@ -75,7 +75,7 @@ def make_raw_table(place: str, tables: Tables) -> None:
     """Create the raw table if needed. Raises ConfigError where it is another pipeline's, or of another table's log."""
     table, columns = tables.side(place), [*RAW_COLUMNS, *(pa.field(name, pa.string()) for name in RAW_BUCKET_COLUMNS)]
     table.create(pa.schema(columns), RAW_BUCKET_COLUMNS, layout(RAW_BUCKET))
-    if place not in tables.main.snapshot().raw_places and table.snapshot().applied >= 0:
+    if place not in tables.main.snapshot().raw_locations and table.snapshot().applied >= 0:
         raise ConfigError(
             f"the raw table at {place} has the records of another table, whose log counts its own versions: what comes "
             f"now would be taken for records that it has. Give table.raw another location; `headrace backfill "
@@ -141,7 +141,7 @@ def enter_zone_data(table: PipelineTable, epoch: int, settings: Pipeline, now: d
     if data:
         table.set_zone_data(epoch, data, changes)
     for change in changes:
-        logging.warning("zone_data_changed", pipeline=table.pipeline, change=change.words)
+        logging.warning("zone_data_changed", pipeline=table.pipeline, change=change.phrase)
 
 
 def enter_privacy(table: PipelineTable, epoch: int, settings: Pipeline, schemas: Schemas) -> None:

@@ -13,7 +13,7 @@ from writer.core.errors import ConfigError
 from writer.core.files import BucketFile
 from writer.maintenance.retention import rows_of
 from writer.table.factory import all_tables
-from writer.table.log.entries import unanswered
+from writer.table.log.entries import unanswered_changes
 from writer.table.log.foreign_writes import Change, reading
 from writer.table.log.operations import Acceptance
 from writer.table.log.snapshot import PipelineSnapshot
@@ -70,7 +70,7 @@ class ChangeAcceptance:
         """
         snapshot = self._table.snapshot()
         entries = [entry for entry in self._table.entries(-1) if entry[0] <= snapshot.version]
-        changes = unanswered(entries)
+        changes = unanswered_changes(entries)
         with reading(self._table.location):
             effects = [self._effect_of(change) for change in changes]
         if changes:

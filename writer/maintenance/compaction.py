@@ -29,9 +29,9 @@ from writer.sealing.manifest import bucket_path
 from writer.sealing.rules import is_closed
 from writer.storage.base import S3Settings
 from writer.storage.disk_space import scratch
-from writer.table.log.entries import named
+from writer.table.log.entries import added_file
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, LiveDeleteFiles
-from writer.table.log.operations import Rewrite, Takeover
+from writer.table.log.operations import RemovedRows, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
@@ -110,7 +110,7 @@ class Compactor:
             return
         began, configured = time.monotonic(), self._settings.event_time.unit
         unit = unit_of(configured, self._table.recent_commits(10) if configured == "auto" else ())
-        self._table.publish(snapshot.state.place)  # files are read in their place
+        self._table.publish(snapshot.state.table_version)  # files are read in their place
         compared = [self._compared(piece, snapshot) for piece in pieces]
         jobs = [self._job(*each, snapshot, unit) for each in zip(pieces, compared, strict=True)]
         done = iter(run(jobs))
@@ -184,7 +184,7 @@ class Compactor:
         else:
             columns = snapshot.state.metadata["partitionColumns"]
             for _, actions in self._table.entries(self._looked):
-                self._added.update(named(columns, action["add"]).bucket for action in actions if "add" in action)
+                self._added.update(added_file(columns, action["add"]).bucket for action in actions if "add" in action)
             buckets = {bucket for bucket, count in self._added.items() if count > limit // 2}
         for bucket in buckets:
             del self._added[bucket]
@@ -217,7 +217,7 @@ class Compactor:
             "files": len(rewritten.files), "rows": rewritten.rows, "bytes_before": done.bytes_before, "bytes": size,
             "seconds": done.seconds,
         }  # fmt: skip
-        taken = Takeover("dedupe", rewritten.taken) if rewritten.taken else None
+        taken = RemovedRows("dedupe", rewritten.taken) if rewritten.taken else None
         by = beside.by if beside and taken else ()
         check_age(started, datetime.now(UTC), self._settings.table.orphan_retention)
         try:

@@ -47,7 +47,7 @@ class CompactionRun:
     def carry_out(self) -> Iterator[CompactionResult]:
         """Rewrite what is worth it, and yield each result once it is in the log. Raises as `Compactor.carry_out`."""
         # What a crash broke off is ended, also where nothing is left to rewrite.
-        self._table.publish(self._snapshot.state.place)
+        self._table.publish(self._snapshot.state.table_version)
         # Where rows of several buckets are compared, a bucket changes what is to be done to the next.
         step = 1 if self._compares_buckets else _BUCKETS_PER_LIST
         for start in range(0, len(self._buckets), step):

@@ -333,7 +333,7 @@ def _warn_of_zone_changes(name: str, pipeline: Pipeline, snapshot: PipelineSnaps
     """Log time zones of which this process has other data than those by which the table's rows got their buckets."""
     data = map(find_zone_data, zones_of(pipeline))
     for change in find_zone_changes(snapshot.zone_data, data, datetime.now(UTC)):
-        logging.warning("zone_data_differs", pipeline=name, change=change.words)
+        logging.warning("zone_data_differs", pipeline=name, change=change.phrase)
 
 
 def believing(rule: TimeRule, older: timedelta) -> TimeRule:

@@ -23,7 +23,7 @@ from writer.sealing.manifest import FOLDER, bucket_path
 from writer.storage.base import Store
 from writer.table.factory import main_table, side_table
 from writer.table.log.foreign_writes import FilesGone
-from writer.table.log.operations import WHY, Rewrite, Takeover
+from writer.table.log.operations import RETENTION, RemovedRows, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
@@ -110,11 +110,11 @@ class Retention:
         files = [file for one in old for file in one.files]
         rows = sum(rows_of(table.store, file) for file in files)
         for one in old:
-            mark = {"bucket": list(one.bucket), "at": now.isoformat(), "why": WHY}
+            mark = {"bucket": list(one.bucket), "at": now.isoformat(), "why": RETENTION}
             folder = bucket_path(self._bucketer.columns, one.bucket)
             table.store.put(f"{FOLDER}/{folder}/{MARK}", (json.dumps(mark, ensure_ascii=False) + "\n").encode())
         facts = {"at": now.isoformat(), "buckets": [list(one.bucket) for one in old], "files": len(files)}
-        version = table.rewrite(snapshot, Rewrite(uuid4().hex, files, (), Takeover(WHY, rows), facts))
+        version = table.rewrite(snapshot, Rewrite(uuid4().hex, files, (), RemovedRows(RETENTION, rows), facts))
         return DroppedBucket(
             version, tuple(one.bucket for one in old), rows, len(files), sum(file.bytes for file in files)
         )

@@ -27,7 +27,7 @@ from writer.storage.split import OWN
 from writer.table import held_files
 from writer.table.factory import all_tables
 from writer.table.log import file_lists
-from writer.table.log.entries import parse_commit_info, parse_committed
+from writer.table.log.entries import parse_commit_info, parse_committed_entry
 from writer.table.table import PipelineTable
 
 _DECODER = "headrace-avro-"
@@ -148,7 +148,7 @@ def _side_tables(main: PipelineTable, dead_letters: str) -> Sequence[str]:
     Targets come from the state of the log: one that is behind by many commits may be in none of the last.
     """
     snapshot = main.snapshot()
-    targets = dict.fromkeys([*snapshot.target_places, *snapshot.raw_places])
+    targets = dict.fromkeys([*snapshot.targets_by_location, *snapshot.raw_locations])
     listed = {place: None for about in main.recent_commits(1000) for place in about.get("side_files", {})}
     return list({dead_letters: None, **targets, **listed})
 
@@ -156,14 +156,16 @@ def _side_tables(main: PipelineTable, dead_letters: str) -> Sequence[str]:
 def _held(main: PipelineTable) -> set[str]:
     """Return what waits at the log for route's tables: files, and lists of files, of entries that one may not have."""
     snapshot = main.snapshot()
-    targets, found = snapshot.target_places, set[str]()
+    targets, found = snapshot.targets_by_location, set[str]()
     for version, actions in main.entries(snapshot.settled) if targets else ():
         about = parse_commit_info(actions)[1]
-        one = parse_committed(version, about, main.store)
-        found |= {name for name in (file_lists.name(about),) if name is not None}
-        for side in [one.side(place, targets.get(place)) for place in one.side_files] if one else ():
-            for file in side.files if side.held else ():
-                found |= {held_files.source_and_target(side.held, file, hidden=hidden)[0] for hidden in (False, True)}
+        one = parse_committed_entry(version, about, main.store)
+        found |= {name for name in (file_lists.list_object_name(about),) if name is not None}
+        for side in [one.side_entry(place, targets.get(place)) for place in one.side_files] if one else ():
+            for file in side.files if side.held_folder else ():
+                found |= {
+                    held_files.source_and_target(side.held_folder, file, hidden=hidden)[0] for hidden in (False, True)
+                }
     return found
 
 
@@ -182,7 +184,7 @@ class _PendingFiles:
         applied = table.snapshot().applied
         for version, actions in self._main.entries(self._read):
             self._read = version
-            one = parse_committed(version, parse_commit_info(actions)[1], self._main.store)
+            one = parse_committed_entry(version, parse_commit_info(actions)[1], self._main.store)
             for location, files in one.side_files.items() if one else ():
                 self._listed[location] += [(version, file.path) for file in files]
         return {path for version, path in self._listed[table.location] if version > applied}

@@ -231,7 +231,7 @@ def gap_hints(
     """
     hints: list[dict[str, str | None]] = []
     for r in lost:
-        seen, (_, stamp_ms) = snapshot.seen(r.part), left[r.part.topic, r.part.partition]
+        seen, (_, stamp_ms) = snapshot.newest_event_time(r.part), left[r.part.topic, r.part.partition]
         until = now if stamp_ms < 0 else instant(stamp_ms * 1000)
         start = None if seen is None else shifted(instant(seen), -margin).isoformat()
         hints.append({"from": start, "until": shifted(until, margin).isoformat()})

@@ -23,7 +23,7 @@ def zone_data(pipeline: Pipeline, table: PipelineTable, now: datetime) -> Iterat
     if changes:
         yield doubtful(
             "zone_data",
-            "; ".join(change.words for change in changes),
+            "; ".join(change.phrase for change in changes),
             "A start goes by the data of this machine and logs the change. Rows of those spans that come later have "
             "other labels than those before (docs/BUCKETS.md).",
         )

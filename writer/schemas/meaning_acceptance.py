@@ -17,8 +17,8 @@ from writer.core.units import microseconds
 from writer.schemas.format_detection import wire_of
 from writer.schemas.registry import SchemaNotFound, SchemaSource, by, of_keys
 from writer.schemas.schema_id_check import IdMeanings, meant, place
-from writer.table import schema_ids
 from writer.table.factory import main_table
+from writer.table.log import schema_ids
 from writer.table.log.snapshot import PipelineSnapshot
 
 # An id, and the kind of ids that it is one of.

@@ -11,8 +11,8 @@ from writer.avro.wire_format import Ids, show_id
 from writer.config.connections import Registry
 from writer.core.units import instant
 from writer.schemas.registry import SchemaSource
-from writer.table import schema_ids
-from writer.table.schema_ids import Transactions
+from writer.table.log import schema_ids
+from writer.table.log.schema_ids import Transactions
 
 _PORTS = {"http": 80, "https": 443}
 

@@ -32,7 +32,7 @@ class BucketOverview:
     def look(self, standing: BucketSnapshot, now: datetime) -> tuple[BucketState, ...]:
         """Return the newest buckets, the earliest first. Raises CommitFailed, OSError."""
         began_s = self._clock()
-        version = standing.snapshot.state.place[1]
+        version = standing.snapshot.state.table_version[1]
         if began_s < self._due_s:
             return self._cells
         missing = any(c.state == "sealed" and c.version is None for c in self._cells)

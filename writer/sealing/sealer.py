@@ -109,7 +109,7 @@ class Sealer:
             self._catch_up(self._tables)
         snapshot = self.table.snapshot()
         progress = self.log.snapshot() if self._tables else snapshot  # after it: of the gaps none is missed
-        table, version = snapshot.state.place
+        table, version = snapshot.state.table_version
         unsealed = (
             self._unsealed if self._unsealed and self._unsealed.table == table else self._index_checkpoint.read(table)
         )
@@ -220,7 +220,7 @@ class Sealer:
         """Return how far the parts have come that the pipeline reads; `numbers`: topic → number of its incarnation."""
         snapshot = standing.progress
         mine = [part for part in snapshot.parts() if numbers.get(part.topic) == part.incarnation]
-        seen = [(part, snapshot.seen(part)) for part in mine if self.settings.topics.includes(part.topic)]
+        seen = [(part, snapshot.newest_event_time(part)) for part in mine if self.settings.topics.includes(part.topic)]
         return [
             PartitionEventTime(part, None if at is None else instant(at), idle=(part.topic, part.partition) in idle)
             for part, at in seen

@@ -185,10 +185,10 @@ def _filled(blank: View, snapshot: PipelineSnapshot, entries: list[Entry]) -> Vi
     newest = batches[0] if batches else None
     return replace(
         blank, epoch=snapshot.epoch, totals=totals,
-        since=entries[min(start, len(entries) - 1)].at if entries else blank.since,
+        since=entries[min(start, len(entries) - 1)].logged_at if entries else blank.since,
         run=newest.facts["run"] if newest else None, limits=newest.facts.get("limits", {}) if newest else {},
-        commits=tuple(Commit(entry.version, entry.at, entry.facts) for entry in batches[:COMMITS_KEPT]),
-        committed_at=newest.at if newest else None,
+        commits=tuple(Commit(entry.version, entry.logged_at, entry.facts) for entry in batches[:COMMITS_KEPT]),
+        committed_at=newest.logged_at if newest else None,
         event_time_newest=max((t for e in batches if (t := event_time_newest(e.facts))), default=None),
         gaps=snapshot.gaps, log_cuts=tuple(snapshot.orphans()),
         gap_last=next((entry.facts for entry in entries if entry.kind == "gap"), None),

@@ -15,7 +15,7 @@ from writer.storage.base import S3Settings
 from writer.storage.locations import delta_options, store_at
 from writer.storage.nesting import METADATA, is_iceberg
 from writer.table.log import file_listing
-from writer.table.log.log import Log, State
+from writer.table.log.log import Log, State, TableVersion
 
 if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
@@ -60,7 +60,7 @@ class Delta:
     def repair(self) -> None:
         """Do nothing: readers go by the log, or by the files alone."""
 
-    def publish(self, place: tuple[str, int]) -> None:
+    def publish(self, table_version: TableVersion) -> None:
         """Do nothing: the entry is what readers go by."""
 
     def buckets(self, _: State) -> list[BucketKey]:
@@ -72,7 +72,7 @@ class Delta:
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files by bucket: those of the newest checkpoint, and what the entries after it add and remove."""
-        return file_listing.after_checkpoint(self.log, state, bucket)
+        return file_listing.list_bucket_files(self.log, state, bucket)
 
     def check_deletes(self, files: Sequence[BucketFile]) -> None:
         """Do nothing: what the log names is there as it is."""

@@ -80,7 +80,7 @@ def all_tables(name: str, config: Config) -> Tables:
     main = main_table(name, config)
 
     def open_side(location: str, record: TargetRecord | None) -> PipelineTable:
-        target = main.snapshot().target_places.get(location, record) if main.exists() else record
+        target = main.snapshot().targets_by_location.get(location, record) if main.exists() else record
         if target is None:
             return side_table(name, config, location)
         changes = {"location": target.location, "format": target.format, "name": target.table or None}

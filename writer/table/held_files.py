@@ -52,14 +52,14 @@ def source_and_target(folder: str, file: StagedFile, *, hidden: bool) -> tuple[s
 
 def copy_to_table(log: Store, table: PipelineTable, entry: SideEntry) -> None:
     """Copy the files of an entry to their table, and give it their columns before. Raises CommitFailed, OSError."""
-    number = int(entry.held.removeprefix(f"{FOLDER}/").removesuffix(HELD_LATE))
+    number = int(entry.held_folder.removeprefix(f"{FOLDER}/").removesuffix(HELD_LATE))
     columns = saved_columns(log, number)
     if columns is not None:
         table.grow(list(columns))
     log_files, log_root = log.files(FOLDER)
     table_files, table_root = table.store.files()
     for file in entry.files:
-        source, target = source_and_target(entry.held, file, hidden=table.hidden)
+        source, target = source_and_target(entry.held_folder, file, hidden=table.hidden)
         if any(_size(table_files, f"{table_root}/{name}") == file.bytes for name in (target, file.path)):
             continue
         # An object is there in full or not at all.
@@ -97,7 +97,7 @@ def check_files_exist(table: PipelineTable, entry: SideEntry) -> None:
 def remove_held_files(log: Store, table: PipelineTable, entry: SideEntry) -> None:
     """Remove the files of an entry that all processes know to be applied. Raises OSError."""
     for file in entry.files:
-        source, _ = source_and_target(entry.held, file, hidden=table.hidden)
+        source, _ = source_and_target(entry.held_folder, file, hidden=table.hidden)
         log.delete(source)
 
 

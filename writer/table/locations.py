@@ -180,7 +180,7 @@ def target_locations(name: str, config: Config) -> set[str]:
     table = main_table(name, config)
     if config.pipelines[name].route is None or not table.exists():
         return set()
-    return {location for location, record in table.snapshot().target_places.items() if record.id}
+    return {location for location, record in table.snapshot().targets_by_location.items() if record.id}
 
 
 def _own_locations(name: str, config: Config, targets: Collection[str]) -> Iterator[Location]:

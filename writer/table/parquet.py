@@ -25,9 +25,9 @@ from writer.storage.base import Store
 from writer.storage.locations import on_s3
 from writer.storage.nesting import is_below, table_folders
 from writer.table.log import file_listing
-from writer.table.log.entries import created
+from writer.table.log.entries import creation_actions
 from writer.table.log.foreign_writes import ForeignChange
-from writer.table.log.log import Log, State
+from writer.table.log.log import Log, State, TableVersion
 
 if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
@@ -59,25 +59,25 @@ class Parquet:
 
     def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
         """Write the first entry, unless there is one."""
-        self.log.create(created(name, layout, columns, bucket_columns))
+        self.log.create(creation_actions(name, layout, columns, bucket_columns))
 
     def repair(self) -> None:
         """Do nothing: readers go by the log, or by the files alone."""
 
-    def publish(self, place: tuple[str, int]) -> None:
+    def publish(self, table_version: TableVersion) -> None:
         """Move the files of an entry to their place. Raises ForeignChange when one is in neither place."""
-        if place == self._published or self._noted(place):
+        if table_version == self._published or self._noted(table_version):
             return
-        actions = self.log.entry(place[1]) or ()
+        actions = self.log.entry(table_version.version) or ()
         gone, paths = ([unquote(action[kind]["path"]) for action in actions if kind in action] for kind in _FILES)
         for path in gone:  # first: a row that is out of sight for a moment harms less than one that is there twice
             self.store.delete(path)
         if gone or paths:
             with ThreadPoolExecutor(_MOVES_AT_ONCE if on_s3(self.location) else 1) as threads:
-                list(threads.map(lambda path: self._place(path, place[1]), paths))
+                list(threads.map(lambda path: self._place(path, table_version.version), paths))
             fault_points.point("after_publish")
-            self.store.put(_PUBLISHED, json.dumps(dict(zip(("table", "version"), place, strict=True))).encode())
-        self._published = place
+            self.store.put(_PUBLISHED, json.dumps(dict(zip(("table", "version"), table_version, strict=True))).encode())
+        self._published = table_version
 
     def buckets(self, state: State) -> list[BucketKey]:
         """Buckets that have files, read from the folders."""
@@ -94,7 +94,7 @@ class Parquet:
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files by bucket, as all entries add and remove them. They are kept in memory, and followed from there."""
-        self._listing = file_listing.followed(self.log, state, self._listing)
+        self._listing = file_listing.list_files(self.log, state, self._listing)
         return [file for file in self._listing.files.values() if bucket in (None, file.bucket)]
 
     def check_deletes(self, files: Sequence[BucketFile]) -> None:
@@ -115,7 +115,7 @@ class Parquet:
             names = [at + name for name in self.store.list(at) if not name.startswith(("_", "."))]
             folders += [name for name in names if name.endswith("/")]
             seen += [name for name in names if name.endswith(".parquet")]
-        ours = {unquote(a["add"]["path"]) for _, actions in self.log.since(-1) for a in actions if "add" in a}
+        ours = {unquote(a["add"]["path"]) for _, actions in self.log.entries_after(-1) for a in actions if "add" in a}
         return sorted(set(seen) - ours)
 
     def rows(self, state: State) -> "dataset.Dataset":
@@ -148,11 +148,11 @@ class Parquet:
                 "Bring it back, or its rows are lost; then start again."
             )
 
-    def _noted(self, place: tuple[str, int]) -> bool:
+    def _noted(self, table_version: TableVersion) -> bool:
         """Return whether the files were seen in their place; removing one after that is on purpose."""
         found = self.store.read(_PUBLISHED)
         try:
             noted: dict[str, Any] = {} if found is None else json.loads(found.content)
-            return bool(noted.get("table") == place[0] and noted["version"] >= place[1])
+            return bool(noted.get("table") == table_version.table_id and noted["version"] >= table_version.version)
         except (ValueError, KeyError, TypeError, AttributeError):
             return False  # nonsense: to look again costs little

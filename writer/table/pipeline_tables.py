@@ -94,10 +94,10 @@ class Tables:
         refuses is in `behind` instead, and the others go on; it is tried again after a pause, longer each time.
         """
         snapshot = self.main.snapshot()
-        self.main.publish(snapshot.state.place)
+        self.main.publish(snapshot.state.table_version)
         self._read_entries(snapshot, despite)
         self._remove_copied(snapshot.settled)
-        targets = snapshot.target_places
+        targets = snapshot.targets_by_location
         for location in [location for location in self._pending if location not in targets]:
             self._apply(location)
         self.behind = self._apply_targets() if self._pending else {}
@@ -120,11 +120,11 @@ class Tables:
         """Sort what new entries of the log mean for tables beside it. Each entry is read once."""
         since = max(self._read_version, snapshot.settled)
         targets_by_number = snapshot.targets()
-        targets_by_location = snapshot.target_places
+        targets_by_location = snapshot.targets_by_location
         commits = self.main.commits_since(since, despite)
         for commit in commits:
             for location in sorted(commit.locations(targets_by_number)):
-                entry = commit.side(location, targets_by_location.get(location))
+                entry = commit.side_entry(location, targets_by_location.get(location))
                 self._pending.setdefault(location, []).append(entry)
         self._read_version = max([since, snapshot.version, *(commit.version for commit in commits)])
 
@@ -176,7 +176,7 @@ class Tables:
         del self._pending[location]
 
     def _apply_entry(self, table: PipelineTable, entry: SideEntry) -> None:
-        if not entry.held:
+        if not entry.held_folder:
             if entry.of_target and (table.location in self.behind or table.location not in self._applied_locations):
                 # The table may have been away when the files were written.
                 held_files.check_files_exist(table, entry)
@@ -197,9 +197,11 @@ class Tables:
         if not entries:
             return PendingSideEntries(self._read_version)
         oldest = min(entries, key=lambda entry: entry.version)
-        held = [file.bytes for entry in entries if entry.held for file in entry.files]
+        held = [file.bytes for entry in entries if entry.held_folder for file in entry.files]
         versions = {entry.version for entry in entries}
-        return PendingSideEntries(oldest.version - 1, len(versions), sum(held), datetime.fromisoformat(oldest.at))
+        return PendingSideEntries(
+            oldest.version - 1, len(versions), sum(held), datetime.fromisoformat(oldest.assembled_at)
+        )
 
     def target_states(
         self, records: Iterable[TargetRecord], current: Collection[int], refusals: Mapping[str, str] = _NO_REASONS
@@ -224,7 +226,7 @@ class Tables:
         """
         snapshot = self.main.snapshot()
         self._read_entries(snapshot, range(snapshot.settled, snapshot.version + 1))
-        locations = [location for location in snapshot.target_places if location in self._pending]
+        locations = [location for location in snapshot.targets_by_location if location in self._pending]
         with ThreadPoolExecutor(_THREADS) as pool:
             reasons = list(pool.map(self._forget_applied, locations))
         self.behind = {location: reason for location, reason in zip(locations, reasons, strict=True) if reason}

@@ -16,7 +16,7 @@ from writer.batch.staging.parquet_files import Destination, OpenFile, unmeasured
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import OutcomeUnknown, Store
-from writer.table.log.entries import removed
+from writer.table.log.entries import remove_action
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action
 
@@ -44,7 +44,7 @@ class RemovalResult:
     def remove_actions(self) -> list[Action]:
         """The actions that remove the files."""
         now = datetime.now(UTC)
-        return [removed(file, self.columns, now) for file in self.removed]
+        return [remove_action(file, self.columns, now) for file in self.removed]
 
 
 @contextmanager

@@ -18,15 +18,16 @@ from writer.batch.staging.parquet_files import staged_name
 from writer.core.errors import ConfigError, HeadraceError, may_pass
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.storage.base import Unanswered
-from writer.table import schema_ids, takeover
+from writer.table import takeover
 from writer.table.ledger.segment import LedgerUnreadable
 from writer.table.ledger.segment_store import LedgerStore
-from writer.table.log import control_commits, data_commits, settings_commits
+from writer.table.log import schema_ids
 from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
-from writer.table.log.control_commits import OWNER
-from writer.table.log.entries import Entry, SideEntry, parse_entry, redescribed
+from writer.table.log.commits import gaps, privacy, rewinds, rows, seals, settings, starts, successions
+from writer.table.log.entries import Entry, SideEntry, metadata_actions, parse_entry
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
-from writer.table.log.snapshot import PipelineSnapshot, closed_values
+from writer.table.log.log import TableVersion
+from writer.table.log.snapshot import OWNER, PipelineSnapshot, closed_values
 from writer.table.log.table_format import Format
 from writer.table.row_removal import Offsets, RemovalResult, stage_without_offsets
 from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
@@ -172,34 +173,34 @@ class PipelineTable(Appender):
     # survive, CommitFailed where the storage refused, or gave no answer, for as long as was tried. Those that need no
     # epoch raise none: the writer of the table goes on.
 
-    begin = control_commits.begin
-    adopt = control_commits.adopt
+    begin = starts.begin
+    adopt = starts.adopt
     take = takeover.take_over
-    commit = data_commits.commit
-    replay = data_commits.replay
-    rewrite = data_commits.rewrite
-    reprocess = data_commits.reprocess
-    rewind = data_commits.rewind
-    record_gap = control_commits.record_gap
-    fill = control_commits.fill
-    give_up = control_commits.give_up
-    close = control_commits.close
-    seal = control_commits.seal
-    convert = control_commits.convert
-    supersede = control_commits.supersede
-    revive = control_commits.revive
-    accept = control_commits.accept
+    commit = rows.commit
+    replay = rows.replay
+    rewrite = rows.rewrite
+    reprocess = rows.reprocess
+    rewind = rewinds.rewind
+    record_gap = gaps.record_gap
+    fill = gaps.fill
+    give_up = gaps.give_up
+    close = seals.close
+    seal = seals.seal
+    convert = successions.convert
+    supersede = successions.supersede
+    revive = successions.revive
+    accept = rewinds.accept
     accept_schema_ids = schema_ids.accept_schema_ids
-    add_targets = settings_commits.add_targets
-    convert_targets = settings_commits.convert_targets
-    enter_raw = settings_commits.enter_raw
-    note_incarnations = settings_commits.note_incarnations
-    set_specs = settings_commits.set_specs
-    set_zone_data = settings_commits.set_zone_data
-    set_privacy = settings_commits.set_privacy
-    set_hash_key = settings_commits.set_hash_key
-    protect_paths = settings_commits.protect_paths
-    release_paths = settings_commits.release_paths
+    add_targets = settings.add_targets
+    convert_targets = settings.convert_targets
+    enter_raw = settings.enter_raw
+    note_incarnations = settings.note_incarnations
+    set_specs = settings.set_specs
+    set_zone_data = settings.set_zone_data
+    set_privacy = privacy.set_privacy
+    set_hash_key = privacy.set_hash_key
+    protect_paths = privacy.protect_paths
+    release_paths = privacy.release_paths
 
     def grow(self, columns: Sequence[pa.Field], epoch: int | None = None) -> None:
         """Add the columns that the table lacks, and widen those that are narrower. Nothing else changes.
@@ -221,15 +222,15 @@ class PipelineTable(Appender):
                 ) from error
             if changes:
                 facts = {"kind": "columns", "epoch": epoch, "changes": changes}
-                self.put(snapshot, redescribed("CHANGE COLUMN", facts, metadata, {}, schemaString=schema))
+                self.put(snapshot, metadata_actions("CHANGE COLUMN", facts, metadata, {}, schemaString=schema))
 
-        self.retried(put_columns)
+        self.retry_lost_races(put_columns)
 
     def apply_side(self, entry: SideEntry) -> None:
         """Do what an entry of the pipeline's log means for this table, once; a second time does nothing."""
 
         def apply(snapshot: PipelineSnapshot) -> None:
-            table_id, version = snapshot.state.place
+            table_id, version = snapshot.state.table_version
             if entry.table_id not in ("", table_id):
                 raise CommitFailed(
                     f"the table at {self.location} was removed and made again: it lacks what was committed for it "
@@ -238,9 +239,9 @@ class PipelineTable(Appender):
             if snapshot.applied < entry.version:
                 self._write_side(snapshot, entry)
                 version += 1
-            self._format.publish((table_id, version))
+            self._format.publish(TableVersion(table_id, version))
 
-        self.retried(apply)
+        self.retry_lost_races(apply)
 
     def _write_side(self, snapshot: PipelineSnapshot, entry: SideEntry) -> None:
         facts: dict[str, Any] = {"kind": "side", "main_version": entry.version, **entry.facts}
@@ -262,7 +263,7 @@ class PipelineTable(Appender):
             yield RemovalResult()
             return
         # What is left of a file is read where readers see the file.
-        self._format.publish(snapshot.state.place)
+        self._format.publish(snapshot.state.table_version)
         try:
             with stage_without_offsets(
                 self.store,
@@ -303,7 +304,7 @@ class PipelineTable(Appender):
             raise CommitFailed(f"cannot tidy the table at {self.location}: {one_line(error)}") from error
 
     def _needs_checkpoint(self, version: int) -> bool:
-        checkpoint = self._log.checkpointed()
+        checkpoint = self._log.checkpoint_version()
         if checkpoint > version:
             # The note is of a table that was at this location before.
             checkpoint = -1
@@ -318,7 +319,7 @@ class PipelineTable(Appender):
     def snapshot_at(self, version: int) -> PipelineSnapshot:
         """Read an earlier version, its files left aside. Raises CommitFailed when the log does not reach back to it."""
         try:
-            return PipelineSnapshot(self._log.at(version), self.pipeline)
+            return PipelineSnapshot(self._log.state_at(version), self.pipeline)
         except OSError as error:
             raise CommitFailed(f"cannot read version {version} of the table: {one_line(error)}") from error
 

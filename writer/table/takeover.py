@@ -8,11 +8,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from writer.table.log.appender import Appender, LostRace
-from writer.table.log.control_commits import OWNER
-from writer.table.log.entries import redescribed
-from writer.table.log.foreign_writes import CommitFailed, one_line, unwritable
+from writer.table.log.entries import metadata_actions
+from writer.table.log.foreign_writes import CommitFailed, one_line, unwritable_protocol
 from writer.table.log.log import Action, State
-from writer.table.log.snapshot import FORMAT, PipelineSnapshot, format_name
+from writer.table.log.snapshot import FORMAT, OWNER, PipelineSnapshot, format_name
 from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 
 _FEATURES = ("readerFeatures", "writerFeatures")
@@ -33,7 +32,7 @@ def obstacles(state: State, columns: Sequence[pa.Field], bucket_columns: Sequenc
 
 
 def _table_obstacles(state: State, bucket_columns: Sequence[str]) -> Iterator[str]:
-    protocol = unwritable(state)
+    protocol = unwritable_protocol(state)
     if protocol:
         features = sorted({str(name) for key in _FEATURES for name in state.protocol.get(key) or ()})
         listed = f" (features: {', '.join(features)})" if features else ""
@@ -99,7 +98,7 @@ def takeover_actions(
     entry_facts = {"kind": "take", **facts, "added": added, "before": before}
     values = {format_name(pipeline): FORMAT, f"{pipeline}/settled": version}
     changes = {"name": OWNER + pipeline, "description": layout, "schemaString": schema}
-    return redescribed("ADD COLUMNS", entry_facts, metadata, values, **changes)
+    return metadata_actions("ADD COLUMNS", entry_facts, metadata, values, **changes)
 
 
 def take_over(

@@ -110,7 +110,7 @@ def to_dict(one: Explanation) -> dict[str, Any]:
         return {
             **facts,
             "version": one.entry.version,
-            "at": iso(one.entry.at),
+            "at": iso(one.entry.logged_at),
             "why": describe_entry(one.entry.kind, facts),
         }
     sums = Totals()
@@ -123,7 +123,7 @@ def to_dict(one: Explanation) -> dict[str, Any]:
     return {
         "version": one.entry.version,
         "kind": "batch",
-        "at": iso(one.entry.at),
+        "at": iso(one.entry.logged_at),
         "why": reason(facts),
         "rate_limit": facts.get("rate_limit"),
         **{name: facts[name] for name in kept},
@@ -195,7 +195,7 @@ def _missing(name: str, place: str, entries: Sequence[Entry], batch: int | None,
 
 
 def _page(name: str, one: Explanation) -> list[RenderableType]:
-    facts, at = one.entry.facts, one.entry.at
+    facts, at = one.entry.facts, one.entry.logged_at
     if one.entry.kind == "gap":
         return _gap_page(name, one.entry)
     if one.entry.kind != "batch":
@@ -210,7 +210,7 @@ def _page(name: str, one: Explanation) -> list[RenderableType]:
 def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
     facts = entry.facts
     head = Text.assemble(
-        (name, "bold"), "  gap", (f", recorded as version {entry.version} at {instant(entry.at)}", "dim")
+        (name, "bold"), "  gap", (f", recorded as version {entry.version} at {instant(entry.logged_at)}", "dim")
     )
     why = Text(f"{plural(gap_record(facts)['offsets'], 'offset')} gave no record because {lost(facts['cause'])}.")
     table = ruled_table("partition", "incarnation", "from", "to", "offsets")
@@ -224,7 +224,7 @@ def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
 
 def _other_page(name: str, entry: Entry) -> list[RenderableType]:
     head = Text.assemble(
-        (name, "bold"), f"  {entry.kind}", (f", version {entry.version} at {instant(entry.at)}", "dim")
+        (name, "bold"), f"  {entry.kind}", (f", version {entry.version} at {instant(entry.logged_at)}", "dim")
     )
     rows = [
         (key.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value)

@@ -56,7 +56,7 @@ class AcrossBuckets:
             seen.append((self.late, snapshot if own.late else self.late.snapshot()))
         files: dict[BucketPlace, list[BucketFile]] = {}
         for (table, at), late in zip(seen, (False, True), strict=False):
-            table.publish(at.state.place)  # files are read in their place
+            table.publish(at.state.table_version)  # files are read in their place
             files |= {BucketPlace(b, late): its for b, its in by_bucket(table.bucket_files(at)).items()}
         unsealed = self._unsealed()  # after the files were listed: none that was not judged passes for one that was
         self._judged &= unsealed

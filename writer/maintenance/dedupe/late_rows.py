@@ -29,7 +29,7 @@ class JudgedMark:
 
     def changed(self, snapshot: PipelineSnapshot) -> set[BucketKey]:
         """Return the buckets that got rows since. Raises CommitFailed, OSError."""
-        (table, version), columns = snapshot.state.place, snapshot.state.metadata["partitionColumns"]
+        (table, version), columns = snapshot.state.table_version, snapshot.state.metadata["partitionColumns"]
         known, since = self._known or self._read()
         entries = [one for one in self._table.entries(since) if one[0] <= version] if known == table else []
         if known != table or [number for number, _ in entries] != list(range(since + 1, version + 1)):
@@ -42,7 +42,7 @@ class JudgedMark:
 
     def put(self, snapshot: PipelineSnapshot) -> None:
         """Note that all rows of a version were judged. Raises OSError."""
-        table, version = self._known = snapshot.state.place
+        table, version = self._known = snapshot.state.table_version
         document = {"format": FORMAT, "table": table, "version": version}
         self._table.store.put(MARK, (json.dumps(document) + "\n").encode())
 

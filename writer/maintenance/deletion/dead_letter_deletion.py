@@ -19,7 +19,7 @@ from writer.maintenance.deletion.row_deletion import WHY
 from writer.maintenance.deletion.row_keys import Finder, Keys
 from writer.maintenance.local_pipeline import LocalPipeline
 from writer.table.log.foreign_writes import FilesGone, Overtaken
-from writer.table.log.operations import Replay, Rewrite, Takeover
+from writer.table.log.operations import RemovedRows, Replay, Rewrite
 from writer.table.pipeline_tables import Tables
 from writer.table.row_removal import Offsets, stage_without_offsets
 from writer.table.table import PipelineTable
@@ -75,7 +75,7 @@ def delete(
             files, places = side.bucket_files(snapshot), found.places
             with stage_without_offsets(side.store, files, places, hidden=side.hidden, folder=side.folder) as left:
                 facts = {"at": now.isoformat(), "request": request, "fields": keys.fields, "keys": keys.count}
-                swap = Rewrite(uuid4().hex, left.removed, left.rewritten, Takeover(WHY, found.meant), facts)
+                swap = Rewrite(uuid4().hex, left.removed, left.rewritten, RemovedRows(WHY, found.meant), facts)
                 found.version = side.rewrite(snapshot, swap)
         except (FilesGone, FileNotFoundError):  # a replay rewrote dead letters meanwhile
             if tries == _TRIES - 1:

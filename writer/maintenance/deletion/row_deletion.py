@@ -22,7 +22,7 @@ from writer.storage.base import OutcomeUnknown
 from writer.storage.locations import on_s3
 from writer.table.log.appender import LostRace
 from writer.table.log.foreign_writes import CommitFailed, FilesGone
-from writer.table.log.operations import Rewrite, Takeover
+from writer.table.log.operations import RemovedRows, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.pipeline_tables import Tables
 from writer.table.row_removal import (
@@ -66,7 +66,7 @@ class RawDeletion:
     def __init__(self, tables: Tables, now: datetime, request: str) -> None:
         """`tables`: of the pipeline. `request`: what the entries name."""
         self._tables, self._facts = tables, {"at": now.isoformat(), "request": request}
-        found = (tables.side(place) for place in tables.main.snapshot().raw_places)
+        found = (tables.side(place) for place in tables.main.snapshot().raw_locations)
         self._raw = [table for table in found if table.exists()]
         self.records = 0  # that were removed
         self.versions: list[int] = []
@@ -93,7 +93,7 @@ class RawDeletion:
             try:
                 with table.stage_without_offsets(snapshot, offsets, _PREFIX) as left:
                     if left.rows:
-                        taken = Takeover(WHY, left.rows)
+                        taken = RemovedRows(WHY, left.rows)
                         swap = Rewrite(uuid4().hex, left.removed, left.rewritten, taken, self._facts)
                         self.versions.append(table.rewrite(snapshot, swap))
                         self.records += left.rows
@@ -178,7 +178,7 @@ class RowDeletion:
 
     def _looked(self) -> tuple[PipelineSnapshot, DeletionScan]:
         snapshot = self._table.snapshot()
-        self._table.publish(snapshot.state.place)  # what is left of a file is read in its place
+        self._table.publish(snapshot.state.table_version)  # what is left of a file is read in its place
         files, looked = self._table.bucket_files(snapshot), DeletionScan()
         with ThreadPoolExecutor(_FILES_AT_ONCE if on_s3(self._table.location) else 1) as threads:
             for file, found in zip(files, threads.map(self._counted, files), strict=True):
@@ -210,7 +210,7 @@ class RowDeletion:
                 "at": now.isoformat(), "request": self._request, "fields": self._keys.fields, "keys": self._keys.count,
                 "bucket": list(bucket),
             }  # fmt: skip
-            swap = Rewrite(uuid4().hex, [hit.file for hit in hits], rest, Takeover(WHY, rows), facts)
+            swap = Rewrite(uuid4().hex, [hit.file for hit in hits], rest, RemovedRows(WHY, rows), facts)
             version = self._table.rewrite(snapshot, swap)
         except (OutcomeUnknown, CommitFailed):
             raise  # an entry may name them by now, or may yet

@@ -14,7 +14,7 @@ from writer.core.errors import ConfigError
 from writer.maintenance.retention import rows_of
 from writer.table.factory import all_tables, conversion, main_table
 from writer.table.log.foreign_writes import CommitFailed, reading
-from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, recorded
+from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, targets_property
 from writer.table.pipeline_tables import Tables
 from writer.table.table import PipelineTable
 
@@ -167,7 +167,7 @@ class PipelineConversion:
             if settings.late_table:
                 tables[settings.late_table] = settings.table
         if self._main:
-            tables |= dict.fromkeys(self._log.snapshot().raw_places, settings.table)
+            tables |= dict.fromkeys(self._log.snapshot().raw_locations, settings.table)
         for record, table in targets.values():
             tables |= {location: table for location in (record.location, record.late) if location}
         return tables
@@ -188,7 +188,7 @@ class PipelineConversion:
         tables.apply_side_files()
         _check_none_behind(tables.behind)
         targets = {**self._log.snapshot().targets(), **self._targets}
-        self._main.end(facts, recorded(targets) if self._targets else {})
+        self._main.end(facts, targets_property(targets) if self._targets else {})
         # Those of what was committed before the log was at its end.
         Tables(self._log, old_table).apply_side_files()
         self._register_beside(facts)

@@ -25,7 +25,7 @@ from writer.table.iceberg.metadata.data_files import add_of, canonical
 from writer.table.iceberg.metadata.manifests import read_manifests
 from writer.table.iceberg.metadata.schema import schema_of
 from writer.table.iceberg.metadata.snapshots import VERSION
-from writer.table.log.entries import created, named
+from writer.table.log.entries import added_file, creation_actions
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action, State
 from writer.table.log.snapshot import PipelineSnapshot
@@ -66,7 +66,7 @@ class ForeignTable:
     def bucket_files(self, snapshot: PipelineSnapshot) -> list[BucketFile]:
         """Files of the current snapshot, in the order of their paths."""
         columns = snapshot.state.metadata["partitionColumns"]
-        return sorted((named(columns, one["add"]) for one in self._adds()), key=lambda file: file.path)
+        return sorted((added_file(columns, one["add"]) for one in self._adds()), key=lambda file: file.path)
 
     def rows(self) -> "dataset.Dataset":
         """Return the rows of the current snapshot, by the names that columns have in files."""
@@ -105,9 +105,9 @@ def _state(table: Table) -> State:
     schema = table.schema()
     fit = [field.name for field in schema.fields if _fits(schema, field.name)]
     columns = schema_to_pyarrow(schema.select(*fit), include_field_ids=False)
-    first = created("", "", columns, [_words(schema, field) for field in table.spec().fields])
+    first = creation_actions("", "", columns, [_words(schema, field) for field in table.spec().fields])
     first[-1]["metaData"]["id"] = str(table.metadata.table_uuid)
-    return State(-1).then(-1, first)
+    return State(-1).apply(-1, first)
 
 
 def _words(schema: Schema, field: PartitionField) -> str:

@@ -20,7 +20,7 @@ from writer.table.iceberg.iceberg import Iceberg
 from writer.table.iceberg.metadata.schema import columns_of, schema_of
 from writer.table.log import file_listing
 from writer.table.log.entries import parse_commit_info
-from writer.table.log.foreign_writes import CommitFailed, reading, unwritable
+from writer.table.log.foreign_writes import CommitFailed, reading, unwritable_protocol
 from writer.table.log.log import Action, Log, State
 from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 from writer.table.table import PipelineTable
@@ -102,7 +102,7 @@ class Conversion:
                     raise CommitFailed(f"the catalog refused the table at {self.old.location}: {error}") from error
 
     def _adds(self, state: State) -> list[Action]:
-        return file_listing.adds(self._log, state)
+        return file_listing.list_adds(self._log, state)
 
 
 def _for_journal(last: Sequence[Action]) -> list[Action]:
@@ -126,7 +126,7 @@ _GONE = (
 def _of_state(state: State) -> list[str]:
     """Return what of a table's protocol and columns Iceberg's format 2 does not have. Pure."""
     found = []
-    if protocol := unwritable(state):
+    if protocol := unwritable_protocol(state):
         found.append(f"Its protocol is {protocol}: what that allows, such as deletion vectors, is not converted.")
     columns = state.columns()
     if reserved := sorted(ICEBERG_RESERVED & {name.lower() for name in columns.names}):

@@ -18,7 +18,7 @@ from writer.table.iceberg.metadata.catalog_commits import CatalogCommit, group_b
 from writer.table.iceberg.metadata.data_files import add_of, canonical, path_of, remove_of
 from writer.table.iceberg.metadata.manifests import live_entries, read_entries, read_manifests
 from writer.table.iceberg.metadata.offset_bounds import brings_rows
-from writer.table.log.entries import parse_commit_info, removed
+from writer.table.log.entries import parse_commit_info, remove_action
 from writer.table.log.foreign_writes import keeps_offsets
 from writer.table.log.log import Action
 
@@ -154,7 +154,7 @@ def _elsewhere(
     now = {path_of(file, location): file for file in live_files(table, head)}
     at = table.metadata.last_updated_ms
     when = datetime.fromtimestamp(at / 1000, UTC)
-    gone = [removed(file, columns, when) for path, file in sorted(listed.items()) if path not in now]
+    gone = [remove_action(file, columns, when) for path, file in sorted(listed.items()) if path not in now]
     adds = [_add(table, now[path], location, at) for path in sorted({*now} - listed.keys())]
     deletes = {one.snapshot_id for one in live_entries(table, head, ManifestContent.DELETES)}
     deletes -= {one.snapshot_id for one in live_entries(table, ours, ManifestContent.DELETES)}

@@ -20,8 +20,8 @@ from writer.table.iceberg.expiry import expire, referenced
 from writer.table.iceberg.journal import Journal
 from writer.table.iceberg.metadata.manifests import check_deletes
 from writer.table.log import file_listing
-from writer.table.log.entries import created
-from writer.table.log.log import Action, Log, State
+from writer.table.log.entries import creation_actions
+from writer.table.log.log import Action, Log, State, TableVersion
 
 if TYPE_CHECKING:
     from pyarrow import dataset  # imports pandas, half a second
@@ -62,7 +62,7 @@ class Iceberg:
     def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
         """Make the table in the catalog, unless there is one."""
         with naming_full_disk({self.location: TABLE}):
-            self.log.create(created(name, layout, columns, bucket_columns))
+            self.log.create(creation_actions(name, layout, columns, bucket_columns))
 
     def register(self, adds: Sequence[Action]) -> None:
         """Make the table in the catalog for the log that lies here. Raises as `Journal.register` does."""
@@ -88,7 +88,7 @@ class Iceberg:
         """Let the name mapping name all columns, where another client took some out of it."""
         self._journal.map_columns()
 
-    def publish(self, place: tuple[str, int]) -> None:
+    def publish(self, table_version: TableVersion) -> None:
         """Do nothing: the catalog's commit is what readers go by."""
 
     def buckets(self, state: State) -> list[BucketKey]:
@@ -97,8 +97,8 @@ class Iceberg:
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
         """Files by bucket, as all entries add and remove them. They are kept in memory, and followed from there."""
-        listing = file_listing.followed(self.log, state, self._listing)
-        if self._listing is None or listing.place[1] >= self._listing.place[1]:
+        listing = file_listing.list_files(self.log, state, self._listing)
+        if self._listing is None or listing.table_version.version >= self._listing.table_version.version:
             self._listing = listing
         return [file for file in listing.files.values() if bucket in (None, file.bucket)]
 

@@ -37,9 +37,9 @@ from writer.table.iceberg.metadata.snapshots import (
     takeover,
 )
 from writer.table.log import file_listing
-from writer.table.log.entries import answers, parse_commit_info, redescribed
+from writer.table.log.entries import answered_changes, metadata_actions, parse_commit_info
 from writer.table.log.foreign_writes import FilesGone, ForeignChange, one_line
-from writer.table.log.log import Action, Log, State, entry_lines, entry_name
+from writer.table.log.log import Action, Log, State, TableVersion, entry_lines, entry_name
 from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 
 _DRAFTS = "drafts"
@@ -63,7 +63,7 @@ class Journal(Log):
         self._client = client
         self._placed = ""  # draft of the newest entry that is known to be in its place
         self._layout: tuple[int, int] | None = None  # ids of schema and partition spec that agree with the log
-        self._loaded: tuple[tuple[str, int], Table] | None = None  # the place of the newest state, and its table
+        self._loaded: tuple[TableVersion, Table] | None = None  # the version of the newest state, and its table
 
     def metadata_file(self) -> str:
         """Return the location of the table's newest metadata file."""
@@ -130,7 +130,7 @@ class Journal(Log):
     def state(self) -> State:
         """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable, ForeignChange."""
         table, found = self._agreed()
-        self._loaded = found.place, table
+        self._loaded = found.table_version, table
         return found
 
     def _agreed(self) -> tuple[Table, State]:
@@ -150,7 +150,7 @@ class Journal(Log):
 
     def create(self, actions: Sequence[Action]) -> bool:
         """Make the table in the catalog; its first entry goes with it. False when there is one."""
-        draft, first = self._put_draft(actions), State(-1).then(0, actions)
+        draft, first = self._put_draft(actions), State(-1).apply(0, actions)
         fault_points.point("before_catalog")
         schema = schema_of(first.columns())
         spec = spec_of(schema, first.metadata["partitionColumns"])
@@ -191,7 +191,9 @@ class Journal(Log):
         The table is not loaded again for it: the catalog refuses what does not follow its snapshot and its columns of
         `after`. Raises FilesGone, OutcomeUnknown, OSError.
         """
-        if (self._loaded is None or self._loaded[0] != after.place) and self.state().place != after.place:
+        if (
+            self._loaded is None or self._loaded[0] != after.table_version
+        ) and self.state().table_version != after.table_version:
             return False
         assert self._loaded is not None, "the state was read"
         table, version = self._loaded[1], after.version + 1
@@ -305,7 +307,7 @@ class Journal(Log):
             known = info.get(foreign_snapshots.SNAPSHOT, known)
         columns = state.metadata["partitionColumns"]
         if known != metadata.current_snapshot_id:
-            listed = lambda: file_listing.followed(self, state, None).files  # noqa: E731
+            listed = lambda: file_listing.list_files(self, state, None).files  # noqa: E731
             changes: Iterable[list[Action]] = foreign_snapshots.entries(
                 table, known, self._client.location, columns, listed
             )
@@ -339,19 +341,19 @@ class Journal(Log):
         if not changes:
             return None
         about: Mapping[str, Any] = {}
-        (info, *rest) = redescribed("ADD COLUMNS", about, state.metadata, {}, schemaString=schema)
+        (info, *rest) = metadata_actions("ADD COLUMNS", about, state.metadata, {}, schemaString=schema)
         return [{"commitInfo": {k: v for k, v in info["commitInfo"].items() if k != "headrace"}}, *rest]
 
     def _check_undo(self, table: Table, actions: Sequence[Action]) -> None:
         """Raise ForeignChange where an entry takes back what other clients did, and their delete files forbid it."""
         facts = parse_commit_info(actions)[1]
-        changes = answers(facts) if facts.get("kind") == "rewind" else []
+        changes = answered_changes(facts) if facts.get("kind") == "rewind" else []
         if not changes:
             return
         ids = [of for one in changes for of in foreign_snapshots.deleters(self.entry(one.version) or [])]
         first = changes[0].version
         brings = any("add" in action for action in actions)
-        went = brings and any(foreign_snapshots.deleters(entry) for at, entry in self.since(-1) if at < first)
+        went = brings and any(foreign_snapshots.deleters(entry) for at, entry in self.entries_after(-1) if at < first)
         before = self._snapshot_at(table, first - 1) if went else None
         compatibility.check_undo(table, ids, before, rows_went=went)
 

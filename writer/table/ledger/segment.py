@@ -18,8 +18,8 @@ from writer.core.offsets import TopicPartition
 from writer.core.units import from_iso
 from writer.table.ledger import gap_record
 from writer.table.ledger.gap_record import GapRecord, part_of, together
-from writer.table.log.entries import answers, file_changes, parse_commit_info
-from writer.table.log.foreign_writes import Change, change
+from writer.table.log.entries import answered_changes, file_changes, parse_commit_info
+from writer.table.log.foreign_writes import Change, foreign_change
 from writer.table.log.log import Action
 
 FORMAT = 1
@@ -307,7 +307,7 @@ def _taken(version: int, about: Mapping[str, Any]) -> tuple[Removal, ...]:
 
 
 def _foreign(version: int, info: Mapping[str, Any], actions: Sequence[Action], known: Known) -> dict[str, Any]:
-    if (found := change(info, version)) is not None:
+    if (found := foreign_change(info, version)) is not None:
         return {"strange": (_strange(found),)}
     operation = str(info.get("operation"))
     if operation != "DELETE" or not any("remove" in action for action in actions):
@@ -319,7 +319,7 @@ def _foreign(version: int, info: Mapping[str, Any], actions: Sequence[Action], k
 
 
 def _answered(version: int, about: Mapping[str, Any], *, accepted: bool) -> tuple[Answer, ...]:
-    changes = tuple(map(_strange, answers(about)))
+    changes = tuple(map(_strange, answered_changes(about)))
     return (Answer(version, changes, accepted),) if changes else ()
 
 

@@ -1,7 +1,7 @@
 """Appends an entry to the table's log exactly once, beside other writers.
 
 An entry is put right after the version that was checked, or not at all, so nothing that happens in between, a start
-above all, goes unseen. What became of an entry without an answer, the log says.
+above all, stays unnoticed. If an append gets no answer, the log says whether the entry was written.
 """
 
 import threading
@@ -21,13 +21,13 @@ from writer.storage.base import NotExclusive
 from writer.storage.disk_space import TABLE, naming_full_disk
 from writer.table.log.entries import (
     CommittedEntry,
-    ours,
     parse_commit_info,
-    parse_committed,
-    set_transactions,
-    unanswered,
+    parse_committed_entry,
+    transaction_actions,
+    unanswered_changes,
+    write_actions,
 )
-from writer.table.log.file_lists import shortened
+from writer.table.log.file_lists import store_long_list
 from writer.table.log.foreign_writes import (
     CommitFailed,
     PrivacyChanged,
@@ -36,19 +36,23 @@ from writer.table.log.foreign_writes import (
     one_line,
     reading,
 )
-from writer.table.log.log import Action, State
+from writer.table.log.log import Action, State, TableVersion
 from writer.table.log.snapshot import FORMAT, TARGETS, PipelineSnapshot, check_format, format_name
 from writer.table.log.table_format import Format
 
 RETRY_TIMEOUT = timedelta(minutes=2)
-_STORAGE, _RACES = Backoff(0.1, 5, jitter=0.5), Backoff(0.02, 1, jitter=1)
+_STORAGE_BACKOFF = Backoff(0.1, 5, jitter=0.5)
+_RACE_BACKOFF = Backoff(0.02, 1, jitter=1)
+# Entries that `retry_lost_races` tries to append.
+_ATTEMPTS_MAX = 10
 _T = TypeVar("_T")
-Check = Callable[[PipelineSnapshot], None]  # refuses, by raising, a version that an entry may not follow
+# Refuses, by raising, a version that an entry may not follow.
+Check = Callable[[PipelineSnapshot], None]
 Values = Mapping[str, int] | Callable[[PipelineSnapshot], Mapping[str, int]]
 
 
 class Converted(ConfigError):
-    """The table became an Iceberg table: its old log is at its end."""
+    """The table became an Iceberg table: its old log takes no more entries."""
 
 
 class Superseded(ConfigError):
@@ -63,14 +67,15 @@ class LostRace(Exception):
 class Swap:
     """Files that an entry removes, beside those that it adds."""
 
-    gone: Sequence[Action]
-    moves_only: bool = False  # the rows that are added are those that are removed
+    removals: Sequence[Action]
+    # The rows that are added are those that are removed.
+    moves_only: bool = False
 
 
-_NOTHING = Swap(())
+_NO_SWAP = Swap(())
 
 
-def check_privacy(end: "Appender", snapshot: PipelineSnapshot, version: int | None) -> None:
+def check_privacy(appender: "Appender", snapshot: PipelineSnapshot, version: int | None) -> None:
     """Raise PrivacyChanged where a version of the table has newer privacy entries than those by which rows were made.
 
     `version`: of these entries; None where no rows were made of records. A version of the table from before them is
@@ -78,20 +83,25 @@ def check_privacy(end: "Appender", snapshot: PipelineSnapshot, version: int | No
     """
     if version is not None and snapshot.privacy > version:
         raise PrivacyChanged(
-            f"the log of the table at {end.location} has privacy version {snapshot.privacy} by now, rows were made by "
-            f"version {version}: they are made anew"
+            f"the log of the table at {appender.location} has privacy version {snapshot.privacy} by now, rows were "
+            f"made by version {version}: they are made anew"
         )
 
 
 class Appender:
-    """The end of one table's log, as one pipeline reads it and writes to it."""
+    """Reads and appends to one table's log, for one pipeline."""
 
-    def __init__(self, form: Format, pipeline: str, retry_timeout: timedelta) -> None:
+    def __init__(self, table_format: Format, pipeline: str, retry_timeout: timedelta) -> None:
         """Take the format; `retry_timeout` is how long an entry is tried before CommitFailed."""
-        self._format, self._log, self.location = form, form.log, form.location
-        self.pipeline, self._retry_timeout = pipeline, retry_timeout
-        self._reading = threading.Lock()  # a supervisor reads the table's owner while a batch is on its way
-        self.table_id: str | None = None  # of the table that this process took over
+        self._format = table_format
+        self._log = table_format.log
+        self.location = table_format.location
+        self.pipeline = pipeline
+        self._retry_timeout = retry_timeout
+        # A supervisor reads the table's owner while a batch is on its way.
+        self._reading = threading.Lock()
+        # Of the table that this process took over.
+        self.table_id: str | None = None
 
     def state(self) -> State:
         """Read the newest state. Raises OSError."""
@@ -106,29 +116,35 @@ class Appender:
         return PipelineSnapshot(state, self.pipeline)
 
     def entries(self, since: int) -> list[tuple[int, list[Action]]]:
-        """Entries after version `since` that the log still has, of any writer, oldest first."""
+        """Return the entries after version `since` that the log still has, of any writer, oldest first."""
         with reading(self.location), self._reading:
-            return list(self._log.since(since))
+            return list(self._log.entries_after(since))
 
     def commits_since(self, version: int, despite: Collection[int] = ()) -> list[CommittedEntry]:
-        """Commits of this pipeline after `version`, oldest first. Raises ForeignChange, CommitFailed.
+        """Return commits of this pipeline after `version`, oldest first. Raises ForeignChange, CommitFailed.
 
         `despite`: versions of other clients that are passed over.
         """
         entries = self.entries(version)
-        refused = {one.version for one in unanswered(entries)}.difference(despite)
-        found = []
-        for at, actions in entries:
-            info, about = parse_commit_info(actions)
-            if at in refused:
-                check_foreign(info, at, self.location)
-            elif (one := parse_committed(at, about, self._format.store, info)) is not None:
-                found.append(one)
-        return found
+        refused_versions = {change.version for change in unanswered_changes(entries)}.difference(despite)
+        commits = []
+        for entry_version, actions in entries:
+            info, facts = parse_commit_info(actions)
+            if entry_version in refused_versions:
+                check_foreign(info, entry_version, self.location)
+                continue
+            commit = parse_committed_entry(entry_version, facts, self._format.store, info)
+            if commit is not None:
+                commits.append(commit)
+        return commits
 
-    def _version_of(self, id_: str, since: int) -> int | None:
+    def _version_of(self, entry_id: str, since: int) -> int | None:
         """Return which version after `since` is the entry with an id; None: none is."""
-        return next((at for at, actions in self.entries(since) if parse_commit_info(actions)[1].get("id") == id_), None)
+        for version, actions in self.entries(since):
+            _, facts = parse_commit_info(actions)
+            if facts.get("id") == entry_id:
+                return version
+        return None
 
     def check_deletes(self, files: Sequence[BucketFile]) -> None:
         """Raise LiveDeleteFiles where other clients deleted rows that these files still have, CommitFailed."""
@@ -150,21 +166,22 @@ class Appender:
                 f"the table at {self.location} was removed and made again since pipeline {self.pipeline!r} was "
                 "started. Start it again."
             )
-        for r in ranges:
-            at = snapshot.frontier(r.part)
-            if at is not None and at != r.start:
+        for offset_range in ranges:
+            part = offset_range.part
+            frontier = snapshot.frontier(part)
+            if frontier is not None and frontier != offset_range.start:
                 raise Fenced(
-                    f"offset {at} of {r.part.topic}/{r.part.partition} is committed, this batch starts at {r.start}: "
-                    f"another writer runs as {self.pipeline!r}. Stop one of them."
+                    f"offset {frontier} of {part.topic}/{part.partition} is committed, this batch starts at "
+                    f"{offset_range.start}: another writer runs as {self.pipeline!r}. Stop one of them."
                 )
 
     def check_goes_on(self, snapshot: PipelineSnapshot) -> None:
         """Raise TooNew, Converted or Superseded where this headrace, or this format, does not go on with the log."""
         check_format(snapshot.state.transactions, self.pipeline, self.location)
-        if newer := snapshot.superseded_by:
+        if location := snapshot.superseded_by:
             raise Superseded(
-                f"`headrace promote` put the table at {newer} in the place of the one at {self.location}, which takes "
-                f"no more entries. Set pipelines.{self.pipeline}.table.location: {newer}. To go back, promote "
+                f"`headrace promote` put the table at {location} in the place of the one at {self.location}, which "
+                f"takes no more entries. Set pipelines.{self.pipeline}.table.location: {location}. To go back, promote "
                 f"{self.location} (docs/SHADOW.md)."
             )
         if snapshot.converted >= 0 and not self._format.in_catalog:
@@ -179,77 +196,82 @@ class Appender:
         snapshot: PipelineSnapshot,
         files: Sequence[StagedFile],
         values: Values,
-        about: Mapping[str, Any],
+        facts: Mapping[str, Any],
         check: Check,
-        swap: Swap | None = None,
-        moment: str = "commit",
+        swap: Swap = _NO_SWAP,
+        fault_point: str = "commit",
     ) -> int:
         """Write an entry right after a version that `check` does not refuse, and let readers see its files.
 
-        Returns where it stands. Whatever another writer puts in between is seen, and checked again. `values` that count
-        something up are asked for the version they follow. `moment` names the fault points before and after.
+        Returns its version. An entry that another writer appends in between is checked, too. `values` that count
+        something up are computed from the version that they follow. `fault_point` names the fault points before and
+        after. Raises CommitFailed, ForeignChange, and as `check` does.
         """
         deadline = time.monotonic() + self._retry_timeout.total_seconds()
         problem: Exception
-        failures = 0  # of the storage, since the last race was lost
-        table, base = snapshot.state.place
+        # Failures of the storage since the last race was lost.
+        failures = 0
+        table_id, first_version = snapshot.state.table_version
         while True:
             check(snapshot)
             try:
-                fault_points.point(f"before_{moment}")
-                sets = values(snapshot) if callable(values) else values
-                facts = shortened(self._format.store, about) if TARGETS in snapshot.state.configuration else about
-                self.write(snapshot, files, sets, facts, None, *((swap,) if swap else ()))
-                fault_points.point(f"after_{moment}")
+                fault_points.point(f"before_{fault_point}")
+                entry_values = values(snapshot) if callable(values) else values
+                # The entry of a route lists files of many tables.
+                is_route = TARGETS in snapshot.state.configuration
+                entry_facts = store_long_list(self._format.store, facts) if is_route else facts
+                self.write(snapshot, files, entry_values, entry_facts, None, swap)
+                fault_points.point(f"after_{fault_point}")
             except LostRace as error:
-                problem, failures = error, 0
+                problem = error
+                failures = 0
             except OSError as error:
-                problem, failures = error, failures + 1
+                problem = error
+                failures += 1
             else:
                 version = snapshot.version + 1
                 break
             # Whatever was answered, the log decides: an entry with our id is our commit, whatever others did after it.
             with suppress(CommitFailed):
-                newer = self.snapshot()
-                if (found := self._version_of(about["id"], base)) is not None:
-                    version = found
+                newest = self.snapshot()
+                appended_version = self._version_of(facts["id"], first_version)
+                if appended_version is not None:
+                    version = appended_version
                     break
-                self.commits_since(base)
-                snapshot = newer  # not before it was looked at: our own commit would pass for another writer's
+                self.commits_since(first_version)
+                # Not before the entries were read: our own commit would pass for another writer's.
+                snapshot = newest
             if time.monotonic() > deadline:
                 raise CommitFailed(
                     f"the table at {self.location} took no commit for {self._retry_timeout.total_seconds():.0f} s: "
                     f"{one_line(problem)}. The next start looks what became of it, and reads it again if need be."
                 )
-            time.sleep(_STORAGE.random_delay_s(failures - 1) if failures else 0)
-        self.publish((table, version))
+            time.sleep(_STORAGE_BACKOFF.random_delay_s(failures - 1) if failures else 0)
+        self.publish(TableVersion(table_id, version))
         return version
 
-    def retried(self, action: Callable[[PipelineSnapshot], _T]) -> _T:
-        """Run an action that may lose a race, on a newer snapshot each time."""
-        for tries in range(10):
+    def retry_lost_races(self, action: Callable[[PipelineSnapshot], _T]) -> _T:
+        """Run an action that may lose a race, on a newer snapshot each time. Raises CommitFailed."""
+        for attempt in range(_ATTEMPTS_MAX):
             try:
                 return action(self.snapshot())
             except LostRace as error:
                 problem = error
-                time.sleep(_RACES.random_delay_s(tries))
+                time.sleep(_RACE_BACKOFF.random_delay_s(attempt))
             except OSError as error:
                 raise CommitFailed(f"cannot write to the table at {self.location}: {one_line(error)}") from error
         raise CommitFailed(
             f"the table at {self.location} changes too fast to write to; ten tries lost the race: {one_line(problem)}"
         )
 
-    def publish(self, place: tuple[str, int]) -> None:
-        """Let readers see all files of a version; a second time does nothing. Raises CommitFailed, ForeignChange.
-
-        `place`: id of the table, and the version.
-        """
+    def publish(self, table_version: TableVersion) -> None:
+        """Let readers see all files of a version; a second time does nothing. Raises CommitFailed, ForeignChange."""
         try:
-            self._format.publish(place)
+            self._format.publish(table_version)
         except OSError as error:
             raise CommitFailed(
-                f"version {place[1]} of the table at {self.location} is committed, but its files are not all in their "
-                f"place: {one_line(error)}. Nothing is lost: the next start puts them there."
+                f"version {table_version.version} of the table at {self.location} is committed, but its files are not "
+                f"all in their place: {one_line(error)}. Nothing is lost: the next start puts them there."
             ) from error
 
     def write(
@@ -257,13 +279,15 @@ class Appender:
         snapshot: PipelineSnapshot,
         files: Sequence[StagedFile],
         values: Mapping[str, int],
-        about: Mapping[str, Any],
+        facts: Mapping[str, Any],
         properties: Mapping[str, str] | None = None,
-        swap: Swap = _NOTHING,
+        swap: Swap = _NO_SWAP,
     ) -> None:
-        """Append an entry of files, `txn` values and words right after the snapshot. Raises as `put` does."""
-        actions = ours(snapshot.state, files, values, about, properties, swap.gone, moves_only=swap.moves_only)
-        self.put(snapshot, actions)
+        """Append an entry of files, `txn` values and facts right after the snapshot. Raises as `put` does."""
+        self.put(
+            snapshot,
+            write_actions(snapshot.state, files, values, facts, properties, swap.removals, moves_only=swap.moves_only),
+        )
 
     def put(self, snapshot: PipelineSnapshot, actions: Sequence[Action], *, revives: bool = False) -> None:
         """Append an entry right after the snapshot, once the files of the snapshot are where readers see them.
@@ -276,12 +300,15 @@ class Appender:
             self.check_goes_on(snapshot)
         check_format(snapshot.state.transactions, self.pipeline, self.location)
         check_writable(snapshot.state, self.location)
-        numbering = [] if snapshot.format else set_transactions({format_name(self.pipeline): FORMAT})
-        self._format.publish(snapshot.state.place)  # so only the newest entry's files may be out of place
+        if not snapshot.format:
+            actions = [*actions, *transaction_actions({format_name(self.pipeline): FORMAT})]
+        # So only the newest entry's files may be out of place.
+        self._format.publish(snapshot.state.table_version)
         try:
-            with self._reading, naming_full_disk({self.location: TABLE}):  # pyiceberg names no place
-                written = self._log.append(snapshot.state, [*actions, *numbering])
+            # The error of pyiceberg names no location.
+            with self._reading, naming_full_disk({self.location: TABLE}):
+                is_written = self._log.append(snapshot.state, actions)
         except NotExclusive as error:
             raise ConfigError(f"cannot commit to the table at {self.location}: {one_line(error)}") from error
-        if not written:
+        if not is_written:
             raise LostRace(f"another entry follows version {snapshot.version}")

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +20,7 @@ from writer.core.offsets import Span, TopicPartition
 from writer.core.units import from_iso, to_iso
 from writer.storage.base import Store
 from writer.table.log import file_lists
-from writer.table.log.foreign_writes import READER, WRITER, Change, change
+from writer.table.log.foreign_writes import READER, WRITER, Change, foreign_change
 from writer.table.log.log import Action, State
 from writer.table.log.operations import (
     Acceptance,
@@ -38,35 +38,62 @@ from writer.table.log.operations import (
 )
 from writer.table.log.snapshot import TargetRecord
 
-_LANDED = (
-    "batch", "gap", "replay", "rewrite", "close", "seal", "fill", "lost", "rewind", "schema", "accept", "reprocess",
-)  # fmt: skip
+# What Entry calls a table's first entry, and the entries of other clients.
+CREATED = "create"
+ANY_CLIENT = "client"
+# Kinds of the entries that are appended by an id.
+_KINDS_WITH_ID = frozenset(
+    [
+        "batch",
+        "gap",
+        "replay",
+        "rewrite",
+        "close",
+        "seal",
+        "fill",
+        "lost",
+        "rewind",
+        "schema",
+        "accept",
+        "reprocess",
+    ]
+)
 Operation = Batch | Replay | Rewrite | Reprocess | Rewind | Gap | Fill | Loss | Closing | Sealing | Acceptance
-_EVENT_TIMES = ("headrace.event_time_min", "headrace.event_time_max")  # tags of a file
+# Tags of a file.
+_EVENT_TIME_MIN = "headrace.event_time_min"
+_EVENT_TIME_MAX = "headrace.event_time_max"
 
 
 @dataclass(frozen=True)
 class SideEntry:
     """What an entry of a pipeline's log means for one table beside it, such as that of a route's target."""
 
-    version: int  # of the pipeline's log
+    # The version of the pipeline's log.
+    version: int
     files: Sequence[StagedFile] = ()
-    withdrawn: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)  # offsets whose rows go
-    why: str = ""  # they go, where their number is a term of the account; empty: it is none
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: late rows by bucket, how far buckets are closed
-    of_target: bool = False  # it is a table of a route, or that of its late rows
-    table_id: str = ""  # of the table as the log knows it; empty: any
-    held: str = ""  # folder of the pipeline's log where its files wait; empty: they are at the table
-    at: str = ""  # when it was put together, or else logged, as ISO 8601
+    # Offsets whose rows go.
+    withdrawn: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
+    # Why they go, if their number is a term of the account; empty: it is none.
+    why: str = ""
+    # JSON values: late rows by bucket, the instant up to which buckets are closed.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    # The table is one of a route, or that of its late rows.
+    of_target: bool = False
+    # The id of the table as the log knows it; empty: any.
+    table_id: str = ""
+    # The folder of the pipeline's log where its files wait; empty: they are at the table.
+    held_folder: str = ""
+    # When it was assembled, or else logged, as ISO 8601.
+    assembled_at: str = ""
 
     @property
     def closed_until(self) -> datetime | None:
-        """How far buckets of the table are closed after it, where it moves that: by a close, or back by a rewind."""
+        """The instant up to which buckets of the table are closed after it, if a close or a rewind moves that."""
         return from_iso(self.facts.get("until") or self.facts.get("closed_until"))
 
     @property
     def moves_closes(self) -> bool:
-        """Whether it moves how far buckets are closed."""
+        """Whether it moves the instant up to which buckets are closed."""
         return "until" in self.facts or "reopened" in self.facts
 
 
@@ -78,46 +105,66 @@ class CommittedEntry:
     id: str
     facts: Mapping[str, Any]
     side_files: Mapping[str, Sequence[StagedFile]]
-    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]] = field(
-        default_factory=dict
-    )  # dead letters that became rows
-    logged: str = ""  # when it was put into the log, as ISO 8601
+    # Dead letters that became rows, by the location of their table.
+    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]] = field(default_factory=dict)
+    # When it was appended to the log, as ISO 8601.
+    logged_at: str = ""
 
     def locations(self, targets: Mapping[int, TargetRecord]) -> set[str]:
-        """Return the tables beside the pipeline's that it concerns."""
-        closed = [targets[self.facts["target"]].location] if self.facts.get("target") in targets else []
-        back = self.facts.get("targets", {}).values() if self.facts.get("kind") == "rewind" else ()
-        rewound = [targets[one["number"]].location for one in back]
-        return {*self.side_files, *self.withdrawn, *closed, *rewound}
+        """Return the locations of the tables beside the pipeline's that it concerns."""
+        locations = {*self.side_files, *self.withdrawn}
+        if self.facts.get("target") in targets:
+            locations.add(targets[self.facts["target"]].location)
+        if self.facts.get("kind") == "rewind":
+            rewinds = self.facts.get("targets", {}).values()
+            locations |= {targets[rewind["number"]].location for rewind in rewinds}
+        return locations
 
-    def side(self, location: str, target: TargetRecord | None) -> SideEntry:
-        """Return what it means for a table; `target`: of a route, the record of it."""
-        facts: dict[str, Any] = {}
-        if self.facts.get("kind") == "close":
-            facts = {key: self.facts[key] for key in ("until", "reason")}
-        elif target is not None and location == target.location:
-            about = self._about(target)
-            facts = {key: about[key] for key in ("late", "time_unit", "reopened", "closed_until") if key in about}
-            facts |= {"gaps": self.facts["gaps"]} if "reopened" in facts else {}
-        why = "rewind" if self.facts.get("kind") == "rewind" else ""
-        files, withdrawn = self.side_files.get(location, ()), self.withdrawn.get(location, {})
+    def side_entry(self, location: str, target: TargetRecord | None) -> SideEntry:
+        """Return what it means for the table at a location; `target`: the record of a route's table."""
+        is_rewind = self.facts.get("kind") == "rewind"
+        files = self.side_files.get(location, ())
+        entry = SideEntry(
+            self.version,
+            files,
+            self.withdrawn.get(location, {}),
+            why="rewind" if is_rewind else "",
+            facts=self._side_facts(location, target),
+        )
         if target is None:
-            return SideEntry(self.version, files, withdrawn, why, facts)
+            return entry
         is_late = location != target.location
-        held = self._about(target).get("held", "") if files else ""
-        return SideEntry(
-            self.version, files, withdrawn, why, facts, of_target=True, table_id="" if is_late else target.id,
-            held=f"{held}{HELD_LATE}" if held and is_late else held,
-            at=self.facts.get("assembled") or self.facts.get("at") or self.logged,
-        )  # fmt: skip
+        held_folder = self._target_facts(target).get("held", "") if files else ""
+        if held_folder and is_late:
+            held_folder = f"{held_folder}{HELD_LATE}"
+        return replace(
+            entry,
+            of_target=True,
+            table_id="" if is_late else target.id,
+            held_folder=held_folder,
+            assembled_at=self.facts.get("assembled") or self.facts.get("at") or self.logged_at,
+        )
 
-    def _about(self, target: TargetRecord) -> Mapping[str, Any]:
-        """Return what it says of a table of a route, whatever the name of that was then."""
-        found = self.facts.get("targets", {}).values()
-        return next((one for one in found if one.get("number") == target.number), {})
+    def _side_facts(self, location: str, target: TargetRecord | None) -> Mapping[str, Any]:
+        """Return the facts that the table at a location gets."""
+        if self.facts.get("kind") == "close":
+            return {key: self.facts[key] for key in ("until", "reason")}
+        if target is None or location != target.location:
+            return {}
+        target_facts = self._target_facts(target)
+        keys = ("late", "time_unit", "reopened", "closed_until")
+        facts = {key: target_facts[key] for key in keys if key in target_facts}
+        if "reopened" in facts:
+            facts["gaps"] = self.facts["gaps"]
+        return facts
 
-
-CREATED, ANY_CLIENT = "create", "client"  # what Entry calls a table's first entry, and those of other clients
+    def _target_facts(self, target: TargetRecord) -> Mapping[str, Any]:
+        """Return what it says of a table of a route, under whatever name that had then."""
+        for target_facts in self.facts.get("targets", {}).values():
+            if target_facts.get("number") == target.number:
+                facts: Mapping[str, Any] = target_facts
+                return facts
+        return {}
 
 
 @dataclass(frozen=True)
@@ -125,114 +172,147 @@ class Entry:
     """An entry of a table's log. `kind`: one of KINDS, CREATED or ANY_CLIENT."""
 
     version: int
-    at: datetime
+    logged_at: datetime
     kind: str
     facts: Mapping[str, Any]
 
 
-def created(name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> list[Action]:
-    """Return the first entry of a table."""
-    now = int(time.time() * 1000)
+def creation_actions(name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> list[Action]:
+    """Return the actions of a table's first entry."""
+    now = _now_ms()
     info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}, "engineInfo": "headrace"}
-    about = {
-        "id": str(uuid4()), "name": name, "description": layout, "format": {"provider": "parquet", "options": {}},
-        "schemaString": Schema.from_arrow(columns).to_json(), "partitionColumns": list(bucket_columns),
-        "configuration": {}, "createdTime": now,
-    }  # fmt: skip
+    metadata = {
+        "id": str(uuid4()),
+        "name": name,
+        "description": layout,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": Schema.from_arrow(columns).to_json(),
+        "partitionColumns": list(bucket_columns),
+        "configuration": {},
+        "createdTime": now,
+    }
     protocol = {"minReaderVersion": READER, "minWriterVersion": WRITER}
-    return [{"commitInfo": info}, {"protocol": protocol}, {"metaData": about}]
+    return [{"commitInfo": info}, {"protocol": protocol}, {"metaData": metadata}]
 
 
-def ours(
+def write_actions(
     state: State,
     files: Iterable[StagedFile],
     values: Mapping[str, int],
-    about: Mapping[str, Any],
+    facts: Mapping[str, Any],
     properties: Mapping[str, str] | None = None,
-    gone: Sequence[Action] = (),
+    removals: Sequence[Action] = (),
     *,
     moves_only: bool = False,
 ) -> list[Action]:
     """Return the actions of an entry: the files it adds, the `txn` values and properties it sets, its facts.
 
-    `gone`: its actions that remove files; `moves_only`: the rows that it adds are those that it removes.
+    `removals`: its actions that remove files; `moves_only`: the rows that it adds are those that it removes.
     """
-    columns, now = state.metadata["partitionColumns"], int(time.time() * 1000)
+    columns = state.metadata["partitionColumns"]
+    now = _now_ms()
     info = {
-        "timestamp": now, "operation": "OPTIMIZE" if moves_only else "WRITE",
+        "timestamp": now,
+        "operation": "OPTIMIZE" if moves_only else "WRITE",
         "operationParameters": {"mode": "Append", "partitionBy": json.dumps(columns)},
-        "isBlindAppend": not gone, "engineInfo": "headrace", "headrace": json.dumps(about),
-    }  # fmt: skip
-    configured = [_metadata(state.metadata, configuration={**state.configuration, **properties})] if properties else []
-    return [
-        {"commitInfo": info}, *configured, *set_transactions(values), *gone,
-        *(_add(columns, file, now, data_change=not moves_only) for file in files),
-    ]  # fmt: skip
+        "isBlindAppend": not removals,
+        "engineInfo": "headrace",
+        "headrace": json.dumps(facts),
+    }
+    actions: list[Action] = [{"commitInfo": info}]
+    if properties:
+        actions.append(_metadata_action(state.metadata, configuration={**state.configuration, **properties}))
+    actions += transaction_actions(values)
+    actions += removals
+    actions += [_add_action(columns, file, now, data_change=not moves_only) for file in files]
+    return actions
 
 
-def entry_facts(one: Operation) -> dict[str, Any]:
+def entry_facts(operation: Operation) -> dict[str, Any]:
     """Return the facts of an operation's entry.
 
     A gap's is its gap record; a rewrite and a rewind say which rows they take, a replay which dead letters go.
     """
-    own: dict[str, Any]
-    match one:
+    facts = _operation_facts(operation)
+    assert facts.keys().isdisjoint(operation.facts), "a fact would hide what the entry says itself"
+    return {**facts, "id": operation.id, **operation.facts}
+
+
+def _operation_facts(operation: Operation) -> dict[str, Any]:
+    """Return the facts that an operation's fields tell, its kind first."""
+    match operation:
         case Batch():
-            own = {"kind": "batch", "side_files": _side(one.side_files)}
+            return {"kind": "batch", "side_files": _side_files_to_json(operation.side_files)}
         case Replay():
-            own = {"kind": "replay", "side_files": _side(one.side_files), "withdrawn": _withdrawn(one.withdrawn)}
+            side_files = _side_files_to_json(operation.side_files)
+            return {"kind": "replay", "side_files": side_files, "withdrawn": _withdrawn_to_json(operation.withdrawn)}
         case Reprocess():
-            buckets = [[list(each.bucket), each.taken, each.added] for each in one.buckets]
-            own = {"kind": "reprocess", "side_files": _side(one.side_files), "buckets": buckets}
-        case Rewrite():
-            own = {"kind": "rewrite", **({"taken": vars(one.taken)} if one.taken else {})}
+            buckets = [[list(change.bucket), change.taken, change.added] for change in operation.buckets]
+            side_files = _side_files_to_json(operation.side_files)
+            return {"kind": "reprocess", "side_files": side_files, "buckets": buckets}
+        case Rewrite(removed_rows=None):
+            return {"kind": "rewrite"}
+        case Rewrite(removed_rows=removed_rows):
+            return {"kind": "rewrite", "taken": vars(removed_rows)}
         case Rewind():
-            own = _rewound(one)
+            return _rewind_facts(operation)
         case Gap():
-            own = {"kind": "gap", "cause": one.cause, "ranges": [r.to_dict() for r in one.ranges]}
+            ranges = [offset_range.to_dict() for offset_range in operation.ranges]
+            return {"kind": "gap", "cause": operation.cause, "ranges": ranges}
         case Fill():
-            counts = {"gap": one.gap, "offsets": one.offsets, "left": one.left, "done": one.done}
-            own = {"kind": "fill", **counts, "side_files": _side(one.side_files)}
+            return {
+                "kind": "fill",
+                "gap": operation.gap,
+                "offsets": operation.offsets,
+                "left": operation.left,
+                "done": operation.done,
+                "side_files": _side_files_to_json(operation.side_files),
+            }
         case Loss():
-            own = {"kind": "lost", "gap": one.gap, "left": one.left}
+            return {"kind": "lost", "gap": operation.gap, "left": operation.left}
+        case Closing(target=None):
+            return {"kind": "close", "until": operation.until.isoformat()}
         case Closing():
-            own = {"kind": "close", "until": one.until.isoformat()}
-            own |= {} if one.target is None else {"target": one.target}
+            return {"kind": "close", "until": operation.until.isoformat(), "target": operation.target}
         case Sealing():
-            own = {"kind": "seal", "manifests": list(one.manifests)}
+            return {"kind": "seal", "manifests": list(operation.manifests)}
         case Acceptance():
-            taken = {"why": "accepted", "rows": one.rows}
-            own = {"kind": "accept", "answers": [vars(change) for change in one.changes], "taken": taken}
-    assert own.keys().isdisjoint(one.facts), "a fact would hide what the entry says itself"
-    return {**own, "id": one.id, **one.facts}
+            answers = [vars(change) for change in operation.changes]
+            return {"kind": "accept", "answers": answers, "taken": {"why": "accepted", "rows": operation.rows}}
 
 
-def _rewound(rewind: Rewind) -> dict[str, Any]:
-    return {
-        "kind": "rewind", "to": rewind.to, "taken": {"why": "rewind", "rows": rewind.rows},
-        **_reopened(rewind), "gaps": list(rewind.gaps),
-        **({"targets": _rewound_targets(rewind)} if rewind.targets else {}),
-        **({"answers": [vars(one) for one in rewind.undo.changes]} if rewind.undo else {}),
-        "withdrawn": _withdrawn(rewind.withdrawn), "ranges": [r.to_dict() for r in rewind.ranges],
-    }  # fmt: skip
+def _rewind_facts(rewind: Rewind) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "kind": "rewind",
+        "to": rewind.to,
+        "taken": {"why": "rewind", "rows": rewind.rows},
+        **_reopening_facts(rewind),
+        "gaps": list(rewind.gaps),
+    }
+    if rewind.targets:
+        # By location: names may have been given to another table since.
+        facts["targets"] = {
+            target.location: {"name": target.name, "number": target.number, **_reopening_facts(target)}
+            for target in rewind.targets
+        }
+    if rewind.undo:
+        facts["answers"] = [vars(change) for change in rewind.undo.changes]
+    facts["withdrawn"] = _withdrawn_to_json(rewind.withdrawn)
+    facts["ranges"] = [offset_range.to_dict() for offset_range in rewind.ranges]
+    return facts
 
 
-def _rewound_targets(rewind: Rewind) -> dict[str, Any]:
-    """Return what becomes of each table of a route, by location: names may have been given to another since."""
-    return {one.location: {"name": one.name, "number": one.number, **_reopened(one)} for one in rewind.targets}
+def _reopening_facts(rewind: Rewind | TargetRewind) -> dict[str, Any]:
+    buckets = [[list(bucket.bucket), bucket.taken, bucket.left] for bucket in rewind.reopened]
+    return {"reopened": buckets, "closed_until": to_iso(rewind.closed_until)}
 
 
-def _reopened(one: Rewind | TargetRewind) -> dict[str, Any]:
-    buckets = [[list(bucket.bucket), bucket.taken, bucket.left] for bucket in one.reopened]
-    return {"reopened": buckets, "closed_until": to_iso(one.closed_until)}
-
-
-def answers(about: Mapping[str, Any]) -> list[Change]:
+def answered_changes(facts: Mapping[str, Any]) -> list[Change]:
     """Return the changes of other clients that an entry with these facts accepts or undoes."""
-    return [Change(one["version"], one["operation"]) for one in about.get("answers", ())]
+    return [Change(answer["version"], answer["operation"]) for answer in facts.get("answers", ())]
 
 
-def unanswered(entries: Iterable[tuple[int, Sequence[Action]]]) -> list[Change]:
+def unanswered_changes(entries: Iterable[tuple[int, Sequence[Action]]]) -> list[Change]:
     """Return what other clients did that moves rows and not offsets, and that no entry answers, oldest first."""
     changes: dict[int, Change] = {}
     for version, actions in entries:
@@ -240,54 +320,82 @@ def unanswered(entries: Iterable[tuple[int, Sequence[Action]]]) -> list[Change]:
         if facts.get("kind") == "take":
             # The rows that the table had then are the former writer's, and are counted as adopted.
             changes.clear()
-        for answer in answers(facts):
+        for answer in answered_changes(facts):
             changes.pop(answer.version, None)
-        unproven = None if facts else change(info, version)
-        if unproven is not None:
-            changes[version] = unproven
+        change = None if facts else foreign_change(info, version)
+        if change is not None:
+            changes[version] = change
     return list(changes.values())
 
 
-def _withdrawn(withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]) -> dict[str, list[list[Any]]]:
+def _withdrawn_to_json(
+    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]],
+) -> dict[str, list[list[Any]]]:
     return {
-        place: [[part.topic, part.incarnation, part.partition, spans] for part, spans in parts.items()]
-        for place, parts in withdrawn.items()
+        location: [[part.topic, part.incarnation, part.partition, spans] for part, spans in parts.items()]
+        for location, parts in withdrawn.items()
     }
 
 
-def removed(file: BucketFile, columns: Sequence[str], now: datetime, *, moves_only: bool = False) -> Action:
-    """Return the action that removes a file; `columns`: the table's bucket columns."""
-    return {
-        "remove": {
-            "path": _quoted(file.path), "deletionTimestamp": int(now.timestamp() * 1000),
-            "dataChange": not moves_only, "extendedFileMetadata": True, "size": file.bytes,
-            "partitionValues": dict(zip(columns, file.bucket, strict=True)),
+def _withdrawn_from_json(facts: Mapping[str, Any]) -> dict[str, dict[TopicPartition, list[Span]]]:
+    withdrawn: dict[str, dict[TopicPartition, list[Span]]] = {}
+    for location, parts in facts.get("withdrawn", {}).items():
+        withdrawn[location] = {
+            TopicPartition(topic, incarnation, partition): [(start, end) for start, end in spans]
+            for topic, incarnation, partition, spans in parts
         }
-    }  # fmt: skip
+    return withdrawn
 
 
-def named(columns: Sequence[str], add: Mapping[str, Any]) -> BucketFile:
-    """Return the file that an action adds."""
+def remove_action(file: BucketFile, columns: Sequence[str], now: datetime, *, moves_only: bool = False) -> Action:
+    """Return the action that removes a file; `columns`: the table's bucket columns."""
+    remove = {
+        "path": _quote_path(file.path),
+        "deletionTimestamp": int(now.timestamp() * 1000),
+        "dataChange": not moves_only,
+        "extendedFileMetadata": True,
+        "size": file.bytes,
+        "partitionValues": dict(zip(columns, file.bucket, strict=True)),
+    }
+    return {"remove": remove}
+
+
+def added_file(columns: Sequence[str], add: Mapping[str, Any]) -> BucketFile:
+    """Return the file that an action adds; `columns`: the table's bucket columns."""
     tags = dict(add.get("tags") or {})
-    low, high = (datetime.fromisoformat(tags[name]) if name in tags else None for name in _EVENT_TIMES)
-    stats = json.loads(add.get("stats") or "null") or add.get("stats_parsed") or {}
-    bounds = ((stats.get(name) or {}).get("_offset") for name in ("minValues", "maxValues"))
-    # A column of another client's table may have this name and another type.
-    offsets = (bound if isinstance(bound, int) else None for bound in bounds)
+    statistics = json.loads(add.get("stats") or "null") or add.get("stats_parsed") or {}
     return BucketFile(
-        unquote(add["path"]), bucket_of(columns, add), stats.get("numRecords"), add["size"], low, high, *offsets
+        unquote(add["path"]),
+        bucket_of(columns, add),
+        statistics.get("numRecords"),
+        add["size"],
+        from_iso(tags.get(_EVENT_TIME_MIN)),
+        from_iso(tags.get(_EVENT_TIME_MAX)),
+        _offset_bound(statistics, "minValues"),
+        _offset_bound(statistics, "maxValues"),
     )
 
 
-def touched(columns: Sequence[str], actions: Sequence[Action]) -> set[BucketKey]:
+def _offset_bound(statistics: Mapping[str, Any], name: str) -> int | None:
+    """Return a bound of the offsets of a file; None: unknown."""
+    bound = (statistics.get(name) or {}).get("_offset")
+    # A column of another client's table may have this name and another type.
+    return bound if isinstance(bound, int) else None
+
+
+def changed_buckets(columns: Sequence[str], actions: Sequence[Action]) -> set[BucketKey]:
     """Return the buckets that an entry changes the files of, or seals; `columns`: the table's bucket columns."""
-    moved = {bucket_of(columns, change) for change in file_changes(actions)}
-    return moved | {tuple(m["bucket"]) for m in parse_commit_info(actions)[1].get("manifests", ())}
+    buckets = {bucket_of(columns, change) for change in file_changes(actions)}
+    _, facts = parse_commit_info(actions)
+    return buckets | {tuple(manifest["bucket"]) for manifest in facts.get("manifests", ())}
 
 
 def file_changes(actions: Sequence[Action]) -> list[Action]:
     """Return an entry's facts about each file that it adds or removes."""
-    return [change for action in actions for kind in ("add", "remove") if (change := action.get(kind))]
+    changes: list[Action] = []
+    for action in actions:
+        changes += [action[kind] for kind in ("add", "remove") if action.get(kind)]
+    return changes
 
 
 def bucket_of(columns: Sequence[str], change: Action) -> BucketKey:
@@ -298,85 +406,97 @@ def bucket_of(columns: Sequence[str], change: Action) -> BucketKey:
 
 def parse_entry(version: int, actions: Sequence[Action]) -> Entry:
     """Return an entry with headrace's facts; for another client's, its operation and the client's name."""
-    info, about = parse_commit_info(actions)
-    kind = about.get("kind")
+    info, facts = parse_commit_info(actions)
+    kind = facts.get("kind")
     if kind is None:
         kind = CREATED if info.get("operation") == "CREATE TABLE" else ANY_CLIENT
-        about = {"operation": info.get("operation", "unknown"), "client": info.get("engineInfo", "unknown")}
-    return Entry(version, _logged(info), kind, about)
+        facts = {"operation": info.get("operation", "unknown"), "client": info.get("engineInfo", "unknown")}
+    return Entry(version, _log_time(info), kind, facts)
 
 
-def _logged(info: Mapping[str, Any]) -> datetime:
+def _log_time(info: Mapping[str, Any]) -> datetime:
     return datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
 
 
-def parse_committed(
-    version: int, about: Mapping[str, Any], store: Store, info: Mapping[str, Any] = MappingProxyType({})
+def parse_committed_entry(
+    version: int, facts: Mapping[str, Any], store: Store, info: Mapping[str, Any] = MappingProxyType({})
 ) -> CommittedEntry | None:
     """Return the batch, or another operation that was appended by an id, from an entry's facts; None: neither.
 
     `store`: of the table, where long lists of files lie; `info`: the entry's commitInfo, which says when it was logged.
     Raises CommitFailed where such a list is damaged.
     """
-    if about.get("kind") not in _LANDED:
+    if facts.get("kind") not in _KINDS_WITH_ID:
         return None
-    listed = file_lists.side_files(store, about)
-    side = {place: [file_from_json(f) for f in files] for place, files in listed.items()}
-    withdrawn = {
-        place: {TopicPartition(*part): [(start, end) for start, end in spans] for *part, spans in parts}
-        for place, parts in about.get("withdrawn", {}).items()
+    file_documents = file_lists.read_side_files(store, facts)
+    side_files = {
+        location: [file_from_json(document) for document in documents] for location, documents in file_documents.items()
     }
-    return CommittedEntry(version, about["id"], about, side, withdrawn, _logged(info).isoformat() if info else "")
+    logged_at = _log_time(info).isoformat() if info else ""
+    return CommittedEntry(version, facts["id"], facts, side_files, _withdrawn_from_json(facts), logged_at)
 
 
-def _side(side_files: Mapping[str, Sequence[StagedFile]]) -> dict[str, list[Any]]:
-    return {place: [file_to_json(file) for file in files] for place, files in side_files.items()}
+def _side_files_to_json(side_files: Mapping[str, Sequence[StagedFile]]) -> dict[str, list[Any]]:
+    return {location: [file_to_json(file) for file in files] for location, files in side_files.items()}
 
 
-def redescribed(
-    operation: str, about: Mapping[str, Any], known: Action, values: Mapping[str, int], **changes: Any
+def metadata_actions(
+    operation: str, facts: Mapping[str, Any], metadata: Action, values: Mapping[str, int], **changes: Any
 ) -> list[Action]:
     """Return the actions of an entry that changes the table's metadata and sets `txn` values. It adds no file.
 
-    `operation`: as Delta names it; `known`: what the table says of itself.
+    `operation`: as Delta names it; `metadata`: as the table has it; `changes`: its fields that get other values.
     """
-    now = int(time.time() * 1000)
     info = {
-        "timestamp": now, "operation": operation, "operationParameters": {}, "isBlindAppend": False,
-        "engineInfo": "headrace", "headrace": json.dumps(about, ensure_ascii=False),
-    }  # fmt: skip
-    return [{"commitInfo": info}, _metadata(known, **changes), *set_transactions(values)]
+        "timestamp": _now_ms(),
+        "operation": operation,
+        "operationParameters": {},
+        "isBlindAppend": False,
+        "engineInfo": "headrace",
+        "headrace": json.dumps(facts, ensure_ascii=False),
+    }
+    return [{"commitInfo": info}, _metadata_action(metadata, **changes), *transaction_actions(values)]
 
 
-def set_transactions(values: Mapping[str, int]) -> list[Action]:
+def transaction_actions(values: Mapping[str, int]) -> list[Action]:
     """Return the actions that set `txn` values."""
-    now = int(time.time() * 1000)
+    now = _now_ms()
     return [{"txn": {"appId": name, "version": value, "lastUpdated": now}} for name, value in values.items()]
 
 
-def _metadata(known: Action, **changes: Any) -> Action:
+def _metadata_action(metadata: Action, **changes: Any) -> Action:
     """Return the action that changes the table's metadata. A checkpoint has nulls in it, and pairs for maps."""
-    kept = {key: value for key, value in known.items() if value is not None}
-    layout = {**known["format"], "options": dict(known["format"].get("options") or {})}
-    return {"metaData": {**kept, "format": layout, **changes}}
+    fields = {key: value for key, value in metadata.items() if value is not None}
+    file_format = {**metadata["format"], "options": dict(metadata["format"].get("options") or {})}
+    return {"metaData": {**fields, "format": file_format, **changes}}
 
 
 def parse_commit_info(actions: Sequence[Action]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return an entry's commitInfo, and headrace's facts in it; empty if there are none."""
-    found: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return found, json.loads(found.get("headrace", "{}"))
+    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    return info, json.loads(info.get("headrace", "{}"))
 
 
-def _add(columns: Sequence[str], file: StagedFile, now: int, *, data_change: bool) -> Action:
-    times = (file.event_time_min.isoformat(), file.event_time_max.isoformat())
-    return {
-        "add": {
-            "path": _quoted(file.path), "size": file.bytes, "stats": file.statistics, "dataChange": data_change,
-            "partitionValues": dict(zip(columns, file.bucket, strict=True)), "modificationTime": now,
-            "tags": dict(zip(_EVENT_TIMES, times, strict=True)),
-        }
-    }  # fmt: skip
+def _add_action(columns: Sequence[str], file: StagedFile, now: int, *, data_change: bool) -> Action:
+    """Return the action that adds a file; `now`: milliseconds since 1970."""
+    add = {
+        "path": _quote_path(file.path),
+        "size": file.bytes,
+        "stats": file.statistics,
+        "dataChange": data_change,
+        "partitionValues": dict(zip(columns, file.bucket, strict=True)),
+        "modificationTime": now,
+        "tags": {
+            _EVENT_TIME_MIN: file.event_time_min.isoformat(),
+            _EVENT_TIME_MAX: file.event_time_max.isoformat(),
+        },
+    }
+    return {"add": add}
 
 
-def _quoted(path: str) -> str:
+def _quote_path(path: str) -> str:
     return quote(path, safe="/=-_.~")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

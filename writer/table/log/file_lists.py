@@ -13,44 +13,48 @@ from writer.storage.base import Store
 from writer.table.log.foreign_writes import CommitFailed
 
 FOLDER = "_headrace/lists"
-INLINE_MAX = 256 * 1024  # bytes of JSON in the entry itself
-_LIST, _AT = "side_files", "side_files_at"
+# Bytes of JSON in the entry itself.
+INLINE_MAX = 256 * 1024
+# Facts of an entry.
+_LIST = "side_files"
+_LIST_OBJECT = "side_files_at"
 
 
-def shortened(store: Store, about: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the facts of an entry, without their list of files where that is long. Raises OSError."""
-    content = json.dumps(about.get(_LIST, {})).encode()
+def store_long_list(store: Store, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the facts of an entry; put its list of files into an object if that is long. Raises OSError."""
+    content = json.dumps(facts.get(_LIST, {})).encode()
     if len(content) <= INLINE_MAX:
-        return about
+        return facts
     digest = hashlib.sha256(content).hexdigest()
-    store.put(_name(digest), content)
-    return {**about, _LIST: {place: [] for place in about[_LIST]}, _AT: {"sha256": digest, "bytes": len(content)}}
+    store.put(_object_name(digest), content)
+    tables: dict[str, list[Any]] = {location: [] for location in facts[_LIST]}
+    return {**facts, _LIST: tables, _LIST_OBJECT: {"sha256": digest, "bytes": len(content)}}
 
 
-def side_files(store: Store, about: Mapping[str, Any]) -> Mapping[str, list[Any]]:
-    """Return the files that an entry lists, by the tables' locations. Raises CommitFailed where the list is damaged."""
-    found: Mapping[str, list[Any]] = about.get(_LIST, {})
-    if _AT not in about:
-        return found
-    digest = about[_AT]["sha256"]
+def read_side_files(store: Store, facts: Mapping[str, Any]) -> Mapping[str, list[Any]]:
+    """Return the files that an entry lists, by the tables' locations. Raises CommitFailed if the list is damaged."""
+    inline_files: Mapping[str, list[Any]] = facts.get(_LIST, {})
+    if _LIST_OBJECT not in facts:
+        return inline_files
+    digest = facts[_LIST_OBJECT]["sha256"]
+    name = _object_name(digest)
     try:
-        read = store.read(_name(digest))
+        list_object = store.read(name)
     except OSError as error:
-        raise CommitFailed(f"the list {store.path(_name(digest))} cannot be read: {error}") from error
-    if read is None or hashlib.sha256(read.content).hexdigest() != digest:
-        what = "is not there" if read is None else "is not what was written"
+        raise CommitFailed(f"the list {store.path(name)} cannot be read: {error}") from error
+    if list_object is None or hashlib.sha256(list_object.content).hexdigest() != digest:
+        damage = "is not there" if list_object is None else "is not what was written"
         raise CommitFailed(
-            f"the list of files {store.path(_name(digest))} {what}, and a commit of the log needs it. Restore "
-            "the object."
+            f"the list of files {store.path(name)} {damage}, and a commit of the log needs it. Restore the object."
         )
-    whole: Mapping[str, list[Any]] = json.loads(read.content)
-    return whole
+    side_files: Mapping[str, list[Any]] = json.loads(list_object.content)
+    return side_files
 
 
-def name(about: Mapping[str, Any]) -> str | None:
+def list_object_name(facts: Mapping[str, Any]) -> str | None:
     """Return where the list of an entry lies, relative to the table; None: in the entry."""
-    return _name(about[_AT]["sha256"]) if _AT in about else None
+    return _object_name(facts[_LIST_OBJECT]["sha256"]) if _LIST_OBJECT in facts else None
 
 
-def _name(digest: str) -> str:
+def _object_name(digest: str) -> str:
     return f"{FOLDER}/{digest}.json"

@@ -57,13 +57,26 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-READER, WRITER = 1, 2  # versions of the protocol, which every engine reads
-_FORGETTING = "delta.setTransactionRetentionDuration"
+# Versions of the protocol, which every engine reads.
+READER = 1
+WRITER = 2
+# A property by which a table forgets `txn` values, and with them offsets.
+_TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 # Operations that leave our rows and txn actions as they are, or take rows away and leave the offsets true.
-_HARMLESS = {
-    "OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "DELETE",
-    "ADD CONSTRAINT", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA", "CREATE TABLE", "REORG",
-}  # fmt: skip
+_OPERATIONS_THAT_KEEP_OFFSETS = {
+    "OPTIMIZE",
+    "VACUUM START",
+    "VACUUM END",
+    "ADD COLUMN",
+    "ADD COLUMNS",
+    "SET TBLPROPERTIES",
+    "DELETE",
+    "ADD CONSTRAINT",
+    "UPDATE FIELD METADATA",
+    "UPDATE TABLE METADATA",
+    "CREATE TABLE",
+    "REORG",
+}
 
 
 @dataclass(frozen=True)
@@ -80,10 +93,10 @@ class Change:
 
 def keeps_offsets(operation: str | None) -> bool:
     """Return whether another client's operation leaves rows where they are, or takes some away."""
-    return operation in _HARMLESS
+    return operation in _OPERATIONS_THAT_KEEP_OFFSETS
 
 
-def change(info: Mapping[str, Any], version: int) -> Change | None:
+def foreign_change(info: Mapping[str, Any], version: int) -> Change | None:
     """Return what an entry of another client did; None where offsets stay true: rows stay, or some are taken away."""
     if keeps_offsets(info.get("operation")):
         return None
@@ -92,17 +105,19 @@ def change(info: Mapping[str, Any], version: int) -> Change | None:
 
 def check_foreign(info: Mapping[str, Any], version: int, location: str) -> None:
     """Raise ForeignChange when what another client did moves rows and not offsets."""
-    if (found := change(info, version)) is not None:
+    change = foreign_change(info, version)
+    if change is not None:
         raise ForeignChange(
-            f"{found} on the table at {location}. That does not move the offsets with the rows, so going on could lose "
-            f"or double records. `headrace rewind --to {version - 1}` takes it back; or `headrace table accept` keeps "
-            "the rows as they are, and says what can no longer be proven of them. Both only show it until --yes."
+            f"{change} on the table at {location}. That does not move the offsets with the rows, so going on could "
+            f"lose or double records. `headrace rewind --to {version - 1}` takes it back; or `headrace table accept` "
+            "keeps the rows as they are, and says what can no longer be proven of them. Both only show it until --yes."
         )
 
 
-def unwritable(state: State) -> str:
-    """Name the table's protocol, where it is one that we cannot write; empty where we can."""
-    reader, writer = state.protocol["minReaderVersion"], state.protocol["minWriterVersion"]
+def unwritable_protocol(state: State) -> str:
+    """Return the table's protocol as a phrase, if headrace cannot write it; empty if it can."""
+    reader = state.protocol["minReaderVersion"]
+    writer = state.protocol["minWriterVersion"]
     if reader <= READER and writer <= WRITER:
         return ""
     return f"reader {reader}, writer {writer}"
@@ -110,13 +125,13 @@ def unwritable(state: State) -> str:
 
 def check_writable(state: State, location: str) -> None:
     """Raise ForeignChange when another client made the table one that we must not write, or that forgets offsets."""
-    if protocol := unwritable(state):
+    if protocol := unwritable_protocol(state):
         raise ForeignChange(
             f"another client raised the protocol of the table at {location} to {protocol}; headrace writes {READER}, "
             f"{WRITER}, which every engine reads. Start a new pipeline name on a new location."
         )
-    if _FORGETTING in state.configuration:
+    if _TRANSACTION_RETENTION in state.configuration:
         raise ForeignChange(
-            f"another client set {_FORGETTING} on the table at {location}: the next checkpoint forgets offsets that "
-            "did not move for that long, and they would be read again. Unset it, then start again."
+            f"another client set {_TRANSACTION_RETENTION} on the table at {location}: the next checkpoint forgets "
+            "offsets that did not move for that long, and they would be read again. Unset it, then start again."
         )

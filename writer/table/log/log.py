@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,34 +23,48 @@ from deltalake import Schema
 from writer.storage.base import Mark, Store
 from writer.storage.damage import FileDamaged, naming_damage
 
-Action = Mapping[str, Any]  # one line of an entry: its kind → what it says
+# One line of an entry: its kind → its fields.
+Action = Mapping[str, Any]
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.(?:parquet|json)$")
 _ENTRY = re.compile(r"^(\d{20})\.json$")
-_KEPT = ("metaData", "protocol")
-_NOTE = "_last_checkpoint"
-_AT_ONCE = 16  # of a store, each of which takes a round trip to answer
-_TEXTS = pa.map_(pa.string(), pa.string())
-_ADD = pa.struct({"path": pa.string(), "partitionValues": _TEXTS, "size": pa.int64(), "stats": pa.string()})
+# The name of the object that names the newest checkpoint.
+_LAST_CHECKPOINT = "_last_checkpoint"
+# Kinds of actions of which a state has the newest one.
+_TABLE_KINDS = ("metaData", "protocol")
+# Requests to a store, each of which takes a round trip.
+_REQUESTS_AT_ONCE = 16
+_ADD = pa.struct(
+    {
+        "path": pa.string(),
+        "partitionValues": pa.map_(pa.string(), pa.string()),
+        "size": pa.int64(),
+        "stats": pa.string(),
+    }
+)
 
-_TEXT, _NUMBER, _OBJECT, _LIST = (str,), (int,), (dict,), (list,)
-_NO_OBJECT = (dict, type(None))
+_TEXT = (str,)
+_NUMBER = (int,)
+_OBJECT = (dict,)
+_LIST = (list,)
+_OBJECT_OR_NULL = (dict, type(None))
 # Kind of action → its fields that are read, and the types of their values in JSON:
 # https://github.com/delta-io/delta/blob/master/PROTOCOL.md#actions.
 _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "protocol": {"minReaderVersion": _NUMBER, "minWriterVersion": _NUMBER},
     "metaData": {"id": _TEXT, "schemaString": _TEXT, "partitionColumns": _LIST},
     "txn": {"appId": _TEXT, "version": _NUMBER},
-    "add": {"path": _TEXT, "size": _NUMBER, "partitionValues": _NO_OBJECT},
+    "add": {"path": _TEXT, "size": _NUMBER, "partitionValues": _OBJECT_OR_NULL},
     "remove": {"path": _TEXT},
     "commitInfo": {},
 }
-_OPTIONAL: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+_OPTIONAL_FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "metaData": {"configuration": _OBJECT},
     "add": {"stats": _TEXT, "tags": _OBJECT},
     "remove": {"partitionValues": _OBJECT},
     "commitInfo": {"timestamp": _NUMBER, "operation": _TEXT, "operationParameters": _OBJECT},
 }
-_TIME_TAGS = "headrace.event_time_"  # of files, which engines may copy
+# Begin of the tags of files that hold event times, which engines may copy.
+_EVENT_TIME_TAGS = "headrace.event_time_"
 
 
 class LogUnreadable(OSError):
@@ -60,6 +73,13 @@ class LogUnreadable(OSError):
 
 class _OtherShape(ValueError):
     """An action is not as the protocol has it; the text is a phrase."""
+
+
+class TableVersion(NamedTuple):
+    """The id of a table, and one of its versions: what tells a state from all others."""
+
+    table_id: str
+    version: int
 
 
 @dataclass(frozen=True)
@@ -72,9 +92,9 @@ class State:
     transactions: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def place(self) -> tuple[str, int]:
-        """Which table at which version; a checkpoint says the rest in other words than the entries do."""
-        return self.metadata["id"], self.version
+    def table_version(self) -> TableVersion:
+        """Which table at which version; a checkpoint says everything else in other words than the entries do."""
+        return TableVersion(self.metadata["id"], self.version)
 
     @property
     def configuration(self) -> Mapping[str, str]:
@@ -85,15 +105,21 @@ class State:
         """Columns with their Arrow types."""
         return pa.schema(pa.schema(Schema.from_json(self.metadata["schemaString"]).to_arrow()))
 
-    def then(self, version: int, actions: Sequence[Action]) -> "State":
+    def apply(self, version: int, actions: Sequence[Action]) -> "State":
         """Return the state after one more entry."""
-        kept = {kind: action[kind] for action in actions for kind in _KEPT if action.get(kind)}
-        moved = {a["txn"]["appId"]: a["txn"]["version"] for a in actions if a.get("txn")}
+        table_actions: dict[str, Action] = {}
+        transactions: dict[str, int] = {}
+        for action in actions:
+            for kind in _TABLE_KINDS:
+                if action.get(kind):
+                    table_actions[kind] = action[kind]
+            if transaction := action.get("txn"):
+                transactions[transaction["appId"]] = transaction["version"]
         return State(
             version,
-            kept.get("metaData", self.metadata),
-            kept.get("protocol", self.protocol),
-            {**self.transactions, **moved} if moved else self.transactions,
+            table_actions.get("metaData", self.metadata),
+            table_actions.get("protocol", self.protocol),
+            {**self.transactions, **transactions} if transactions else self.transactions,
         )
 
 
@@ -101,10 +127,12 @@ class Log:
     """The log in a folder of its own. Not for several threads."""
 
     def __init__(self, store: Store) -> None:
+        """Take the store of the folder in which the entries lie."""
         self._store = store
-        self.location = store.location  # where the entries lie
+        self.location = store.location
         self._state: State | None = None
-        self._mark: Mark | None = None  # of the entry at the state's version, as it was read
+        # Of the entry at the state's version, as it was read.
+        self._mark: Mark | None = None
 
     def exists(self) -> bool:
         """Return whether there is an entry or a checkpoint."""
@@ -116,42 +144,46 @@ class Log:
 
     def state(self) -> State:
         """Return the newest state. Raises FileNotFoundError when there is no table, LogUnreadable."""
-        known = self._state
-        if known is None or self._store.mark(entry_name(known.version)) != self._mark:
+        state = self._state
+        if state is None or self._store.mark(entry_name(state.version)) != self._mark:
+            # Also when another table was put in this one's place.
             self._state = None
-            known = self._from_checkpoint()  # also when another table was put in this one's place
-        state = self._followed(known)
-        if state.version < self.checkpointed():  # the entries after `known` were cleaned up while they were followed
-            state = self._followed(self._from_checkpoint())
+            state = self._read_newest_checkpoint()
+        state = self._follow_entries(state)
+        if state.version < self.checkpoint_version():
+            # The entries after the known state were cleaned up while they were followed.
+            state = self._follow_entries(self._read_newest_checkpoint())
         self._state = state
         return state
 
-    def at(self, version: int) -> State:
+    def state_at(self, version: int) -> State:
         """Return the state at an earlier version. Raises LogUnreadable when the log does not reach back to it."""
-        checkpoints = _checkpoints(self._store.list())
-        for at, names in [*((at, names) for at, names in checkpoints if at <= version), (-1, [])]:
-            with suppress(OSError):  # corrupt: the one before it leads to the same state
-                state = self._at_checkpoint(at, names)
+        checkpoints = [checkpoint for checkpoint in _list_checkpoints(self._store.list()) if checkpoint[0] <= version]
+        before_first_entry = (-1, list[str]())
+        for checkpoint_version, names in [*checkpoints, before_first_entry]:
+            # If one is corrupt, the one before it leads to the same state.
+            with suppress(OSError):
+                state = self._read_checkpoint(checkpoint_version, names)
                 while state.version < version and (actions := self.entry(state.version + 1)) is not None:
-                    state = state.then(state.version + 1, actions)
+                    state = state.apply(state.version + 1, actions)
                 if state.version == version and state.metadata and state.protocol:
                     return state
         raise LogUnreadable(f"{self.location} does not reach back to version {version} any more")
 
-    def checkpointed(self) -> int:
-        """Version of the newest checkpoint, as its last writer noted; -1 when nothing, or nonsense, is noted."""
-        noted = self._store.read(_NOTE)
+    def checkpoint_version(self) -> int:
+        """Return the version of the newest checkpoint, as its writer noted it; -1: nothing, or nonsense, is noted."""
+        note = self._store.read(_LAST_CHECKPOINT)
         try:
-            return -1 if noted is None else int(json.loads(noted.content)["version"])
+            return -1 if note is None else int(json.loads(note.content)["version"])
         except (ValueError, KeyError, TypeError):
             return -1
 
     def entry(self, version: int) -> list[Action] | None:
         """Return the actions of one entry, or None where there is none (yet, or no longer). Raises LogUnreadable."""
-        found = self._read(version)
-        return None if found is None else found[0]
+        entry = self._read_entry(version)
+        return None if entry is None else entry[0]
 
-    def since(self, version: int) -> Iterator[tuple[int, list[Action]]]:
+    def entries_after(self, version: int) -> Iterator[tuple[int, list[Action]]]:
         """Yield the entries after `version` up to the newest, oldest first; those that were cleaned up are left out."""
         newest = self.state().version
         for number in range(max(version, -1) + 1, newest + 1):
@@ -159,23 +191,22 @@ class Log:
             if actions is not None:
                 yield number, actions
 
-    def added(self, version: int) -> tuple[int, pa.Table]:
+    def checkpoint_adds(self, version: int) -> tuple[int, pa.Table]:
         """Return the newest sound checkpoint up to a version: its version, and its actions that add files, in `add`.
 
         -1 and none without one, or where checkpoints name no files. Raises OSError.
         """
-        filesystem, root = self._store.files()
-        read = partial(pq.read_table, columns=["add"], filesystem=filesystem, partitioning=None)
-        parquet = (name for name in self._store.list() if name.endswith(".parquet"))
         problem: OSError | None = None
-        for at, names in _checkpoints(parquet):
-            if at > version:
+        for checkpoint_version, names in self._list_parquet_checkpoints():
+            if checkpoint_version > version:
                 continue
             try:
                 with naming_damage(f"{self.location}/{names[0]}", "a checkpoint of a table's log"):
-                    adds = pa.concat_tables([_of_files(read(f"{root}/{name}")) for name in names])
-                    return at, adds.filter(pc.is_valid(adds.column("add")))
-            except OSError as error:  # corrupt: the one before it leads to the same files
+                    tables = self._read_parquet(names, ["add"])
+                    adds = pa.concat_tables([_drop_foreign_bounds(table) for table in tables])
+                    return checkpoint_version, adds.filter(pc.is_valid(adds.column("add")))
+            except OSError as error:
+                # If one is corrupt, the one before it leads to the same files.
                 problem = problem or error
         if problem is not None and self._store.mark(entry_name(0)) is None:
             raise problem
@@ -183,12 +214,12 @@ class Log:
 
     def checkpoint_damage(self) -> FileDamaged | None:
         """Return what is wrong with the newest checkpoint in Parquet; None of a sound one. Raises OSError."""
-        filesystem, root = self._store.files()
-        checkpoints = _checkpoints(name for name in self._store.list() if name.endswith(".parquet"))
-        for name in checkpoints[0][1] if checkpoints else ():
+        checkpoints = self._list_parquet_checkpoints()
+        names = checkpoints[0][1] if checkpoints else []
+        for name in names:
             try:
                 with naming_damage(f"{self.location}/{name}", "a checkpoint of a table's log"):
-                    pq.read_table(f"{root}/{name}", filesystem=filesystem, partitioning=None)
+                    self._read_parquet([name])
             except FileDamaged as error:
                 return error
         return None
@@ -202,24 +233,27 @@ class Log:
 
         Raises NotExclusive, and OSError when the storage fails; whether the entry was written is then unknown.
         """
+
+        def is_newest() -> bool:
+            return self.state().table_version == after.table_version
+
         # Checked last: below a checkpoint, a version that a clean-up freed takes an entry that no reader sees.
-        return self._store.put_if_absent(
-            entry_name(after.version + 1), entry_lines(actions), still=lambda: self.state().place == after.place
-        )
+        return self._store.put_if_absent(entry_name(after.version + 1), entry_lines(actions), still=is_newest)
 
     def checkpoint(self, state: State) -> None:
         """Write the state down, so that a reader need not follow the entries up to it. All entries stay.
 
         Of the checkpoints before it the newest stays, for a reader that is about to read it.
         """
-        noted = self.checkpointed()
-        moved = [{"txn": {"appId": name, "version": at}} for name, at in state.transactions.items()]
-        actions: list[Action] = [{"protocol": state.protocol}, {"metaData": state.metadata}, *moved]
+        last_checkpoint = self.checkpoint_version()
+        actions: list[Action] = [{"protocol": state.protocol}, {"metaData": state.metadata}]
+        actions += [{"txn": {"appId": name, "version": value}} for name, value in state.transactions.items()]
         self._store.put(f"{state.version:020}.checkpoint.json", entry_lines(actions))
-        self._store.put(_NOTE, json.dumps({"version": state.version}).encode())
+        self._store.put(_LAST_CHECKPOINT, json.dumps({"version": state.version}).encode())
         for name in list(self._store.list()):
+            match = _CHECKPOINT.match(name)
             # One in Parquet names files that no entry names any more: it came from a Delta log.
-            if (found := _CHECKPOINT.match(name)) and int(found[1]) < noted and name.endswith(".json"):
+            if match and int(match[1]) < last_checkpoint and name.endswith(".json"):
                 self._store.delete(name)
 
     def copy_to(self, store: Store, last: Sequence[Action]) -> None:
@@ -229,123 +263,157 @@ class Log:
         """
         newest = self.state().version
         names = list(self._store.list())
-        older = [name for name in names if (found := _CHECKPOINT.match(name)) and int(found[1]) < newest]
-        entries = [name for name in names if (found := _ENTRY.match(name)) and int(found[1]) < newest]
 
-        def put(name: str) -> None:
-            if (found := self._store.read(name)) is not None:
-                store.put_if_absent(name, found.content)
+        def copy(name: str) -> None:
+            if (stored_object := self._store.read(name)) is not None:
+                store.put_if_absent(name, stored_object.content)
 
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            list(threads.map(put, [*older, *entries]))
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+            list(threads.map(copy, [*_older_names(_CHECKPOINT, names, newest), *_older_names(_ENTRY, names, newest)]))
         store.put_if_absent(entry_name(newest), entry_lines(last))
 
     def sweep(self, before: float) -> None:
         """Remove drafts of writers that died; `before`: when they were last touched, in seconds since 1970."""
         self._store.sweep("", before)
 
-    def _from_checkpoint(self) -> State:
+    def _read_newest_checkpoint(self) -> State:
         """Read the newest checkpoint that is complete and sound; without one, begin before the first entry.
 
         Raises LogUnreadable when the entries from there on do not lead to the end of the log, FileNotFoundError when
         there is no log.
         """
         names = list(self._store.list())
-        marks = (_CHECKPOINT.match(name) or _ENTRY.match(name) for name in names)
-        newest = max((int(mark[1]) for mark in marks if mark), default=-1)
+        matches = (_CHECKPOINT.match(name) or _ENTRY.match(name) for name in names)
+        newest = max((int(match[1]) for match in matches if match), default=-1)
         if newest < 0:
             raise FileNotFoundError(f"there is no log of a table at {self.location}")
-        state, problem = State(-1), ""
-        for version, files in _checkpoints(names):
+        state = State(-1)
+        problem = ""
+        for version, checkpoint_names in _list_checkpoints(names):
             try:
-                state = self._at_checkpoint(version, files)
+                state = self._read_checkpoint(version, checkpoint_names)
                 break
-            except OSError as error:  # corrupt, or removed meanwhile: an older one leads to the same end, or is refused
+            except OSError as error:
+                # If it is corrupt, or was removed meanwhile, an older one leads to the same state, or is refused.
                 problem = problem or f" ({error})"
         self._mark = self._store.mark(entry_name(state.version))
-        if (reached := self._followed(state)).version < newest:
+        newest_state = self._follow_entries(state)
+        if newest_state.version < newest:
             raise LogUnreadable(
                 f"{self.location} goes to version {newest}, but there is neither an entry "
-                f"{reached.version + 1} nor a sound checkpoint after it{problem}"
+                f"{newest_state.version + 1} nor a sound checkpoint after it{problem}"
             )
-        if not (reached.metadata and reached.protocol):
-            raise LogUnreadable(f"{self.location} names no metadata or no protocol up to version {reached.version}")
-        return reached
+        if not (newest_state.metadata and newest_state.protocol):
+            raise LogUnreadable(
+                f"{self.location} names no metadata or no protocol up to version {newest_state.version}"
+            )
+        return newest_state
 
-    def _at_checkpoint(self, version: int, files: Sequence[str]) -> State:
-        return State(version).then(version, [kept for name in files for kept in self._checkpointed(name)])
+    def _read_checkpoint(self, version: int, names: Sequence[str]) -> State:
+        """Return the state that a checkpoint of these files has. Raises LogUnreadable, OSError."""
+        actions: list[Action] = []
+        for name in names:
+            actions += self._read_table_actions(name)
+        return State(version).apply(version, actions)
 
-    def _followed(self, state: State) -> State:
+    def _follow_entries(self, state: State) -> State:
         """Return the state after all entries that follow it, and remember the mark of the last one."""
-        while (found := self._read(state.version + 1)) is not None:
-            actions, self._mark = found
-            state = state.then(state.version + 1, actions)
+        while (entry := self._read_entry(state.version + 1)) is not None:
+            actions, self._mark = entry
+            state = state.apply(state.version + 1, actions)
         return state
 
-    def _read(self, version: int) -> tuple[list[Action], Mark] | None:
-        return self._parsed(entry_name(version), "an entry")
+    def _read_entry(self, version: int) -> tuple[list[Action], Mark] | None:
+        return self._read_actions(entry_name(version), "an entry")
 
-    def _parsed(self, name: str, what: str) -> tuple[list[Action], Mark] | None:
-        found = self._store.read(name)
-        if found is None:
+    def _read_actions(self, name: str, kind: str) -> tuple[list[Action], Mark] | None:
+        """Read an object of lines; `kind`: entry or checkpoint, with its article. Raises LogUnreadable."""
+        stored_object = self._store.read(name)
+        if stored_object is None:
             return None
-        path = f"{self.location}/{name}"
         try:
-            actions = [json.loads(line) for line in found.content.split(b"\n") if line.strip()]
+            actions = [json.loads(line) for line in stored_object.content.split(b"\n") if line.strip()]
             _check_shapes(actions)
         except (ValueError, RecursionError) as error:
-            raise LogUnreadable(f"{path} is not {what} of a table's log: {error}") from error
-        return actions, found.mark
+            raise LogUnreadable(f"{self.location}/{name} is not {kind} of a table's log: {error}") from error
+        return actions, stored_object.mark
 
-    def _checkpointed(self, name: str) -> Iterator[Action]:
-        """Yield the actions of a checkpoint that say something of the table as a whole."""
+    def _read_table_actions(self, name: str) -> list[Action]:
+        """Return the actions of a checkpoint that say something of the table as a whole. Raises LogUnreadable."""
         if name.endswith(".json"):
-            read = self._parsed(name, "a checkpoint")
-            if read is None:
+            checkpoint = self._read_actions(name, "a checkpoint")
+            if checkpoint is None:
                 raise LogUnreadable(f"{self.location}/{name} is gone")
-            yield from read[0]
-            return
-        filesystem, root = self._store.files()
-        columns = ["txn", *_KEPT]
+            return checkpoint[0]
         with naming_damage(f"{self.location}/{name}", "a checkpoint of a table's log"):
-            table = pq.read_table(f"{root}/{name}", columns=columns, filesystem=filesystem, partitioning=None)
+            kinds = ["txn", *_TABLE_KINDS]
+            (table,) = self._read_parquet([name], kinds)
             actions: list[Action] = []
-            for column in columns:
-                for kept in table.column(column).drop_null().to_pylist():  # few: none is a file
-                    maps = {key: dict(value or []) for key, value in kept.items() if key == "configuration"}
-                    actions.append({column: {**kept, **maps}})
+            for kind in kinds:
+                # These are few: none is of a file.
+                for action in table.column(kind).drop_null().to_pylist():
+                    if "configuration" in action:
+                        action["configuration"] = dict(action["configuration"] or [])
+                    actions.append({kind: action})
             _check_shapes(actions)
-        yield from actions
+        return actions
+
+    def _read_parquet(self, names: Sequence[str], columns: list[str] | None = None) -> list[pa.Table]:
+        """Read columns of the files of a checkpoint; None: all."""
+        filesystem, root = self._store.files()
+        return [
+            pq.read_table(f"{root}/{name}", columns=columns, filesystem=filesystem, partitioning=None) for name in names
+        ]
+
+    def _list_parquet_checkpoints(self) -> list[tuple[int, list[str]]]:
+        """Return version and files of the complete checkpoints that name files, the newest first."""
+        return _list_checkpoints(name for name in self._store.list() if name.endswith(".parquet"))
 
 
-def _of_files(adds: pa.Table) -> pa.Table:
+def _drop_foreign_bounds(adds: pa.Table) -> pa.Table:
     """Keep of the statistics in `add` what a file's row says: other clients' bounds need not be Python values."""
     adds = adds.combine_chunks()
     add = adds.column("add").combine_chunks()
-    if (at := add.type.get_field_index("stats_parsed")) < 0:
+    statistics_index = add.type.get_field_index("stats_parsed")
+    if statistics_index < 0:
         return adds
-    fields = {field.name: add.field(n) for n, field in enumerate(add.type)}
-    fields["stats_parsed"] = _only(add.field(at), {"numRecords": None, "minValues": "_offset", "maxValues": "_offset"})
-    return pa.table({"add": pa.StructArray.from_arrays([*fields.values()], names=[*fields], mask=pc.is_null(add))})
+    fields = {field.name: add.field(index) for index, field in enumerate(add.type)}
+    statistics = add.field(statistics_index)
+    fields["stats_parsed"] = _select_fields(
+        statistics, {"numRecords": None, "minValues": "_offset", "maxValues": "_offset"}
+    )
+    add = pa.StructArray.from_arrays(list(fields.values()), names=list(fields), mask=pc.is_null(add))
+    return pa.table({"add": add})
 
 
-def _only(struct: pa.StructArray, wanted: Mapping[str, str | None]) -> pa.StructArray:
-    """Keep the wanted fields of a struct, as far as it has them; of a field that is a struct, the one named."""
-    kept = {}
-    for name, inner in wanted.items():
-        if (at := struct.type.get_field_index(name)) >= 0:
-            kept[name] = struct.field(at) if inner is None else _only(struct.field(at), {inner: None})
-    return pa.StructArray.from_arrays([*kept.values()], names=[*kept], mask=pc.is_null(struct))
+def _select_fields(struct: pa.StructArray, names: Mapping[str, str | None]) -> pa.StructArray:
+    """Keep the named fields of a struct, as far as it has them; of a field that is a struct, the one given with it."""
+    arrays = {}
+    for name, inner_name in names.items():
+        index = struct.type.get_field_index(name)
+        if index < 0:
+            continue
+        array = struct.field(index)
+        arrays[name] = array if inner_name is None else _select_fields(array, {inner_name: None})
+    return pa.StructArray.from_arrays(list(arrays.values()), names=list(arrays), mask=pc.is_null(struct))
 
 
-def _checkpoints(names: Iterable[str]) -> list[tuple[int, list[str]]]:
+def _list_checkpoints(names: Iterable[str]) -> list[tuple[int, list[str]]]:
     """Return version and files of the complete checkpoints among the names of a log, the newest first."""
-    found: dict[tuple[int, int], list[str]] = {}
+    # Of one version there may be two, one of them corrupt: they differ in the number of their files.
+    checkpoints: dict[tuple[int, int], list[str]] = {}
     for name in names:
         if match := _CHECKPOINT.match(name):
-            found.setdefault((int(match[1]), int(match[2] or 1)), []).append(name)
-    newest_first = sorted(found.items(), reverse=True)  # of one version there may be two, one of them corrupt
-    return [(version, files) for (version, parts), files in newest_first if len(files) >= parts]
+            version = int(match[1])
+            file_count = int(match[2] or 1)
+            checkpoints.setdefault((version, file_count), []).append(name)
+    newest_first = sorted(checkpoints.items(), reverse=True)
+    return [(version, files) for (version, file_count), files in newest_first if len(files) >= file_count]
+
+
+def _older_names(pattern: re.Pattern[str], names: Iterable[str], version: int) -> list[str]:
+    """Return the names of a log that match a pattern, and are of a version before this one."""
+    return [name for name in names if (match := pattern.match(name)) and int(match[1]) < version]
 
 
 def entry_name(version: int) -> str:
@@ -376,21 +444,21 @@ def _check_action(kind: str, action: Any) -> None:
     if not isinstance(action, dict):
         raise _OtherShape(f"its {kind} is no object")
     for name, types in _FIELDS[kind].items():
-        if not _is_of(action.get(name), types):
+        if not _has_type(action.get(name), types):
             raise _OtherShape(f"its {kind} has no {name}, or one of another type")
-    for name, types in _OPTIONAL.get(kind, {}).items():
-        if action.get(name) is not None and not _is_of(action[name], types):
+    for name, types in _OPTIONAL_FIELDS.get(kind, {}).items():
+        if action.get(name) is not None and not _has_type(action[name], types):
             raise _OtherShape(f"its {kind} has a {name} of another type")
     if kind == "metaData":
         _check_columns(action)
     if kind == "add" and action.get("stats"):
         _check_statistics(action["stats"])
     for name, value in (action.get("tags") or {}).items():
-        if name.startswith(_TIME_TAGS):
+        if name.startswith(_EVENT_TIME_TAGS):
             datetime.fromisoformat(value)
 
 
-def _is_of(value: Any, types: tuple[type, ...]) -> bool:
+def _has_type(value: Any, types: tuple[type, ...]) -> bool:
     return isinstance(value, types) and not isinstance(value, bool)
 
 
@@ -404,12 +472,12 @@ def _check_columns(metadata: Mapping[str, Any]) -> None:
 
 
 def _check_statistics(text: str) -> None:
-    """Check what is read of a file's statistics: the number of rows, and that bounds are by column."""
+    """Raise _OtherShape where the number of rows is no number, or bounds are not by column."""
     statistics = json.loads(text)
     if not isinstance(statistics, dict):
         raise _OtherShape("its add has statistics that are no object")
     rows = statistics.get("numRecords")
-    if rows is not None and not _is_of(rows, _NUMBER):
+    if rows is not None and not _has_type(rows, _NUMBER):
         raise _OtherShape("its add has a numRecords of another type")
     for name in ("minValues", "maxValues"):
         bounds = statistics.get(name)

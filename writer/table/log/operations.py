@@ -1,6 +1,6 @@
 """Operations that one log entry can carry, each a value that validates itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -9,37 +9,53 @@ from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.core.offsets import LogMark, OffsetRange, Span, TopicPartition
 from writer.table.log.foreign_writes import Change
 
+# Why rows are removed whose retention is over.
+RETENTION = "retention"
+
 
 @dataclass(frozen=True)
 class Batch:
     """One atomic commit: files, the ranges they hold, and the account of every record."""
 
-    id: str  # unique; the same when the commit is tried again
+    # Unique; the same when the commit is tried again.
+    id: str
     epoch: int
     ranges: Sequence[OffsetRange]
     files: Sequence[StagedFile] = ()
-    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: counts, run, batch number, steps
-    settled: int = -1  # version up to which the history was looked at and side files applied, before this batch
-    seen: Mapping[TopicPartition, int] = field(
-        default_factory=dict
-    )  # how far parts came, where it rose: microseconds since 1970
-    closed_until: datetime | None = None  # by which its rows were found to be late, or not
-    closed_targets: Mapping[int, datetime] = field(default_factory=dict)  # the same for tables of a route, by number
-    meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
-    marks: Mapping[TopicPartition, LogMark] = field(default_factory=dict)  # of the logs at the ends of the ranges
-    privacy: int | None = None  # version of the privacy entries by which rows were made; None: rows of no record
+    # By the location of their table.
+    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)
+    # JSON values: counts, run, batch number, steps.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    # The version up to which the history was read and side files applied, before this batch.
+    settled: int = -1
+    # The newest event times of the parts in which it rose, in microseconds since 1970.
+    newest_event_times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    # The instant up to which buckets were closed when its rows were found to be late, or not.
+    closed_until: datetime | None = None
+    # The same for tables of a route, by number.
+    closed_targets: Mapping[int, datetime] = field(default_factory=dict)
+    # Fingerprints of the schemas that schema ids mean, by the name of the `txn`.
+    meanings: Mapping[str, int] = field(default_factory=dict)
+    # Of the logs, where the ranges end.
+    marks: Mapping[TopicPartition, LogMark] = field(default_factory=dict)
+    # The version of the privacy entries by which rows were made; None: rows of no record.
+    privacy: int | None = None
 
 
 @dataclass(frozen=True)
 class LogCut:
     """A log that Kafka cut below the frontier of a part, and that goes on as a further incarnation."""
 
-    part: TopicPartition  # of the old incarnation
-    successor: int  # number of the new incarnation
-    offset: int  # where the new one begins
-    frontier: int  # of the old one: rows from `offset` on are of records that Kafka lost, or that come again
-    is_proven: bool  # nothing below `offset` was lost, and all above; else it is the last offset known to be sound
+    # Of the old incarnation.
+    part: TopicPartition
+    # The number of the new incarnation.
+    successor: int
+    # The first offset of the new incarnation.
+    offset: int
+    # Of the old incarnation: rows from `offset` on are of records that Kafka lost, or that come again.
+    frontier: int
+    # Nothing below `offset` was lost, and all above; else it is the last offset known to be sound.
+    is_proven: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Describe it as JSON values."""
@@ -51,34 +67,47 @@ class LogCut:
 class Gap:
     """Ranges that no record will come from: the frontier moves over them without files."""
 
-    id: str  # of the gap record; the same when the commit is tried again
+    # Of the gap record; the same when the commit is tried again.
+    id: str
     epoch: int
     ranges: Sequence[OffsetRange]
     cause: str
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: run, at, hints; by and reason of a person
-    takes_over: bool = False  # the epoch rises with it: the holder of this one is fenced
+    # JSON values: run, at, hints; by and reason of a person.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    # The epoch rises with it: the holder of this one is fenced.
+    takes_over: bool = False
 
     @property
     def offsets(self) -> int:
         """How many offsets it holds."""
-        return sum(r.end - r.start for r in self.ranges)
+        return sum(offset_range.end - offset_range.start for offset_range in self.ranges)
 
 
 @dataclass(frozen=True)
 class Fill:
     """One atomic commit of a backfill: records of a gap, and which of its offsets are settled. It moves no frontier."""
 
-    id: str  # unique; the same when the commit is tried again
-    gap: str  # id of the gap record
-    generation: int  # number of changes of the gap record that the open offsets were read after
-    offsets: int  # that it settles
-    left: int  # that are open after it
-    done: bool  # the gap record ends with it; with offsets left only where the source knows none
+    # Unique; the same when the commit is tried again.
+    id: str
+    # The id of the gap record.
+    gap: str
+    # The number of changes of the gap record after which the open offsets were read.
+    generation: int
+    # Offsets that it settles.
+    offsets: int
+    # Offsets that are open after it.
+    left: int
+    # The gap record ends with it; with offsets left only if the source knows none.
+    done: bool
     files: Sequence[StagedFile] = ()
-    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # table location → files
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: account of each part, rows, by, source, at
-    meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
-    privacy: int | None = None  # version of the privacy entries by which rows were made; None: rows of no record
+    # By the location of their table.
+    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)
+    # JSON values: account of each part, rows, by, source, at.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    # Fingerprints of the schemas that schema ids mean, by the name of the `txn`.
+    meanings: Mapping[str, int] = field(default_factory=dict)
+    # The version of the privacy entries by which rows were made; None: rows of no record.
+    privacy: int | None = None
 
     def __post_init__(self) -> None:
         if self.offsets < 0 or self.left < 0:
@@ -91,40 +120,55 @@ class Fill:
 class Loss:
     """One atomic entry that closes a gap without its records."""
 
-    id: str  # unique; the same when the entry is tried again
-    gap: str  # id of the gap record
-    generation: int  # number of changes of the gap record that it was looked at after
-    left: int  # offsets that are given up
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: by, reason, at
+    # Unique; the same when the entry is tried again.
+    id: str
+    # The id of the gap record.
+    gap: str
+    # The number of changes of the gap record after which it was read.
+    generation: int
+    # Offsets that are given up.
+    left: int
+    # JSON values: by, reason, at.
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Adoption:
     """Topics that go on under other ids, names or offsets."""
 
-    incarnations: Mapping[str, Sequence[str]]  # of all topics, as they are from now on
-    starts: Mapping[TopicPartition, int]  # frontier of the parts that begin with it
-    closed: int = 0  # runs up to this one read other offsets: they are not continued
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what became of which topic, at
+    # Of all topics, as they are from now on.
+    incarnations: Mapping[str, Sequence[str]]
+    # The frontier of the parts that begin with it.
+    starts: Mapping[TopicPartition, int]
+    # Runs up to this one read other offsets: they are not continued.
+    closed: int = 0
+    # JSON values: what became of which topic, at.
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Replay:
     """One atomic commit of dead letters that became rows, or got another reason. It moves no frontier."""
 
-    id: str  # unique; the same when the commit is tried again
-    generation: int  # number of replays that the dead letters were read after
+    # Unique; the same when the commit is tried again.
+    id: str
+    # The number of replays after which the dead letters were read.
+    generation: int
     files: Sequence[StagedFile]
-    side_files: Mapping[str, Sequence[StagedFile]]  # dead letters that failed again, with the reason of today
-    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]  # table location → offsets whose dead letters go
+    # Dead letters that failed again, with the reason of today.
+    side_files: Mapping[str, Sequence[StagedFile]]
+    # The offsets whose dead letters go, by the location of their table.
+    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]
     facts: Mapping[str, Any]
-    meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
-    privacy: int | None = None  # version of the privacy entries by which rows were made; None: rows of no record
+    # Fingerprints of the schemas that schema ids mean, by the name of the `txn`.
+    meanings: Mapping[str, int] = field(default_factory=dict)
+    # The version of the privacy entries by which rows were made; None: rows of no record.
+    privacy: int | None = None
 
 
 @dataclass(frozen=True)
-class Takeover:
-    """Rows that go on purpose, and why: dedupe, retention, delete, rewind."""
+class RemovedRows:
+    """Rows that go on purpose, and why: dedupe, retention, delete, rewind. The log has its fields by their names."""
 
     why: str
     rows: int
@@ -134,22 +178,29 @@ class Takeover:
 class Rewrite:
     """One atomic replacement of files. It moves no offset."""
 
-    id: str  # unique; the same when the entry is tried again
+    # Unique; the same when the entry is tried again.
+    id: str
     removed: Sequence[BucketFile]
     files: Sequence[StagedFile] = ()
-    taken: Takeover | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what was done, at
-    changes: bool = False  # rows have other values than they had; else they only move
-    by: Sequence[BucketFile] = ()  # files of other buckets that rows go by: they are to be there, too
+    removed_rows: RemovedRows | None = None
+    # JSON values: what was done, at.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    # Rows have other values than they had; else they only move.
+    changes: bool = False
+    # Files of other buckets that decide which rows go: they have to be in the table, too.
+    by: Sequence[BucketFile] = ()
 
     def __post_init__(self) -> None:
         if not self.removed:
             raise ValueError("a rewrite removes at least one file")
-        unknown = [file.path for file in self.removed if file.rows is None]
-        before, after = sum(file.rows or 0 for file in self.removed), sum(file.rows for file in self.files)
-        gone = self.taken.rows if self.taken else 0
-        if gone < 0 or (not unknown and before - gone != after):
-            raise ValueError(f"a rewrite of {before} rows leaves {after} and takes {gone}: that does not add up")
+        rows_before = _count_rows(self.removed)
+        rows_after = _count_rows(self.files)
+        rows_removed = self.removed_rows.rows if self.removed_rows else 0
+        adds_up = rows_before - rows_removed == rows_after or _has_unknown_rows(self.removed)
+        if rows_removed < 0 or not adds_up:
+            raise ValueError(
+                f"a rewrite of {rows_before} rows leaves {rows_after} and takes {rows_removed}: that does not add up"
+            )
 
 
 @dataclass(frozen=True)
@@ -165,24 +216,37 @@ class BucketChange:
 class Reprocess:
     """One atomic swap of a bucket's rows for what their records are by the rules of today. It moves no offset."""
 
-    id: str  # unique; the same when the entry is tried again
+    # Unique; the same when the entry is tried again.
+    id: str
     removed: Sequence[BucketFile]
-    rest: Sequence[StagedFile]  # rows of the removed files that were not read again
-    files: Sequence[StagedFile]  # rows of the records that were, of whatever bucket
+    # Rows of the removed files that were not read again.
+    remainders: Sequence[StagedFile]
+    # Rows of the records that were, of whatever bucket.
+    files: Sequence[StagedFile]
     buckets: Sequence[BucketChange]
-    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)  # dead letters that were rows
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: moves of each part, at, by, source
-    meanings: Mapping[str, int] = field(default_factory=dict)  # of schema ids: name of the `txn` → fingerprint
-    privacy: int | None = None  # version of the privacy entries by which rows were made; None: rows of no record
+    # Dead letters that were rows.
+    side_files: Mapping[str, Sequence[StagedFile]] = field(default_factory=dict)
+    # JSON values: moves of each part, at, by, source.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    # Fingerprints of the schemas that schema ids mean, by the name of the `txn`.
+    meanings: Mapping[str, int] = field(default_factory=dict)
+    # The version of the privacy entries by which rows were made; None: rows of no record.
+    privacy: int | None = None
 
     def __post_init__(self) -> None:
         if not self.removed:
             raise ValueError("a reprocess removes at least one file")
-        before, left, came = (sum(file.rows or 0 for file in some) for some in (self.removed, self.rest, self.files))
-        unknown = any(file.rows is None for file in self.removed)
-        taken, added = sum(one.taken for one in self.buckets), sum(one.added for one in self.buckets)
-        if added != came or (not unknown and before - taken != left):
-            raise ValueError(f"of {before} rows {taken} go, {left} stay, {added} of {came} come: that does not add up")
+        rows_before = _count_rows(self.removed)
+        rows_left = _count_rows(self.remainders)
+        rows_written = _count_rows(self.files)
+        rows_taken = sum(change.taken for change in self.buckets)
+        rows_added = sum(change.added for change in self.buckets)
+        adds_up = rows_before - rows_taken == rows_left or _has_unknown_rows(self.removed)
+        if rows_added != rows_written or not adds_up:
+            raise ValueError(
+                f"of {rows_before} rows {rows_taken} go, {rows_left} stay, {rows_added} of {rows_written} come: "
+                "that does not add up"
+            )
 
 
 @dataclass(frozen=True)
@@ -191,7 +255,8 @@ class ReopenedBucket:
 
     bucket: BucketKey
     taken: int
-    left: int  # rows that stay
+    # Rows that stay.
+    left: int
 
 
 @dataclass(frozen=True)
@@ -202,12 +267,13 @@ class TargetRewind:
     location: str
     number: int
     reopened: Sequence[ReopenedBucket] = ()
-    closed_until: datetime | None = None  # as the earlier version had it
+    # As the earlier version had it.
+    closed_until: datetime | None = None
 
     @property
     def rows(self) -> int:
         """How many rows of the table go."""
-        return sum(one.taken for one in self.reopened)
+        return sum(bucket.taken for bucket in self.reopened)
 
 
 @dataclass(frozen=True)
@@ -215,19 +281,25 @@ class Undo:
     """What other clients did, and how the files of the version before become the table's again."""
 
     changes: Sequence[Change]
-    gone: Sequence[BucketFile]  # that the table has now, and had not
-    back: Sequence[StagedFile]  # that it had, and has not now
-    frontier: Mapping[TopicPartition, int]  # as that version had it
+    # Files that the table has now and had not in that version.
+    removed: Sequence[BucketFile]
+    # Files that the table had in that version and has not now.
+    restored: Sequence[StagedFile]
+    # As that version had it.
+    frontier: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
 class Acceptance:
     """Accepts other clients' changes. It moves no file; less is proven about the rows from then on."""
 
-    id: str  # unique; the same when the entry is tried again
+    # Unique; the same when the entry is tried again.
+    id: str
     changes: Sequence[Change]
-    rows: int  # that the table has fewer by them; negative: more
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
+    # The rows that the table has fewer by them; negative: more.
+    rows: int
+    # JSON values: at.
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -238,52 +310,77 @@ class Rewind:
     It is the only entry that lowers a frontier, or `closed_until`.
     """
 
-    id: str  # unique; the same when the entry is tried again
-    to: int  # version of the table
-    ranges: Sequence[OffsetRange]  # [where the frontier returns to, where it was)
+    # Unique; the same when the entry is tried again.
+    id: str
+    # The version of the table.
+    to: int
+    # From where the frontier returns to, up to where it was.
+    ranges: Sequence[OffsetRange]
     removed: Sequence[BucketFile]
-    files: Sequence[StagedFile]  # what is left of the removed files
-    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]  # location of a side table → offsets whose rows go
+    # Rows of the removed files that stay.
+    files: Sequence[StagedFile]
+    # The offsets whose rows go, by the location of their side table.
+    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]
     reopened: Sequence[ReopenedBucket] = ()
-    seen: Mapping[TopicPartition, int | None] = field(default_factory=dict)  # as the earlier version had it
-    closed_until: datetime | None = None  # the same
-    gaps: Mapping[str, int] = field(default_factory=dict)  # open gap records that were recorded since: id → offsets
-    closed: int = 0  # runs up to this one read beyond: they are not continued
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
+    # As the earlier version had them.
+    newest_event_times: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    closed_until: datetime | None = None
+    # The number of offsets of the open gap records that were recorded since, by their ids.
+    gaps: Mapping[str, int] = field(default_factory=dict)
+    # Runs up to this one read beyond: they are not continued.
+    closed: int = 0
+    # JSON values: at.
+    facts: Mapping[str, Any] = field(default_factory=dict)
     undo: Undo | None = None
     targets: Sequence[TargetRewind] = ()
-    marks: Mapping[TopicPartition, LogMark] = field(default_factory=dict)  # of the logs, as the earlier version had it
+    # Of the logs, as the earlier version had them.
+    marks: Mapping[TopicPartition, LogMark] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
         """How many rows of the table itself go."""
-        return sum(one.taken for one in self.reopened)
+        return sum(bucket.taken for bucket in self.reopened)
 
     def __post_init__(self) -> None:
-        if not (self.ranges or self.undo) or any(r.start == r.end for r in self.ranges):
+        has_empty_range = any(offset_range.start == offset_range.end for offset_range in self.ranges)
+        if has_empty_range or not (self.ranges or self.undo):
             raise ValueError("a rewind takes at least one offset back of each part that it names")
-        before, after = sum(file.rows or 0 for file in self.removed), sum(file.rows for file in self.files)
-        if before - self.rows != after and not self.undo:
-            raise ValueError(f"a rewind of {before} rows leaves {after} and takes {self.rows}: that does not add up")
+        rows_before = _count_rows(self.removed)
+        rows_after = _count_rows(self.files)
+        if rows_before - self.rows != rows_after and not self.undo:
+            raise ValueError(
+                f"a rewind of {rows_before} rows leaves {rows_after} and takes {self.rows}: that does not add up"
+            )
 
 
 @dataclass(frozen=True)
 class Closing:
     """One atomic step of `closed_until`. It adds no file."""
 
-    id: str  # unique; the same when the entry is tried again
+    # Unique; the same when the entry is tried again.
+    id: str
     until: datetime
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: reason, at
-    target: int | None = None  # number of a table of the route; None: the pipeline's own
+    # JSON values: reason, at.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    # The number of a table of the route; None: the pipeline's own.
+    target: int | None = None
 
 
 @dataclass(frozen=True)
 class Sealing:
     """One atomic entry that seals buckets: their manifests, as `Manifest.to_json` writes them. It adds no file."""
 
-    id: str  # unique; the same when the entry is tried again
+    # Unique; the same when the entry is tried again.
+    id: str
     manifests: Sequence[Mapping[str, Any]]
-    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: at
+    # JSON values: at.
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-WHY = "retention"
+def _count_rows(files: Iterable[BucketFile | StagedFile]) -> int:
+    """Return the rows of files; a file whose number of rows is unknown counts none."""
+    return sum(file.rows or 0 for file in files)
+
+
+def _has_unknown_rows(files: Iterable[BucketFile]) -> bool:
+    return any(file.rows is None for file in files)

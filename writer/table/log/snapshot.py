@@ -1,7 +1,7 @@
 """One version of a table as a commit needs it: columns, offsets and epochs, without its files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -16,13 +16,51 @@ from writer.privacy.policy import fingerprint
 from writer.table.log.log import State
 from writer.table.log.zone_records import parse_zone_data
 
-FORMAT = 1  # of the logs that headrace writes and reads
+# Topic → ids of its incarnations, in order.
+Incarnations = Mapping[str, Sequence[str]]
+# With the pipeline's name: the table's name.
+OWNER = "headrace/"
+# Of the logs that headrace writes and reads.
+FORMAT = 1
 # Of all entries that headrace writes. docs/adr/0047-log-format-1.md says when a new one needs another format.
 KINDS = (
-    "start", "adopt", "take", "batch", "side", "columns", "schema", "gap", "fill", "lost", "replay", "rewrite",
-    "reprocess", "rewind", "accept", "close", "seal", "targets", "raw", "specs", "privacy", "convert", "promote",
+    "start",
+    "adopt",
+    "take",
+    "batch",
+    "side",
+    "columns",
+    "schema",
+    "gap",
+    "fill",
+    "lost",
+    "replay",
+    "rewrite",
+    "reprocess",
+    "rewind",
+    "accept",
+    "close",
+    "seal",
+    "targets",
+    "raw",
+    "specs",
+    "privacy",
+    "convert",
+    "promote",
     "zones",
-)  # fmt: skip
+)
+GAP_SUMS = ("gaps", "gap_offsets", "gaps_ended", "gap_offsets_ended")
+# The value of a `txn` for no mark of a log, where it had one and lost it.
+NO_MARK = -1
+# The value of a `txn` for no instant, where it had one and goes back.
+NEVER = -(2**62)
+# Properties of the table.
+INCARNATIONS = "headrace.incarnations"
+TARGETS = "headrace.targets"
+RAW = "headrace.raw"
+SUPERSEDED = "headrace.superseded_by"
+PROTECTED_PATHS = "headrace.protected_paths"
+ZONE_DATA = "headrace.zone_data"
 
 
 class TooNew(ConfigError):
@@ -39,43 +77,40 @@ def check_format(transactions: Mapping[str, int], pipeline: str, location: str) 
         )
 
 
-GAP_SUMS = ("gaps", "gap_offsets", "gaps_ended", "gap_offsets_ended")
-NO_MARK = -1  # what stands for no mark of a log where a `txn` had one and lost it
-NEVER = -(2**62)  # what stands for no instant where a `txn` had one and goes back
-# Properties of the table.
-INCARNATIONS, TARGETS, RAW = "headrace.incarnations", "headrace.targets", "headrace.raw"
-SUPERSEDED = "headrace.superseded_by"
-PROTECTED_PATHS = "headrace.protected_paths"
-ZONE_DATA = "headrace.zone_data"
-
-
 class TargetRecord(NamedTuple):
     """A table that a route fills, as the log of its pipeline has it."""
 
-    name: str  # of the route's rule, or the name that it was made for
+    # Of the route's rule, or the name that it was made for.
+    name: str
     location: str
     format: str
-    late: str = ""  # location of its table of late rows; empty: it never had one
-    id: str = ""  # of the table; empty: it was not made yet
-    layout: str = ""  # how rows map to its buckets
-    table: str = ""  # name in the catalog; empty: of a format without
-    number: int = 0  # by which the log knows it; 0: it does not yet
+    # The location of its table of late rows; empty: it never had one.
+    late: str = ""
+    # The id of the table; empty: it was not made yet.
+    id: str = ""
+    # How rows map to its buckets.
+    layout: str = ""
+    # The name in the catalog; empty: of a format without.
+    table: str = ""
+    # The number by which the log knows it; 0: it does not yet.
+    number: int = 0
 
     def to_json(self) -> dict[str, str]:
         """Write it as the log has it, by its number."""
         return {key: value for key, value in self._asdict().items() if key != "number"}
 
 
-def recorded(targets: Mapping[int, TargetRecord]) -> dict[str, str]:
+def targets_property(targets: Mapping[int, TargetRecord]) -> dict[str, str]:
     """Return the property of a log that says which tables its route fills, by number."""
-    return {TARGETS: json.dumps({number: one.to_json() for number, one in targets.items()})}
+    return {TARGETS: json.dumps({number: target.to_json() for number, target in targets.items()})}
 
 
 class _Value:
     """The value of a `txn` of the pipeline, as an attribute of a snapshot."""
 
     def __init__(self, name: str, unset: int = 0) -> None:
-        self._name, self._unset = name, unset
+        self._name = name
+        self._unset = unset
 
     def __get__(self, snapshot: "PipelineSnapshot", _: type) -> int:
         return snapshot.state.transactions.get(f"{snapshot.pipeline}/{self._name}", self._unset)
@@ -84,26 +119,43 @@ class _Value:
 class PipelineSnapshot:
     """One version of a table, its files left aside."""
 
-    format = _Value("format")  # of the table's log; 0: no entry of headrace follows its first one
-    epoch = _Value("epoch")  # number of starts that this pipeline has had
-    lease = _Value("lease")  # epoch of the newest lease under which a supervisor had this pipeline started; 0: none
-    closed = _Value("closed")  # number of the run up to which none is continued
-    settled = _Value("settled", -1)  # version up to which side files are known to be applied; -1: nothing is known
-    applied = _Value("main", -1)  # for a side table: newest main version whose files it has; -1: none
-    replays = _Value("replay")  # number of replays of dead letters that the table has had
-    converted = _Value("converted", -1)  # version of the last entry before it became an Iceberg table; -1: it did not
-    rewinds = _Value("rewinds")  # number of rewinds that the table has had
-    specs = _Value("specs")  # version of the event specs; 0: there were never any
-    specs_fingerprint = _Value("specs_fingerprint")  # of that version; 0: it has none
-
-    privacy = _Value("privacy")  # version of the privacy policies and their keys; 0: there were never any
-    privacy_fingerprint = _Value("privacy_fingerprint")  # of the policies of that version; 0: it has none
-    paths_fingerprint = _Value("protected_paths")  # of the property that has the protected paths; 0: there are none
-    hash_key = _Value("hash_key")  # fingerprint of the key that values are hashed with; 0: none ever was
-    encryption_key = _Value("encryption_key")  # likewise, of the one that values are encrypted with
+    # Of the table's log; 0: no entry of headrace follows its first one.
+    format = _Value("format")
+    # The number of starts that this pipeline has had.
+    epoch = _Value("epoch")
+    # The epoch of the newest lease under which a supervisor had this pipeline started; 0: none.
+    lease = _Value("lease")
+    # The number of the run up to which none is continued.
+    closed = _Value("closed")
+    # The version up to which side files are known to be applied; -1: nothing is known.
+    settled = _Value("settled", -1)
+    # For a side table: the newest main version whose files it has; -1: none.
+    applied = _Value("main", -1)
+    # The number of replays of dead letters that the table has had.
+    replays = _Value("replay")
+    # The version of the last entry before it became an Iceberg table; -1: it did not.
+    converted = _Value("converted", -1)
+    # The number of rewinds that the table has had.
+    rewinds = _Value("rewinds")
+    # The version of the event specs; 0: there were never any.
+    specs = _Value("specs")
+    # Of the event specs of that version; 0: it has none.
+    specs_fingerprint = _Value("specs_fingerprint")
+    # The version of the privacy policies and their keys; 0: there were never any.
+    privacy = _Value("privacy")
+    # Of the policies of that version; 0: it has none.
+    privacy_fingerprint = _Value("privacy_fingerprint")
+    # Of the property that has the protected paths; 0: there are none.
+    paths_fingerprint = _Value("protected_paths")
+    # The fingerprint of the key that values are hashed with; 0: none ever was.
+    hash_key = _Value("hash_key")
+    # The fingerprint of the key that values are encrypted with; 0: none ever was.
+    encryption_key = _Value("encryption_key")
 
     def __init__(self, state: State, pipeline: str) -> None:
-        self.state, self.pipeline = state, pipeline
+        """Take a state of the table, and the name of the pipeline that it belongs to."""
+        self.state = state
+        self.pipeline = pipeline
 
     @property
     def version(self) -> int:
@@ -115,14 +167,15 @@ class PipelineSnapshot:
         return self.state.transactions.get(app_id(self.pipeline, part))
 
     def parts(self) -> dict[TopicPartition, int]:
-        """Every part that the table has a frontier of."""
-        found = {}
-        for name, at in self.state.transactions.items():
-            owner, *rest = name.split("/")
-            if owner == self.pipeline and len(rest) == 2:  # noqa: PLR2004 - as app_id writes it
-                topic, _, incarnation = rest[0].rpartition("@")
-                found[TopicPartition(topic, int(incarnation), int(rest[1]))] = at
-        return found
+        """Return the frontier of every part that the table has one of."""
+        frontiers = {}
+        for name, value in self.state.transactions.items():
+            # As `app_id` writes it: the pipeline, the topic with its incarnation, the partition.
+            match name.split("/"):
+                case [self.pipeline, topic_incarnation, partition]:
+                    topic, _, incarnation = topic_incarnation.rpartition("@")
+                    frontiers[TopicPartition(topic, int(incarnation), int(partition))] = value
+        return frontiers
 
     def mark(self, part: TopicPartition) -> LogMark | None:
         """Return what the log is known by before the frontier of this part; None where that is not known."""
@@ -132,15 +185,18 @@ class PipelineSnapshot:
 
     def orphans(self) -> list[OffsetRange]:
         """Return the offsets whose rows are of records that Kafka lost when it cut a log, by partition."""
-        parts = sorted(self.parts().items())
-        cuts = ((part, self.state.transactions.get(cut_name(self.pipeline, part)), end) for part, end in parts)
-        return [OffsetRange(part, min(cut, end), end) for part, cut, end in cuts if cut is not None]
+        orphans = []
+        for part, frontier in sorted(self.parts().items()):
+            cut_offset = self.state.transactions.get(cut_name(self.pipeline, part))
+            if cut_offset is not None:
+                orphans.append(OffsetRange(part, min(cut_offset, frontier), frontier))
+        return orphans
 
     @property
     def gaps(self) -> tuple[int, int]:
         """Number of open gaps, and of their offsets that are neither filled nor given up."""
-        count, offsets = (self.gap_sums[name] for name in ("gaps", "gap_offsets"))
-        return count - self.gap_sums["gaps_ended"], offsets - self.gap_sums["gap_offsets_ended"]
+        sums = self.gap_sums
+        return sums["gaps"] - sums["gaps_ended"], sums["gap_offsets"] - sums["gap_offsets_ended"]
 
     @property
     def gap_offsets_closed(self) -> int:
@@ -152,35 +208,35 @@ class PipelineSnapshot:
         """How many gaps were ever recorded and ended, and how many offsets these were."""
         return {name: self.state.transactions.get(f"{self.pipeline}/{name}", 0) for name in GAP_SUMS}
 
-    def changes(self, gap: str) -> int:
-        """Number of fills and losses that a gap has had, by the id of its gap record."""
-        return self.state.transactions.get(changes_name(self.pipeline, gap), 0)
+    def gap_changes(self, gap: str) -> int:
+        """Return the number of fills and losses that a gap has had, by the id of its gap record."""
+        return self.state.transactions.get(gap_changes_name(self.pipeline, gap), 0)
 
     @property
     def closed_until(self) -> datetime | None:
         """Buckets that end at or before this instant take no more rows on time."""
-        return _instant(self.state.transactions.get(closed_name(self.pipeline, None), NEVER))
+        return self._instant(closed_name(self.pipeline, None))
 
     @property
     def closed_targets(self) -> dict[int, datetime]:
         """The same for each table of a route that has a bucket closed, by the number of the table."""
-        found = {number: self.closed_target(number) for number in self.targets()}
-        return {number: until for number, until in found.items() if until is not None}
+        instants = {number: self.closed_target(number) for number in self.targets()}
+        return {number: until for number, until in instants.items() if until is not None}
 
     def closed_target(self, number: int) -> datetime | None:
-        """The same for one table of a route."""
-        return _instant(self.state.transactions.get(closed_name(self.pipeline, number), NEVER))
+        """Return the same for one table of a route."""
+        return self._instant(closed_name(self.pipeline, number))
 
     @property
     def closed_ever(self) -> datetime | None:
         """The furthest that `closed_until` ever was: buckets that end by then may have manifests."""
-        before = _instant(self.state.transactions.get(f"{self.pipeline}/closed_ever", NEVER))
-        return max((at for at in (before, self.closed_until) if at is not None), default=None)
+        instants = (self._instant(f"{self.pipeline}/closed_ever"), self.closed_until)
+        return max((until for until in instants if until is not None), default=None)
 
-    def seen(self, part: TopicPartition) -> int | None:
-        """Return how far rows of this part have come, in microseconds since 1970."""
-        at = self.state.transactions.get(seen_name(self.pipeline, part), NEVER)
-        return None if at == NEVER else at
+    def newest_event_time(self, part: TopicPartition) -> int | None:
+        """Return the newest event time of the rows of this part, in microseconds since 1970."""
+        event_time = self.state.transactions.get(event_time_name(self.pipeline, part), NEVER)
+        return None if event_time == NEVER else event_time
 
     def columns(self) -> pa.Schema:
         """Columns with their Arrow types."""
@@ -191,7 +247,7 @@ class PipelineSnapshot:
         return dict(json.loads(self.state.configuration.get(INCARNATIONS, "{}")))
 
     @property
-    def raw_places(self) -> list[str]:
+    def raw_locations(self) -> list[str]:
         """Locations of the raw tables that records of the pipeline were ever kept in, oldest first."""
         return list(json.loads(self.state.configuration.get(RAW, "[]")))
 
@@ -221,19 +277,21 @@ class PipelineSnapshot:
         return self.state.configuration.get(SUPERSEDED, "")
 
     @property
-    def target_places(self) -> dict[str, TargetRecord]:
+    def targets_by_location(self) -> dict[str, TargetRecord]:
         """The tables of a route with those of their late rows, by location."""
-        found = self.targets().values()
-        return {**{one.late: one for one in found if one.late}, **{one.location: one for one in found}}
+        targets = self.targets().values()
+        late_tables = {target.late: target for target in targets if target.late}
+        return late_tables | {target.location: target for target in targets}
 
     def targets(self) -> dict[int, TargetRecord]:
         """Tables that a route has filled or may fill, by their numbers; none where there is no route."""
-        raw = json.loads(self.state.configuration.get(TARGETS, "{}"))
-        return {int(number): TargetRecord(**one, number=int(number)) for number, one in raw.items()}
+        records = json.loads(self.state.configuration.get(TARGETS, "{}"))
+        return {int(number): TargetRecord(**fields, number=int(number)) for number, fields in records.items()}
 
-
-def _instant(at: int) -> datetime | None:
-    return None if at == NEVER else instant(at)
+    def _instant(self, name: str) -> datetime | None:
+        """Return the instant that a `txn` holds, in microseconds since 1970; None: it holds none."""
+        value = self.state.transactions.get(name, NEVER)
+        return None if value == NEVER else instant(value)
 
 
 def format_name(pipeline: str) -> str:
@@ -274,8 +332,8 @@ def frontier_values(
     return values
 
 
-def seen_name(pipeline: str, part: TopicPartition) -> str:
-    """Name of the `txn` that holds a partition's newest event time."""
+def event_time_name(pipeline: str, part: TopicPartition) -> str:
+    """Name of the `txn` that holds a partition's newest event time, in microseconds since 1970."""
     return f"{app_id(pipeline, part)}/seen"
 
 
@@ -283,7 +341,7 @@ def closed_values(snapshot: PipelineSnapshot, until: datetime | None) -> dict[st
     """Return the `txn` values by which buckets are closed up to an instant, which may be before the one of today."""
     if until is None and snapshot.closed_ever is None:
         return {}
-    ever = max(at for at in (snapshot.closed_ever, until) if at is not None)
+    ever = max(moment for moment in (snapshot.closed_ever, until) if moment is not None)
     return {
         f"{snapshot.pipeline}/closed_until": NEVER if until is None else microseconds(until),
         f"{snapshot.pipeline}/closed_ever": microseconds(ever),
@@ -295,6 +353,6 @@ def closed_name(pipeline: str, target: int | None) -> str:
     return f"{pipeline}/closed_until" if target is None else f"{pipeline}/target/{target}/closed_until"
 
 
-def changes_name(pipeline: str, gap: str) -> str:
+def gap_changes_name(pipeline: str, gap: str) -> str:
     """Name of the `txn` that counts the changes of a gap."""
     return f"{pipeline}/gap/{gap}/changes"

@@ -8,20 +8,26 @@ import pyarrow as pa
 
 from writer.core.files import BucketFile, BucketKey
 from writer.storage.base import Store
-from writer.table.log.log import Log, State
+from writer.table.log.log import Log, State, TableVersion
 
 if TYPE_CHECKING:
-    from pyarrow import dataset  # imports pandas, half a second
+    # Imports pandas, which takes half a second.
+    from pyarrow import dataset
 
 
 class Format(Protocol):
     """What one table format does in its own way. All operations raise OSError where the storage fails."""
 
-    location: str  # where the table lies
-    store: Store  # of what lies below the location
-    in_catalog: bool  # a catalog names its newest entry
-    hidden: bool  # files wait for their commit where readers do not look
-    folder: str  # of the files, below the location; empty: the location
+    # Where the table lies.
+    location: str
+    # Of what lies below the location.
+    store: Store
+    # A catalog names its newest entry.
+    in_catalog: bool
+    # Files wait for their commit where readers do not look.
+    hidden: bool
+    # Of the files, below the location; empty: the location.
+    folder: str
     log: Log
 
     def obstacle(self) -> str:
@@ -33,10 +39,8 @@ class Format(Protocol):
     def repair(self) -> None:
         """Put right what another client changed beside the log, if storage and catalog allow it now."""
 
-    def publish(self, place: tuple[str, int]) -> None:
+    def publish(self, table_version: TableVersion) -> None:
         """Let readers see the files that an entry adds, and no longer those that it removes. Safe to run again.
-
-        `place`: id and version of the table.
 
         The files of all entries before it are published. Raises ForeignChange when one of the files is gone.
         """

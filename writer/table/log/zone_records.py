@@ -12,7 +12,8 @@ from bucketers.zone_data import ZoneData, find_differences
 from writer.core.text import instant, plural
 
 _FIRST_YEAR = 1970
-_YEARS_AHEAD = 2  # rules of later years change again before rows of them come
+# Rules of later years change again before rows of them come.
+_YEARS_AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,17 @@ class ZoneChange:
     """A zone of which the log has other data than this process."""
 
     zone: str
-    before: str  # version of the log; empty: it does not say
-    version: str  # of this process; likewise
-    spans: tuple[tuple[datetime, datetime], ...]  # in which the clocks of both show different times
+    # The version of the log; empty: it does not say.
+    version_before: str
+    # The version of this process; empty: it does not say.
+    version: str
+    # In which the clocks of both show different times.
+    spans: tuple[tuple[datetime, datetime], ...]
 
     @property
-    def words(self) -> str:
+    def phrase(self) -> str:
         """Say what changed, as a sentence without its end."""
-        versions = f"{self.zone}: version {self.before or 'unknown'} became {self.version or 'unknown'}"
+        versions = f"{self.zone}: version {self.version_before or 'unknown'} became {self.version or 'unknown'}"
         if not self.spans:
             return f"{versions}, no label differs"
         start, end = self.spans[-1]
@@ -39,7 +43,7 @@ class ZoneChange:
     def to_dict(self) -> dict[str, Any]:
         """Describe it as JSON values."""
         spans = [[start.isoformat(), end.isoformat()] for start, end in self.spans]
-        return {"zone": self.zone, "before": self.before, "version": self.version, "spans": spans}
+        return {"zone": self.zone, "before": self.version_before, "version": self.version, "spans": spans}
 
 
 def find_zone_changes(recorded: Mapping[str, ZoneData], data: Iterable[ZoneData], now: datetime) -> list[ZoneChange]:
@@ -58,17 +62,18 @@ def find_zone_changes(recorded: Mapping[str, ZoneData], data: Iterable[ZoneData]
 
 def format_zone_data(data: Iterable[ZoneData]) -> str:
     """Return the property of a log for these zones."""
-    return json.dumps(
-        {
-            zone_data.zone: {"version": zone_data.version, "tzif": b64encode(zlib.compress(zone_data.tzif)).decode()}
-            for zone_data in data
-        }
-    )
+    zones = {}
+    for zone_data in data:
+        tzif = b64encode(zlib.compress(zone_data.tzif)).decode()
+        zones[zone_data.zone] = {"version": zone_data.version, "tzif": tzif}
+    return json.dumps(zones)
 
 
 def parse_zone_data(text: str | None) -> dict[str, ZoneData]:
     """Return the zones of the property of a log; a log without it was written before its first start with a zone."""
-    raw: Mapping[str, Mapping[str, str]] = json.loads(text or "{}")
-    return {
-        zone: ZoneData(zone, entry["version"], zlib.decompress(b64decode(entry["tzif"]))) for zone, entry in raw.items()
-    }
+    fields_by_zone: Mapping[str, Mapping[str, str]] = json.loads(text or "{}")
+    zones = {}
+    for zone, fields in fields_by_zone.items():
+        tzif = zlib.decompress(b64decode(fields["tzif"]))
+        zones[zone] = ZoneData(zone, fields["version"], tzif)
+    return zones

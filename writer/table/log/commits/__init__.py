@@ -1,0 +1,6 @@
+"""Commits of each kind of log entry, each a function of the log's appender.
+
+A function appends one entry and returns its version, if its docstring says nothing else. It raises ForeignChange where
+another client did what the ledger does not survive, CommitFailed where the storage refused, or gave no answer, for as
+long as was tried.
+"""
