@@ -241,7 +241,7 @@ def rows_deleted(table: Table, **of_file: Any) -> None:
     with Deletes(table.spec(), table.schema(), out, made.snapshot_id, "deflate") as manifest:
         manifest.add_entry(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, data_file=file))
     assert current is not None
-    listed = made._listed([manifest.to_manifest_file(), *current.manifests(table.io)])
+    listed = made._write_list([manifest.to_manifest_file(), *current.manifests(table.io)])
     snapshot = Snapshot.model_validate({
         "snapshot-id": made.snapshot_id, "parent-snapshot-id": made.parent_id, "manifest-list": listed,
         "sequence-number": table.metadata.next_sequence_number(), "schema-id": table.metadata.current_schema_id,

@@ -309,7 +309,7 @@ def test_after_a_death_at_any_effect_it_is_run_again_or_the_old_writer_goes_on(
     while not is_done:
         shutil.rmtree(tmp_path / "now", ignore_errors=True)
         shutil.copytree(tmp_path / "then", tmp_path / "now")
-        catalog_client._open.cache_clear()
+        catalog_client._load_catalog.cache_clear()
         at_effect = dying(monkeypatch, after)
         next(at_effect)
         with suppress(Died):

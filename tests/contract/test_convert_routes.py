@@ -80,7 +80,7 @@ def test_a_route_whose_conversion_dies_at_any_effect_is_converted_by_the_next(
     while not is_done:
         shutil.rmtree(tmp_path / "now", ignore_errors=True)
         shutil.copytree(tmp_path / "then", tmp_path / "now")
-        catalog_client._open.cache_clear()
+        catalog_client._load_catalog.cache_clear()
         at_effect = dying(monkeypatch, after)
         next(at_effect)
         with suppress(Died):
@@ -113,7 +113,7 @@ def test_a_target_is_converted_alone_and_the_log_goes_on(
     while not is_done:
         shutil.rmtree(tmp_path / "now", ignore_errors=True)
         shutil.copytree(tmp_path / "then", tmp_path / "now")
-        catalog_client._open.cache_clear()
+        catalog_client._load_catalog.cache_clear()
         at_effect = dying(monkeypatch, after)
         next(at_effect)
         with suppress(Died):

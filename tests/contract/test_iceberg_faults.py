@@ -50,7 +50,7 @@ def stage(location: str) -> Callable[[int], StagedFile]:
 def test_whatever_the_catalog_does_to_a_request_it_has_each_commit_once(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    with fail(monkeypatch, catalog_client._opened(*_opened_as(table)), fault) as failed:
+    with fail(monkeypatch, catalog_client.open_catalog(*_opened_as(table)), fault) as failed:
         epoch = begun(table)
         for at in range(2):
             table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
@@ -70,7 +70,7 @@ def test_a_table_is_made_once_whatever_the_catalog_does_to_the_request(
     location: str, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     table = iceberg_table(location, "events")
-    with fail(monkeypatch, catalog_client._opened(*_opened_as(table)), fault, "create_table") as failed:
+    with fail(monkeypatch, catalog_client.open_catalog(*_opened_as(table)), fault, "create_table") as failed:
         table.create(COLUMNS, ["hour"])
     assert failed() >= 1
     again = made(location, "iceberg")
@@ -90,7 +90,7 @@ def test_a_catalog_that_refuses_every_commit_is_an_error_after_the_retry_timeout
     def refused(*_: Any) -> Any:
         raise CommitFailedException("Requirement failed")
 
-    monkeypatch.setattr(catalog_client._opened(*_opened_as(table)), "commit_table", refused)
+    monkeypatch.setattr(catalog_client.open_catalog(*_opened_as(table)), "commit_table", refused)
     with pytest.raises(CommitFailed, match="took no commit for"):
         table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
     monkeypatch.undo()
@@ -109,7 +109,7 @@ def effects(
     monkeypatch: pytest.MonkeyPatch, table: PipelineTable, after: int, client: Catalog | None = None
 ) -> Iterator[None]:
     """Let the process die after so many effects on the store of the table's log and on its catalog."""
-    client = client or catalog_client._opened(*_opened_as(table))
+    client = client or catalog_client.open_catalog(*_opened_as(table))
     of_log, of_catalog = ("put", "put_if_absent", "delete"), ("create_table", "commit_table")
     return dying(monkeypatch, after, {table._log._store: of_log, client: of_catalog})
 

@@ -143,7 +143,7 @@ def test_what_a_shadow_got_by_its_old_name_after_a_switch_that_died_stays(
     at, shadow = place(on_s3.url, table.location), f"{table.location}_2"
     catalog_client.CatalogClient(at, table.location).forget()
     old = replace(at, table=f"{at.table}_shadow")
-    catalog = catalog_client._opened(at.catalog, tuple(sorted(client_settings(at, table.location).items())))
+    catalog = catalog_client.open_catalog(at.catalog, tuple(sorted(client_settings(at, table.location).items())))
     catalog.register_table(at.identifier, catalog.load_table(old.identifier).metadata_location)
     writer = table_at("iceberg", shadow, "events", catalog=old)
     writer.grow([*COLUMNS, pa.field("extra", pa.string())])
@@ -156,7 +156,7 @@ def test_an_answer_that_is_lost_takes_no_name_away(
     table: PipelineTable, names: TableNames, on_s3: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = place(on_s3.url, table.location)
-    client = catalog_client._opened(at.catalog, tuple(sorted(client_settings(at, table.location).items())))
+    client = catalog_client.open_catalog(at.catalog, tuple(sorted(client_settings(at, table.location).items())))
     with fail(monkeypatch, client, TWICE, "drop_table") as failed:
         names.switch(table.location, f"{table.location}_2")
     assert (failed(), names.is_switched(f"{table.location}_2"), len(names._names())) == (2, True, 2)

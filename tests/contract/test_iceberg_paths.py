@@ -28,7 +28,7 @@ from writer.maintenance.retention import Retention
 from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
 from writer.table.iceberg.catalog.catalog_client import file_settings
-from writer.table.iceberg.metadata.data_files import canonical
+from writer.table.iceberg.metadata.data_files import canonical_path
 
 # A vacuum removes what tasks spilled.
 pytestmark = pytest.mark.usefixtures("scratch")
@@ -76,7 +76,7 @@ class Adopted:
         assert snapshot.version > version
         assert sorted(self.table().scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()) == self.ids
         known = {f"{driver.lake}/{file.path}" for file in driver.table.bucket_files(snapshot)}
-        assert {canonical(path) for path in self.files()} == known
+        assert {canonical_path(path) for path in self.files()} == known
         found = audit(driver.config, "clicks", since=None, deep=True)
         assert found.adds_up, found.problems
 
@@ -110,7 +110,7 @@ def test_adopted_files_are_compacted_deleted_from_dropped_and_not_vacuumed(
     places = find_unneeded(driver.config, "clicks", None, datetime.now(UTC) + timedelta(days=3000))
     waste = {found.path for place in places if place.location == driver.lake for found in place.waste}
     assert len({path for path in waste if path.endswith(".parquet")}) >= 5
-    assert not {path.removeprefix(f"{driver.lake}/") for path in map(canonical, one.files())} & waste
+    assert not {path.removeprefix(f"{driver.lake}/") for path in map(canonical_path, one.files())} & waste
     kept, end = driver.table.snapshot().version, 110
     driver.carry([log({at: event(at, at=NOW) for at in range(end, end + 5)})], {0: end + 5})
     assert back(driver, kept, cluster=Cluster(end + 5)) == 0

@@ -54,7 +54,7 @@ def client(one: Started, name: str = "a") -> tuple[Catalog, tuple[str, ...]]:
     """Return the client of the catalog that the writer uses, and what the table of a target is called there."""
     place = one.config.catalog_place("p", str(Path(one.tables.main.location).with_name(name)))
     assert place is not None
-    return catalog_client._opened(place.catalog, tuple(sorted(place.settings))), place.identifier
+    return catalog_client.open_catalog(place.catalog, tuple(sorted(place.settings))), place.identifier
 
 
 def theirs(one: Started, name: str = "a") -> Table:

@@ -44,7 +44,7 @@ HOUR, NOON = "2026-11-20T05", datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 def opened(place: CatalogTable | None) -> Catalog:
     assert place is not None
-    return catalog_client._opened(place.catalog, tuple(sorted(place.settings)))
+    return catalog_client.open_catalog(place.catalog, tuple(sorted(place.settings)))
 
 
 def with_offsets(location: str, rows: int) -> StagedFile:

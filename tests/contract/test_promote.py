@@ -199,7 +199,7 @@ def test_a_promotion_that_dies_at_any_effect_is_ended_by_the_next(
     for after in range(40):
         shutil.rmtree(work)
         shutil.copytree(kept, work)
-        catalog_client._open.cache_clear()  # the database is another file
+        catalog_client._load_catalog.cache_clear()  # the database is another file
         steps, is_dead = dying(monkeypatch, after, EFFECTS), False
         next(steps)
         try:
@@ -208,7 +208,7 @@ def test_a_promotion_that_dies_at_any_effect_is_ended_by_the_next(
             is_dead = True
         with suppress(StopIteration):
             next(steps)
-        catalog_client._open.cache_clear()
+        catalog_client._load_catalog.cache_clear()
         found = lake.promote("--yes", "--no-diff", "--json")
         assert (found["done"], found["deleted"]) == (True, 1), (
             "the run that ends it says what the first would have said"

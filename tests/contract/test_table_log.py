@@ -109,7 +109,7 @@ def test_an_own_commit_that_could_not_be_looked_up_at_once_is_not_taken_for_anot
 def test_a_table_is_tidied_by_entries_since_its_checkpoint_from_every_writer(tmp_path: Path) -> None:
     """With another client's entry after each of ours, no commit of ours may ever fall on a round version."""
     lake = Lake(str(tmp_path))
-    lake.table._interval = 4
+    lake.table._checkpoint_interval = 4
     lake.begin()
     DeltaTable(str(tmp_path)).alter.set_table_properties(
         {"delta.checkpointInterval": "1000", "delta.enableExpiredLogCleanup": "false"}

@@ -56,7 +56,8 @@ def test_marks_outlive_the_entries_that_set_them(table: PipelineTable, stage: Ca
     epoch = filled(table, stage)
     for at in range(12):
         table.commit(table.snapshot(), batch(epoch, at, at + 1, stage(1), part=P1))
-    table._interval, table._tidied = 1, -1
+    table._checkpoint_interval = 1
+    table._tidied_version = -1
     table.tidy()
     assert table.snapshot().mark(P0) == SECOND
 
@@ -139,7 +140,8 @@ def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> No
 def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:
     begun(table, p0=10)
     table.begin({NEXT: 5}, {"clicks": ["uuid-1", "uuid-1"]}, cuts=[LogCut(P0, 2, 5, 10, is_proven=False)])
-    table._interval, table._tidied = 1, -1
+    table._checkpoint_interval = 1
+    table._tidied_version = -1
     table.tidy()
     pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], "events").pages()
     assert [one.start for segment in pages for one in segment.cuts] == [5]

@@ -20,7 +20,7 @@ from writer.config.pipelines import Config
 from writer.config.table_sections import ICEBERG_RESERVED, Catalog
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import opened
-from writer.table.iceberg.catalog.catalog_errors import described, without_secrets
+from writer.table.iceberg.catalog.catalog_errors import describe_error, without_secrets
 
 SQL = {"type": "sql", "uri": "sqlite:////lake/catalog.db"}
 
@@ -82,7 +82,7 @@ def test_a_catalog_is_given_the_time_that_it_asks_for(value: str, seconds: float
     answer = Response()
     answer.headers["Retry-After"] = value
     place = Catalog.model_validate({"type": "rest", "uri": "https://c"}).place("/lake/clicks", None, is_main=True)
-    found = described(HTTPError("429", response=answer), place)
+    found = describe_error(HTTPError("429", response=answer), place)
     assert (found.pause_s, found.may_pass) == (seconds, True)
 
 

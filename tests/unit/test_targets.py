@@ -353,7 +353,7 @@ def test_two_processes_that_bring_the_same_file_leave_it_whole(tmp_path: Path) -
     first, second = all_tables("p", one.config), all_tables("p", one.config)
     for tables in (first, second):
         tables._read_entries(tables.main.snapshot(), ())
-    (entry,) = second._waiting[place]
+    (entry,) = second._pending[place]
     first.apply_side_files()
     held_files.copy_to_table(
         second.main.store, second.side(place), entry

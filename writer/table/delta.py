@@ -18,7 +18,8 @@ from writer.table.log import file_listing
 from writer.table.log.log import Log, State, TableVersion
 
 if TYPE_CHECKING:
-    from pyarrow import dataset  # imports pandas, half a second
+    # It imports pandas, half a second.
+    from pyarrow import dataset
 
 LOG = "_delta_log"
 
@@ -26,14 +27,17 @@ LOG = "_delta_log"
 class Delta:
     """A Delta table: readers see a file from the entry on that adds it."""
 
-    in_catalog = hidden = False
+    in_catalog = False
+    hidden = False
     folder = ""
 
     def __init__(self, location: str, checkpoint_interval: int, s3: S3Settings | None = None) -> None:
         """Take the location; other clients that write to the table are told the interval, in versions."""
-        self._interval = checkpoint_interval
-        self.location, self.store = location, store_at(location, s3)
-        self.log, self._options = Log(store_at(f"{location}/{LOG}", s3)), delta_options(location, s3)
+        self.location = location
+        self.store = store_at(location, s3)
+        self.log = Log(store_at(f"{location}/{LOG}", s3))
+        self._checkpoint_interval = checkpoint_interval
+        self._options = delta_options(location, s3)
 
     def obstacle(self) -> str:
         """Name the table of another format that lies there."""
@@ -53,7 +57,7 @@ class Delta:
                 mode="ignore",
                 name=name,
                 description=layout,
-                configuration={"delta.checkpointInterval": str(self._interval)},
+                configuration={"delta.checkpointInterval": str(self._checkpoint_interval)},
                 storage_options=self._options,
             )
 
@@ -64,14 +68,14 @@ class Delta:
         """Do nothing: the entry is what readers go by."""
 
     def buckets(self, _: State) -> list[BucketKey]:
-        """Buckets that have files. Looks at every file of the table."""
+        """Return the buckets that have files. Looks at every file of the table."""
         with _as_os_error(self.location, self.log):
-            table = self._opened()
+            table = self._open()
             columns = table.metadata().partition_columns
-            return [tuple(found[column] for column in columns) for found in table.partitions()]
+            return [tuple(values[column] for column in columns) for values in table.partitions()]
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
-        """Files by bucket: those of the newest checkpoint, and what the entries after it add and remove."""
+        """Return the files of a bucket: those of the newest checkpoint, with what later entries add and remove."""
         return file_listing.list_bucket_files(self.log, state, bucket)
 
     def check_deletes(self, files: Sequence[BucketFile]) -> None:
@@ -80,28 +84,28 @@ class Delta:
     def expire(self, before: datetime) -> None:
         """Do nothing: the log alone knows versions."""
 
-    def referenced_paths(self, since: datetime) -> set[str]:  # noqa: ARG002 - of the protocol
-        """None: what a reader needs is named by entries."""
+    def referenced_paths(self, since: datetime) -> set[str]:  # noqa: ARG002
+        """Return none: what a reader needs is named by entries."""
         return set()
 
     def foreign_paths(self) -> list[str]:
-        """None: readers see what the log names."""
+        """Return none: readers see what the log names."""
         return []
 
     def rows(self, _: State) -> "dataset.Dataset":
         """Return the rows, through delta-rs: for a filter on a column without bounds, it would find none."""
         with _as_os_error(self.location, self.log):
-            return self._opened().to_pyarrow_dataset()
+            return self._open().to_pyarrow_dataset()
 
     def tidy(self, state: State, *, keeps_entries: bool = False) -> None:
         """Write the log's checkpoint, and remove what has outlived its retention."""
         with _as_os_error(self.location, self.log):
-            table = self._opened()
+            table = self._open()
             table.create_checkpoint()
             if not keeps_entries and state.configuration.get("delta.enableExpiredLogCleanup") != "false":
                 table.cleanup_metadata()
 
-    def _opened(self) -> DeltaTable:
+    def _open(self) -> DeltaTable:
         """Open the table through delta-rs, which reads an entry for each of its files."""
         return DeltaTable(self.location, storage_options=self._options)
 

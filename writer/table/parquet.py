@@ -1,9 +1,9 @@
 """A Parquet table: files in Hive's folders, and a hidden log that names those that count.
 
 The log is like Delta's, below `_headrace/log`. A task writes a file below `_headrace/staged`; an entry adds
-it; then it is moved to its place, where readers see it, whole. No entry follows before all files of the newest one are
-in their place: the next writer, this process or the next start, first ends what a crash broke off. So every file
-that a reader sees is committed, and every committed file is seen, but for those of the newest entry, for a moment.
+it; then it is moved to its path, where readers see all of it. No entry follows before all files of the newest one are
+moved: the next writer, this process or the next start, first ends what a crash broke off. So every file that a reader
+sees is committed, and every committed file is seen, but for those of the newest entry, for a moment.
 (docs/adr/0013-parquet-tables.md)
 """
 
@@ -30,32 +30,39 @@ from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.log import Log, State, TableVersion
 
 if TYPE_CHECKING:
-    from pyarrow import dataset  # imports pandas, half a second
+    # It imports pandas, half a second.
+    from pyarrow import dataset
 
 LOG = "_headrace/log"
-_PUBLISHED = "_headrace/published.json"  # id and version of the newest entry whose files were all seen in their place
-_FILES = ("remove", "add")
-_MOVES_AT_ONCE = 16  # S3 copies some hundred MB a second for each request
+# Id and version of the newest entry whose files were all seen at their paths.
+_PUBLISHED = "_headrace/published.json"
+# S3 copies some hundred MB a second for each request.
+_MOVE_THREADS = 16
 
 
 class Parquet:
-    """A table of Parquet files: readers see a file from the moment on that it is in its place."""
+    """A table of Parquet files: readers see a file from the moment on that it is at its path."""
 
-    in_catalog, hidden, folder = False, True, ""
+    in_catalog = False
+    hidden = True
+    folder = ""
 
     def __init__(self, store: Store, log: Store) -> None:
         """Take the store of the table, and the one of its log."""
-        self.location, self.log = store.location, Log(log)
+        self.location = store.location
         self.store = store
+        self.log = Log(log)
         self._listing: file_listing.Listing | None = None
-        self._published: tuple[str, int] | None = None  # where this process knows that nothing is left to do
+        # This process knows that all files up to this table and version are published.
+        self._published: TableVersion | None = None
 
     def obstacle(self) -> str:
         """Name what readers would take for rows of the table, or a table of another format."""
-        found = sorted(name for name in self.store.list() if name == "_delta_log/" or not name.startswith(("_", ".")))
-        if "_delta_log/" in found:
+        names = set(self.store.list())
+        if "_delta_log/" in names:
             return "a Delta table"
-        return f"{found[0]}, which readers would take for a part of the table" if found else ""
+        visible = sorted(name for name in names if not name.startswith(("_", ".")))
+        return f"{visible[0]}, which readers would take for a part of the table" if visible else ""
 
     def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
         """Write the first entry, unless there is one."""
@@ -65,35 +72,38 @@ class Parquet:
         """Do nothing: readers go by the log, or by the files alone."""
 
     def publish(self, table_version: TableVersion) -> None:
-        """Move the files of an entry to their place. Raises ForeignChange when one is in neither place."""
-        if table_version == self._published or self._noted(table_version):
+        """Move the files of an entry to their paths. Raises ForeignChange when one is neither there nor staged."""
+        if table_version == self._published or self._is_published(table_version):
             return
-        actions = self.log.entry(table_version.version) or ()
-        gone, paths = ([unquote(action[kind]["path"]) for action in actions if kind in action] for kind in _FILES)
-        for path in gone:  # first: a row that is out of sight for a moment harms less than one that is there twice
+        table_id, version = table_version
+        actions = self.log.entry(version) or ()
+        removed = [unquote(action["remove"]["path"]) for action in actions if "remove" in action]
+        added = [unquote(action["add"]["path"]) for action in actions if "add" in action]
+        # Removals come first: a row that is out of sight for a moment harms less than one that is there twice.
+        for path in removed:
             self.store.delete(path)
-        if gone or paths:
-            with ThreadPoolExecutor(_MOVES_AT_ONCE if on_s3(self.location) else 1) as threads:
-                list(threads.map(lambda path: self._place(path, table_version.version), paths))
+        if removed or added:
+            with ThreadPoolExecutor(_MOVE_THREADS if on_s3(self.location) else 1) as threads:
+                list(threads.map(lambda path: self._publish_file(path, version), added))
             fault_points.point("after_publish")
-            self.store.put(_PUBLISHED, json.dumps(dict(zip(("table", "version"), table_version, strict=True))).encode())
+            self.store.put(_PUBLISHED, json.dumps({"table": table_id, "version": version}).encode())
         self._published = table_version
 
     def buckets(self, state: State) -> list[BucketKey]:
-        """Buckets that have files, read from the folders."""
-        folders: list[tuple[str, BucketKey]] = [("", ())]
+        """Return the buckets that have files, read from the folders."""
+        folders: dict[str, BucketKey] = {"": ()}
         for _ in state.metadata["partitionColumns"]:
-            folders = [
-                (at + name, (*key, hive_value(name)))
-                for at, key in folders
-                for name in self.store.list(at)
-                if name.endswith("/") and not name.startswith(("_", "."))
-            ]
-        # A folder of S3 is there by its files alone; to ask each would be a request each.
-        return [key for at, key in folders if on_s3(self.location) or any(self.store.list(at))]
+            inner = dict[str, BucketKey]()
+            for folder, key in folders.items():
+                for name in self.store.list(folder):
+                    if name.endswith("/") and not name.startswith(("_", ".")):
+                        inner[folder + name] = (*key, hive_value(name))
+            folders = inner
+        # A folder of S3 exists by its files alone. To ask for each would be a request each.
+        return [key for folder, key in folders.items() if on_s3(self.location) or any(self.store.list(folder))]
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
-        """Files by bucket, as all entries add and remove them. They are kept in memory, and followed from there."""
+        """Return the files of a bucket, as all entries add and remove them. The listing stays in memory."""
         self._listing = file_listing.list_files(self.log, state, self._listing)
         return [file for file in self._listing.files.values() if bucket in (None, file.bucket)]
 
@@ -103,20 +113,22 @@ class Parquet:
     def expire(self, before: datetime) -> None:
         """Do nothing: the log alone knows versions."""
 
-    def referenced_paths(self, since: datetime) -> set[str]:  # noqa: ARG002 - of the protocol
-        """None: what a reader needs is named by entries."""
+    def referenced_paths(self, since: datetime) -> set[str]:  # noqa: ARG002
+        """Return none: what a reader needs is named by entries."""
         return set()
 
     def foreign_paths(self) -> list[str]:
-        """Files in the folders that no entry ever named: another client's. Reads the folders, then every entry."""
-        seen, folders = [], [""]
+        """Return files in the folders that no entry ever named. Reads the folders, then every entry."""
+        paths = set[str]()
+        folders = [""]
         while folders:
-            at = folders.pop()
-            names = [at + name for name in self.store.list(at) if not name.startswith(("_", "."))]
+            folder = folders.pop()
+            names = [folder + name for name in self.store.list(folder) if not name.startswith(("_", "."))]
             folders += [name for name in names if name.endswith("/")]
-            seen += [name for name in names if name.endswith(".parquet")]
-        ours = {unquote(a["add"]["path"]) for _, actions in self.log.entries_after(-1) for a in actions if "add" in a}
-        return sorted(set(seen) - ours)
+            paths.update(name for name in names if name.endswith(".parquet"))
+        for _, actions in self.log.entries_after(-1):
+            paths.difference_update(unquote(action["add"]["path"]) for action in actions if "add" in action)
+        return sorted(paths)
 
     def rows(self, state: State) -> "dataset.Dataset":
         """Return the rows, read from the folders, but for those of other tables below."""
@@ -125,34 +137,43 @@ class Parquet:
         filesystem, root = self.store.files()
         columns = state.columns()
         buckets = pa.schema([columns.field(name) for name in state.metadata["partitionColumns"]])
-        by = dataset.partitioning(buckets, flavor="hive")
-        found = dataset.dataset(root, schema=columns, filesystem=filesystem, format="parquet", partitioning=by)
-        listed = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
-        others = table_folders(one.path.removeprefix(f"{root}/") for one in listed if one.is_file) - {""}
-        if not others:
-            return found
-        own = [one for one in found.get_fragments() if not is_below(one.path.removeprefix(f"{root}/"), others)]
-        return dataset.FileSystemDataset(own, columns, found.format, filesystem)
+        partitioning = dataset.partitioning(buckets, flavor="hive")
+        rows = dataset.dataset(root, schema=columns, filesystem=filesystem, format="parquet", partitioning=partitioning)
+        infos = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
+        other_tables = table_folders(info.path.removeprefix(f"{root}/") for info in infos if info.is_file) - {""}
+        if not other_tables:
+            return rows
+        fragments = [
+            fragment
+            for fragment in rows.get_fragments()
+            if not is_below(fragment.path.removeprefix(f"{root}/"), other_tables)
+        ]
+        return dataset.FileSystemDataset(fragments, columns, rows.format, filesystem)
 
-    def tidy(self, state: State, *, keeps_entries: bool = False) -> None:  # noqa: ARG002 - of the protocol
+    def tidy(self, state: State, *, keeps_entries: bool = False) -> None:  # noqa: ARG002
         """Write the log's checkpoint. Entries stay: they are the table's only history."""
         self.log.checkpoint(state)
 
-    def _place(self, path: str, version: int) -> None:
+    def _publish_file(self, path: str, version: int) -> None:
         fault_points.point("publish")
         if self.store.move(staged_name(path), path) or self.store.mark(path) is not None:
             return
-        if self.log.entry(version + 1) is None:  # else another writer saw to it, and the file may be gone by right
+        # Where another entry follows, another writer published the file, and may have removed it since.
+        if self.log.entry(version + 1) is None:
             raise ForeignChange(
                 f"{self.location}/{path} is committed, but it is neither there nor staged: it was removed. "
                 "Bring it back, or its rows are lost; then start again."
             )
 
-    def _noted(self, table_version: TableVersion) -> bool:
-        """Return whether the files were seen in their place; removing one after that is on purpose."""
-        found = self.store.read(_PUBLISHED)
+    def _is_published(self, table_version: TableVersion) -> bool:
+        """Return whether the files were seen at their paths; removing one after that is on purpose."""
+        table_id, version = table_version
+        stored = self.store.read(_PUBLISHED)
+        if stored is None:
+            return False
         try:
-            noted: dict[str, Any] = {} if found is None else json.loads(found.content)
-            return bool(noted.get("table") == table_version.table_id and noted["version"] >= table_version.version)
+            published: dict[str, Any] = json.loads(stored.content)
+            return bool(published.get("table") == table_id and published["version"] >= version)
         except (ValueError, KeyError, TypeError, AttributeError):
-            return False  # nonsense: to look again costs little
+            # Nonsense: to look at the files again costs little.
+            return False

@@ -188,7 +188,7 @@ class PipelineConversion:
         tables.apply_side_files()
         _check_none_behind(tables.behind)
         targets = {**self._log.snapshot().targets(), **self._targets}
-        self._main.end(facts, targets_property(targets) if self._targets else {})
+        self._main.end_log(facts, targets_property(targets) if self._targets else {})
         # Those of what was committed before the log was at its end.
         Tables(self._log, old_table).apply_side_files()
         self._register_beside(facts)
@@ -211,7 +211,7 @@ class PipelineConversion:
     def _register_beside(self, facts: Mapping[str, Any]) -> None:
         for work in self._beside.values():
             if not work.is_done:
-                work.end(facts)
+                work.end_log(facts)
                 work.register()
 
 

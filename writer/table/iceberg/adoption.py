@@ -21,8 +21,8 @@ from writer.core.files import BucketFile
 from writer.table.iceberg.compatibility import FORMAT_VERSION
 from writer.table.iceberg.foreign_snapshots import live_files
 from writer.table.iceberg.iceberg import Iceberg
-from writer.table.iceberg.metadata.data_files import add_of, canonical
-from writer.table.iceberg.metadata.manifests import read_manifests
+from writer.table.iceberg.metadata.data_files import canonical_path, describe_add
+from writer.table.iceberg.metadata.manifests import is_live, read_manifests
 from writer.table.iceberg.metadata.schema import schema_of
 from writer.table.iceberg.metadata.snapshots import VERSION
 from writer.table.log.entries import added_file, creation_actions
@@ -32,17 +32,21 @@ from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.takeover import takeover_actions
 
 if TYPE_CHECKING:
-    from pyarrow import dataset  # imports pandas, half a second
+    # It imports pandas, half a second.
+    from pyarrow import dataset
 
-_OURS = ("_partition", "_kafka_partition")  # a column of one of these names is headrace's own
+# Columns of headrace, by their names in files and in Iceberg.
+_OWN_COLUMNS = frozenset({"_partition", "_kafka_partition"})
 
 
 class ForeignTable:
     """A table that the catalog knows, and that has no journal yet."""
 
     def __init__(self, form: Iceberg, pipeline: str) -> None:
-        self.location, self.store = form.location, form.store
-        self._form, self._pipeline = form, pipeline
+        self.location = form.location
+        self.store = form.store
+        self._form = form
+        self._pipeline = pipeline
 
     def exists(self) -> bool:
         """Return whether the catalog knows the table. Raises ConfigError where it knows the name at another place."""
@@ -58,15 +62,21 @@ class ForeignTable:
     def obstacles(self) -> list[str]:
         """Return what keeps Iceberg's side of the table from being taken over, each as a sentence with its fix."""
         if VERSION in self._table.properties:
-            return []  # whose it is, the owner says
+            # The owner says whose it is.
+            return []
         if self._form.has_entries():
             return [f"A journal of headrace lies there: another client took its property {VERSION} away. Set it again."]
-        return [*_of_metadata(self._table), *_of_columns(self._table), *_of_files(self._table, self.location)]
+        return [
+            *_metadata_obstacles(self._table),
+            *_column_obstacles(self._table),
+            *_file_obstacles(self._table, self.location),
+        ]
 
     def bucket_files(self, snapshot: PipelineSnapshot) -> list[BucketFile]:
-        """Files of the current snapshot, in the order of their paths."""
+        """Return the files of the current snapshot, in the order of their paths."""
         columns = snapshot.state.metadata["partitionColumns"]
-        return sorted((added_file(columns, one["add"]) for one in self._adds()), key=lambda file: file.path)
+        files = [added_file(columns, action["add"]) for action in self._add_actions()]
+        return sorted(files, key=lambda file: file.path)
 
     def rows(self) -> "dataset.Dataset":
         """Return the rows of the current snapshot, by the names that columns have in files."""
@@ -80,9 +90,10 @@ class ForeignTable:
 
         Raises CommitFailed when something was written meanwhile, or nobody knows.
         """
-        info, *rest = takeover_actions(self._pipeline, snapshot.state.metadata, 0, columns, layout, facts)
+        info, *actions = takeover_actions(self._pipeline, snapshot.state.metadata, 0, columns, layout, facts)
+        protocol = {"protocol": snapshot.state.protocol}
         try:
-            is_taken = self._form.take(self._table, [info, {"protocol": snapshot.state.protocol}, *rest, *self._adds()])
+            is_taken = self._form.take(self._table, [info, protocol, *actions, *self._add_actions()])
         except OSError as error:
             raise CommitFailed(
                 f"whether the table at {self.location} is adopted is unknown: {error}. Look again."
@@ -94,42 +105,48 @@ class ForeignTable:
             )
         return 0
 
-    def _adds(self) -> list[Action]:
+    def _add_actions(self) -> list[Action]:
         table = self._table
-        schema, specs, at = table.schema(), table.specs(), table.metadata.last_updated_ms
-        current = table.metadata.current_snapshot()
-        return [add_of(file, self.location, schema, specs[file.spec_id], at) for file in live_files(table, current)]
+        schema = table.schema()
+        specs = table.specs()
+        timestamp_ms = table.metadata.last_updated_ms
+        return [
+            describe_add(file, self.location, schema, specs[file.spec_id], timestamp_ms)
+            for file in live_files(table, table.metadata.current_snapshot())
+        ]
 
 
 def _state(table: Table) -> State:
     schema = table.schema()
-    fit = [field.name for field in schema.fields if _fits(schema, field.name)]
-    columns = schema_to_pyarrow(schema.select(*fit), include_field_ids=False)
-    first = creation_actions("", "", columns, [_words(schema, field) for field in table.spec().fields])
-    first[-1]["metaData"]["id"] = str(table.metadata.table_uuid)
-    return State(-1).apply(-1, first)
+    names = [field.name for field in schema.fields if _is_supported(schema, field.name)]
+    columns = schema_to_pyarrow(schema.select(*names), include_field_ids=False)
+    actions = creation_actions("", "", columns, [_partition_name(schema, field) for field in table.spec().fields])
+    actions[-1]["metaData"]["id"] = str(table.metadata.table_uuid)
+    return State(-1).apply(-1, actions)
 
 
-def _words(schema: Schema, field: PartitionField) -> str:
+def _partition_name(schema: Schema, field: PartitionField) -> str:
     """Return a partition field as a column, where it is one, and else as what it makes of a column."""
     source = schema.find_column_name(field.source_id) or "a column that was dropped"
     return source if isinstance(field.transform, IdentityTransform) else f"{field.transform} of {source}"
 
 
-def _fits(schema: Schema, name: str) -> bool:
+def _is_supported(schema: Schema, name: str) -> bool:
     """Return whether headrace writes a column's type, and Iceberg then finds the one that it has."""
     try:
         arrow = schema_to_pyarrow(schema.select(name), include_field_ids=False)
-        back = pa.schema(DeltaSchema.from_arrow(arrow).to_arrow())
-        return bool(schema_to_pyarrow(schema_of(back), include_field_ids=False).field(0).type == arrow.field(0).type)
+        delta = pa.schema(DeltaSchema.from_arrow(arrow).to_arrow())
+        iceberg = schema_to_pyarrow(schema_of(delta), include_field_ids=False)
+        return bool(iceberg.field(0).type == arrow.field(0).type)
     except Exception:  # noqa: BLE001 - delta-rs raises just that for a type that it does not have
         return False
 
 
-def _of_metadata(table: Table) -> Iterator[str]:
-    if (version := table.metadata.format_version) != FORMAT_VERSION:
-        how = "Set format-version to 2" if version < FORMAT_VERSION else "Copy its rows into a table of format 2"
-        yield f"Its format version is {version}; headrace writes {FORMAT_VERSION}. {how}."
+def _metadata_obstacles(table: Table) -> Iterator[str]:
+    version = table.metadata.format_version
+    if version != FORMAT_VERSION:
+        fix = "Set format-version to 2" if version < FORMAT_VERSION else "Copy its rows into a table of format 2"
+        yield f"Its format version is {version}; headrace writes {FORMAT_VERSION}. {fix}."
     for field in table.spec().fields:
         if field.name != table.schema().find_column_name(field.source_id):
             yield (
@@ -138,34 +155,40 @@ def _of_metadata(table: Table) -> Iterator[str]:
             )
 
 
-def _of_columns(table: Table) -> Iterator[str]:
+def _column_obstacles(table: Table) -> Iterator[str]:
     schema = table.schema()
     for field in schema.fields:
-        if field.name.lower() in ICEBERG_RESERVED | set(_OURS):
+        if field.name.lower() in ICEBERG_RESERVED | _OWN_COLUMNS:
             yield f"Its column {field.name} has a name that Iceberg or headrace keeps for itself. Drop it."
-        elif not _fits(schema, field.name):
+        elif not _is_supported(schema, field.name):
             yield f"Its column {field.name} is {field.field_type}, which headrace does not write. Drop it."
-    now = index_name_by_id(schema)
-    for older in table.metadata.schemas:
-        for field_id, name in index_name_by_id(older).items():
-            if now.get(field_id, name) != name or (name in now.values() and field_id not in now):
-                was = name if field_id in now else "another one of that name"
+    yield from _renamed_column(table)
+
+
+def _renamed_column(table: Table) -> Iterator[str]:
+    """Yield the obstacle of the first column that had another name, or whose name another column had."""
+    names_by_id = index_name_by_id(table.schema())
+    names = set(names_by_id.values())
+    for older_schema in table.metadata.schemas:
+        for field_id, older_name in index_name_by_id(older_schema).items():
+            name = names_by_id.get(field_id, older_name)
+            is_other_field = older_name in names and field_id not in names_by_id
+            if name != older_name or is_other_field:
+                before = "another one of that name" if is_other_field else older_name
                 yield (
-                    f"Its column {now.get(field_id, name)} was {was} before, and files may have that still: headrace "
-                    "reads them by names. Copy the rows into a new table."
+                    f"Its column {name} was {before} before, and files may have that still: headrace reads them by "
+                    "names. Copy the rows into a new table."
                 )
                 return
 
 
-def _of_files(table: Table, location: str) -> Iterator[str]:
+def _file_obstacles(table: Table, location: str) -> Iterator[str]:
     current = table.metadata.current_snapshot()
-    for manifest in read_manifests(table, current):
-        is_live = manifest.has_added_files() or manifest.has_existing_files()
-        if manifest.content == ManifestContent.DELETES and is_live:
-            yield "Row deletes lie on its files, which headrace does not read. Rewrite them (rewrite_data_files)."
-            break
+    manifests = read_manifests(table, current)
+    if any(manifest.content == ManifestContent.DELETES and is_live(manifest) for manifest in manifests):
+        yield "Row deletes lie on its files, which headrace does not read. Rewrite them (rewrite_data_files)."
     for file in live_files(table, current):
-        if not canonical(file.file_path).startswith(f"{location}/"):
+        if not canonical_path(file.file_path).startswith(f"{location}/"):
             yield f"Its file {file.file_path} does not lie below {location}. Copy the rows into a new table."
             return
         if file.file_format != FileFormat.PARQUET:

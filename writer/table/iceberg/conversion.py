@@ -26,14 +26,22 @@ from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 from writer.table.table import PipelineTable
 from writer.table.takeover import find_outside_path
 
-_AT_ONCE = 16  # footers
+# That read footers.
+_THREADS = 16
 # Other clients of Delta read the old log on, and neither write to it nor vacuum the files that it does not name.
 _READ_ONLY = {
     "protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["headrace.convertedToIceberg"]}
 }
-_RETENTION, _EVER = "delta.deletedFileRetentionDuration", "interval 5000 weeks"
-_OWN = "retention_before"  # what the last entry says of it, for the journal
-_MAYBE_WIDENED = ('"double"', '"decimal(')  # types that headrace widens others to and Iceberg does not
+_RETENTION = "delta.deletedFileRetentionDuration"
+_FOREVER = "interval 5000 weeks"
+# Key of the last entry's facts: the table's own retention, for the journal.
+_OWN_RETENTION = "retention_before"
+# Types that headrace widens others to and Iceberg does not.
+_WIDER_TYPES = ('"double"', '"decimal(')
+_UNREGISTERED = (
+    "It was an Iceberg table already, and the catalog does not know it any more. Register its newest metadata file "
+    "there again."
+)
 
 
 class Conversion:
@@ -41,13 +49,15 @@ class Conversion:
 
     def __init__(self, old: PipelineTable, log: Log, new: Iceberg) -> None:
         """`log`: of the old table, which may be the journal of the new one."""
-        self.old, self._log, self._new = old, log, new
+        self.old = old
+        self._log = log
+        self._new = new
         self.is_delta = log.location != new.log.location
 
     @property
     def name(self) -> str:
         """What the table is called in the catalog."""
-        return str(self._new.place)
+        return str(self._new.catalog_table)
 
     @property
     def is_done(self) -> bool:
@@ -62,28 +72,36 @@ class Conversion:
 
     def obstacles(self) -> list[str]:
         """Return what keeps the table from being converted, each as a sentence with its fix. Raises CommitFailed."""
-        if self._new.place.log_location:
+        if self._new.catalog_table.log_location:
             return ["Its log stays where it is: take catalog.log_location away, or keep the format."]
         with reading(self.old.location):
             state = self._log.state()
-            follows = self._new.log.entry(state.version + 1) is not None
-            if follows if self.is_delta else self._new.was_in_catalog():
-                return [_GONE]
+            if self._was_iceberg(state):
+                return [_UNREGISTERED]
             if self.is_begun:
                 return []
-            if strange := self.old.foreign_paths():
-                return [f"Its file {strange[0]} was never committed: readers of the catalog would not see it. Move it."]
-            return _of_state(state) or list(_of_files(self.old.store, self._adds(state), state))
+            foreign_paths = self.old.foreign_paths()
+            if foreign_paths:
+                path = foreign_paths[0]
+                return [f"Its file {path} was never committed: readers of the catalog would not see it. Move it."]
+            return _state_obstacles(state) or list(_file_obstacles(self.old.store, self._adds(state), state))
 
-    def end(self, facts: Mapping[str, Any], properties: Mapping[str, str] | None = None) -> int:
+    def _was_iceberg(self, state: State) -> bool:
+        """Return whether entries follow that only an Iceberg table has."""
+        if self.is_delta:
+            return self._new.log.entry(state.version + 1) is not None
+        return self._new.was_in_catalog()
+
+    def end_log(self, facts: Mapping[str, Any], properties: Mapping[str, str] | None = None) -> int:
         """Append the last entry of the old log, which sets properties of the table. Returns its version.
 
         Raises ForeignChange, CommitFailed.
         """
         if not self.is_delta:
             return self.old.convert(facts, properties or {}, [])
-        own = self.old.snapshot().state.configuration.get(_RETENTION)
-        return self.old.convert({**facts, _OWN: own}, {**(properties or {}), _RETENTION: _EVER}, [_READ_ONLY])
+        retention = self.old.snapshot().state.configuration.get(_RETENTION)
+        last_facts = {**facts, _OWN_RETENTION: retention}
+        return self.old.convert(last_facts, {**(properties or {}), _RETENTION: _FOREVER}, [_READ_ONLY])
 
     def register(self) -> None:
         """Copy the ended log, and make the table in the catalog, unless it is there. Raises CommitFailed.
@@ -93,10 +111,11 @@ class Conversion:
         with reading(self.old.location):
             state = self._log.state()
             if self.is_delta:
-                self._log.copy_to(self._new.log_store, _for_journal(self._log.entry(state.version) or []))
+                last_entry = self._log.entry(state.version) or []
+                self._log.copy_to(self._new.log_store, _journal_entry(last_entry))
             fault_points.point("after_copy")
             try:
-                self._new.register([_counted(self.old.store, add) for add in self._adds(state)])
+                self._new.register([_with_row_count(self.old.store, add) for add in self._adds(state)])
             except CommitRefused as error:
                 if not self._new.log.exists():
                     raise CommitFailed(f"the catalog refused the table at {self.old.location}: {error}") from error
@@ -105,58 +124,54 @@ class Conversion:
         return file_listing.list_adds(self._log, state)
 
 
-def _for_journal(last: Sequence[Action]) -> list[Action]:
+def _journal_entry(last_entry: Sequence[Action]) -> list[Action]:
     """Return the last entry of a Delta log without what it says to Delta's clients alone."""
-    own, found = parse_commit_info(last)[1].get(_OWN), list[Action]()
-    for action in last:
-        if (metadata := action.get("metaData")) is not None:
-            kept = {key: value for key, value in metadata["configuration"].items() if key != _RETENTION}
-            found.append({"metaData": {**metadata, "configuration": kept | ({_RETENTION: own} if own else {})}})
+    retention = parse_commit_info(last_entry)[1].get(_OWN_RETENTION)
+    actions = list[Action]()
+    for action in last_entry:
+        metadata = action.get("metaData")
+        if metadata is not None:
+            configuration = {key: value for key, value in metadata["configuration"].items() if key != _RETENTION}
+            if retention:
+                configuration[_RETENTION] = retention
+            actions.append({"metaData": {**metadata, "configuration": configuration}})
         elif "protocol" not in action:
-            found.append(action)
-    return found
+            actions.append(action)
+    return actions
 
 
-_GONE = (
-    "It was an Iceberg table already, and the catalog does not know it any more. Register its newest metadata file "
-    "there again."
-)
-
-
-def _of_state(state: State) -> list[str]:
+def _state_obstacles(state: State) -> list[str]:
     """Return what of a table's protocol and columns Iceberg's format 2 does not have. Pure."""
-    found = []
-    if protocol := unwritable_protocol(state):
-        found.append(f"Its protocol is {protocol}: what that allows, such as deletion vectors, is not converted.")
+    obstacles = []
+    protocol = unwritable_protocol(state)
+    if protocol:
+        obstacles.append(f"Its protocol is {protocol}: what that allows, such as deletion vectors, is not converted.")
     columns = state.columns()
-    if reserved := sorted(ICEBERG_RESERVED & {name.lower() for name in columns.names}):
-        found.append(f"Its column {reserved[0]} has a name that Iceberg keeps for itself. Keep the format.")
+    reserved = sorted(ICEBERG_RESERVED & {name.lower() for name in columns.names})
+    if reserved:
+        obstacles.append(f"Its column {reserved[0]} has a name that Iceberg keeps for itself. Keep the format.")
     try:
         _, changes = merge_columns(state.metadata["schemaString"], list(columns_of(schema_of(columns))))
-        odd = ", ".join(f"{name} ({how})" for name, how in changes.items())
+        mismatch = ", ".join(f"{name} ({change})" for name, change in changes.items())
     except (ColumnTypeMismatch, TypeError, ValueError) as error:
-        odd = str(error)
-    if odd:
-        found.append(f"Iceberg has not the type of a column: {odd}. Keep the format.")
-    return found
+        mismatch = str(error)
+    if mismatch:
+        obstacles.append(f"Iceberg has not the type of a column: {mismatch}. Keep the format.")
+    return obstacles
 
 
-def _of_files(store: Store, adds: Sequence[Action], state: State) -> Iterator[str]:
+def _file_obstacles(store: Store, adds: Sequence[Action], state: State) -> Iterator[str]:
     """Yield what of a table's files Iceberg does not read. Opens them only where a column may have been widened."""
-    if path := find_outside_path([add["path"] for add in adds]):
-        yield f"Its file {path} lies elsewhere, as those of a shallow clone do. Clone it whole."
+    outside_path = find_outside_path([add["path"] for add in adds])
+    if outside_path:
+        yield f"Its file {outside_path} lies elsewhere, as those of a shallow clone do. Clone it whole."
         return
-    if not any(name in state.metadata["schemaString"] for name in _MAYBE_WIDENED):
+    if not any(name in state.metadata["schemaString"] for name in _WIDER_TYPES):
         return
     columns = state.columns()
-
-    def narrow(add: Action) -> str:
-        found = read_footer(store, file_listing.path_of(add)).schema.to_arrow_schema()
-        there = [name for name in columns.names if name in found.names]
-        return next((name for name in there if _is_unread(found.field(name).type, columns.field(name).type)), "")
-
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for add, name in zip(adds, threads.map(narrow, adds), strict=True):
+    with ThreadPoolExecutor(_THREADS) as threads:
+        narrow_columns = threads.map(lambda add: _find_narrow_column(store, add, columns), adds)
+        for add, name in zip(adds, narrow_columns, strict=True):
             if name:
                 yield (
                     f"Its file {file_listing.path_of(add)} is older than the type that column {name} has now, and "
@@ -166,22 +181,31 @@ def _of_files(store: Store, adds: Sequence[Action], state: State) -> Iterator[st
                 return
 
 
-def _is_unread(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _find_narrow_column(store: Store, add: Action, columns: pa.Schema) -> str:
+    """Return the first column of a file that Iceberg does not read as the table's type; empty where there is none."""
+    file_columns = read_footer(store, file_listing.path_of(add)).schema.to_arrow_schema()
+    for column in columns:
+        if column.name in file_columns.names and _is_unreadable(file_columns.field(column.name).type, column.type):
+            return str(column.name)
+    return ""
+
+
+def _is_unreadable(file_type: pa.DataType, table_type: pa.DataType) -> bool:
     """Return whether Iceberg refuses to read a type as another: integers as double, decimals of another scale."""
-    kinds = pa.types
-    if kinds.is_struct(wanted):
-        inner = ((found.get_field_index(field.name), field.type) for field in wanted)
-        return any(at >= 0 and _is_unread(found.field(at).type, to) for at, to in inner)
-    if kinds.is_list(wanted):
-        return _is_unread(found.value_type, wanted.value_type)
-    if kinds.is_map(wanted):
-        return _is_unread(found.item_type, wanted.item_type)
-    if kinds.is_floating(wanted):
-        return not kinds.is_floating(found)
-    return kinds.is_decimal(wanted) and (not kinds.is_decimal(found) or found.scale != wanted.scale)
+    types = pa.types
+    if types.is_struct(table_type):
+        indices = [(file_type.get_field_index(field.name), field.type) for field in table_type]
+        return any(index >= 0 and _is_unreadable(file_type.field(index).type, type_) for index, type_ in indices)
+    if types.is_list(table_type):
+        return _is_unreadable(file_type.value_type, table_type.value_type)
+    if types.is_map(table_type):
+        return _is_unreadable(file_type.item_type, table_type.item_type)
+    if types.is_floating(table_type):
+        return not types.is_floating(file_type)
+    return types.is_decimal(table_type) and (not types.is_decimal(file_type) or file_type.scale != table_type.scale)
 
 
-def _counted(store: Store, add: Action) -> Action:
+def _with_row_count(store: Store, add: Action) -> Action:
     """Return an action that says how many rows its file has: of another client's checkpoint it may not."""
     if "numRecords" in json.loads(add.get("stats") or "{}"):
         return add

@@ -15,18 +15,22 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from writer.core.files import BucketFile
 from writer.table.iceberg.metadata.catalog_commits import CatalogCommit, group_by_commit
-from writer.table.iceberg.metadata.data_files import add_of, canonical, path_of, remove_of
+from writer.table.iceberg.metadata.data_files import canonical_path, describe_add, describe_remove, path_of
 from writer.table.iceberg.metadata.manifests import live_entries, read_entries, read_manifests
-from writer.table.iceberg.metadata.offset_bounds import brings_rows
+from writer.table.iceberg.metadata.offset_bounds import has_new_rows
 from writer.table.log.entries import parse_commit_info, remove_action
 from writer.table.log.foreign_writes import keeps_offsets
 from writer.table.log.log import Action
 
 # Keys of an entry's commitInfo: id of the snapshot that it leads to, and ids of those whose delete files came with it.
-SNAPSHOT, DELETES = "snapshot", "deletesRows"
-UNREAD = "headrace.unread"  # tag of a file that another client wrote as headrace reads none: why
+SNAPSHOT = "snapshot"
+DELETES = "deletesRows"
+# Tag of a file that another client wrote as headrace reads none: why.
+UNREAD = "headrace.unread"
 # Operations that have no name in Delta: the table is at a snapshot that does not follow ours.
-ROLLBACK, REPLACED, EXPIRED = "ROLLBACK", "REPLACE TABLE", "changes whose snapshots expired"
+ROLLBACK = "ROLLBACK"
+REPLACED = "REPLACE TABLE"
+EXPIRED = "changes whose snapshots expired"
 # Several snapshots, of which no metadata file says any more whether one commit brought them.
 UNGROUPED = "changes whose metadata files are gone"
 
@@ -42,25 +46,28 @@ class SnapshotChange:
     deletes_rows: bool
 
 
-def entries(
-    table: Table, known: int | None, location: str, columns: Sequence[str],
-    listed: Callable[[], Mapping[str, BucketFile]],
-) -> Iterator[list[Action]]:  # fmt: skip
+def describe_commits(
+    table: Table,
+    known: int | None,
+    location: str,
+    columns: Sequence[str],
+    list_files: Callable[[], Mapping[str, BucketFile]],
+) -> Iterator[list[Action]]:
     """Yield an entry for each catalog commit between ours and the table's current snapshot, oldest first.
 
-    `known`: id of the snapshot that the log knows; None: none. `columns`: of the log's buckets. `listed`: files that
-    the log names then, by path. Where the current snapshot does not follow ours, one entry says what became of them.
+    `known`: id of the snapshot that the log knows; None: none. `columns`: of the log's buckets. `list_files` returns
+    the files that the log names then, by path. Where the current snapshot does not follow ours, one entry describes the
+    difference.
     """
-    head = table.metadata.current_snapshot()
     path: list[Snapshot] = []
-    snapshot = head
+    snapshot = table.metadata.current_snapshot()
     while snapshot is not None and snapshot.snapshot_id != known:
         path.append(snapshot)
-        parent = snapshot.parent_snapshot_id
-        snapshot = table.metadata.snapshot_by_id(parent) if parent is not None else None
+        parent_id = snapshot.parent_snapshot_id
+        snapshot = None if parent_id is None else table.metadata.snapshot_by_id(parent_id)
     if snapshot is None and known is not None:
         ours = table.metadata.snapshot_by_id(known)
-        yield _elsewhere(table, head, ours, _jump(path, ours), location, columns, listed())
+        yield _describe_jump(table, ours, _jump_operation(path, ours), location, columns, list_files())
         return
     for commit in group_by_commit(table, path[::-1], known):
         yield _describe_commit(table, commit, location)
@@ -81,9 +88,9 @@ def _describe_commit(table: Table, commit: CatalogCommit, location: str) -> list
     operation = name_operation(changes, [*added.values()], [*gone.values()], is_proven=commit.is_proven)
     deletes = [change.snapshot.snapshot_id for change in changes if change.deletes_rows]
     timestamp_ms = commit.newest.timestamp_ms
-    adds = [_add(table, file, location, timestamp_ms) for file in added.values()]
-    removes = [_remove(table, file, location, timestamp_ms) for file in gone.values()]
-    return [_info(commit.newest, operation, timestamp_ms, deletes), *removes, *adds]
+    adds = [_add_action(table, file, location, timestamp_ms) for file in added.values()]
+    removes = [_remove_action(table, file, location, timestamp_ms) for file in gone.values()]
+    return [_commit_info(commit.newest, operation, timestamp_ms, deletes), *removes, *adds]
 
 
 def name_operation(
@@ -91,7 +98,7 @@ def name_operation(
 ) -> str:
     """Return Delta's name of what the snapshots of a catalog commit did together, oldest first.
 
-    A commit whose snapshots all keep offsets true does so, too. One that moves rows does so as a whole: what it took
+    A commit whose snapshots all keep offsets true does so, too. One that moves rows does so as one change: what it took
     away belongs to what it brought. `added`, `gone`: files in all; `is_proven`: as of a `CatalogCommit`.
     """
     if len(changes) == 1:
@@ -115,13 +122,13 @@ def _row_count(files: Sequence[DataFile]) -> int:
 
 
 def _read_change(table: Table, snapshot: Snapshot) -> SnapshotChange:
-    added, gone, deletes_rows = _changes(table, snapshot)
-    brings = bool(added and gone) and brings_rows(added, gone, table.schema())
-    operation = _operation(snapshot, added, gone, deletes_rows=deletes_rows, brings=brings)
+    added, gone, deletes_rows = _changed_files(table, snapshot)
+    brings_rows = bool(added and gone) and has_new_rows(added, gone, table.schema())
+    operation = _operation(snapshot, added, gone, deletes_rows=deletes_rows, brings_rows=brings_rows)
     return SnapshotChange(snapshot, operation, tuple(added), tuple(gone), deletes_rows)
 
 
-def _jump(path: Sequence[Snapshot], ours: Snapshot | None) -> str:
+def _jump_operation(path: Sequence[Snapshot], ours: Snapshot | None) -> str:
     """Name what brought the table to a snapshot that does not follow ours; `path`: from it to its oldest ancestor.
 
     A table that was replaced begins again: its first snapshot takes no file of one before it. pyiceberg takes the
@@ -136,34 +143,49 @@ def _jump(path: Sequence[Snapshot], ours: Snapshot | None) -> str:
 
 def _is_first(snapshot: Snapshot) -> bool:
     """Return whether a snapshot has its own files alone."""
-    total, added = (
-        snapshot.summary[name] if snapshot.summary else None for name in ("total-data-files", "added-data-files")
-    )
-    return snapshot.parent_snapshot_id is None and (total or "0") == (added or "0")
+    if snapshot.parent_snapshot_id is not None:
+        return False
+    if snapshot.summary is None:
+        return True
+    return (snapshot.summary["total-data-files"] or "0") == (snapshot.summary["added-data-files"] or "0")
 
 
 def _sequence(snapshot: Snapshot) -> int:
     return snapshot.sequence_number or 0
 
 
-def _elsewhere(
-    table: Table, head: Snapshot | None, ours: Snapshot | None, operation: str, location: str, columns: Sequence[str],
-    listed: Mapping[str, BucketFile],
-) -> list[Action]:  # fmt: skip
-    """Describe a table whose current snapshot does not follow ours: what it names now against what the log names."""
-    now = {path_of(file, location): file for file in live_files(table, head)}
-    at = table.metadata.last_updated_ms
-    when = datetime.fromtimestamp(at / 1000, UTC)
-    gone = [remove_action(file, columns, when) for path, file in sorted(listed.items()) if path not in now]
-    adds = [_add(table, now[path], location, at) for path in sorted({*now} - listed.keys())]
-    deletes = {one.snapshot_id for one in live_entries(table, head, ManifestContent.DELETES)}
-    deletes -= {one.snapshot_id for one in live_entries(table, ours, ManifestContent.DELETES)}
-    return [_info(head, operation, at, sorted(filter(None, deletes))), *gone, *adds]
+def _describe_jump(
+    table: Table,
+    ours: Snapshot | None,
+    operation: str,
+    location: str,
+    columns: Sequence[str],
+    logged_files: Mapping[str, BucketFile],
+) -> list[Action]:
+    """Describe a table whose current snapshot does not follow ours: its files now against those that the log names."""
+    head = table.metadata.current_snapshot()
+    files = {path_of(file, location): file for file in live_files(table, head)}
+    timestamp_ms = table.metadata.last_updated_ms
+    timestamp = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    removes = [
+        remove_action(file, columns, timestamp) for path, file in sorted(logged_files.items()) if path not in files
+    ]
+    new_paths = sorted(files.keys() - logged_files.keys())
+    adds = [_add_action(table, files[path], location, timestamp_ms) for path in new_paths]
+    deletes = _delete_entry_snapshots(table, head) - _delete_entry_snapshots(table, ours)
+    return [_commit_info(head, operation, timestamp_ms, sorted(filter(None, deletes))), *removes, *adds]
 
 
-def _changes(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[DataFile], bool]:
+def _delete_entry_snapshots(table: Table, snapshot: Snapshot | None) -> set[int | None]:
+    """Return the ids of the snapshots that added the delete files of a snapshot."""
+    return {entry.snapshot_id for entry in live_entries(table, snapshot, ManifestContent.DELETES)}
+
+
+def _changed_files(table: Table, snapshot: Snapshot) -> tuple[list[DataFile], list[DataFile], bool]:
     """Return the data files that a snapshot added and removed, and whether it deleted rows of others."""
-    added, gone, deletes_rows = [], [], False
+    added = list[DataFile]()
+    gone = list[DataFile]()
+    deletes_rows = False
     for manifest in read_manifests(table, snapshot):
         if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
@@ -183,21 +205,23 @@ def live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
     return (entry.data_file for entry in live_entries(table, snapshot, ManifestContent.DATA))
 
 
-def deleters(entry: Sequence[Action]) -> list[int]:
+def delete_snapshot_ids(entry: Sequence[Action]) -> list[int]:
     """Return ids of the snapshots whose delete files came with what an entry describes."""
     return list(parse_commit_info(entry)[0].get(DELETES, []))
 
 
 def _operation(
-    snapshot: Snapshot, added: Sequence[DataFile], gone: Sequence[DataFile], *, deletes_rows: bool, brings: bool
+    snapshot: Snapshot, added: Sequence[DataFile], gone: Sequence[DataFile], *, deletes_rows: bool, brings_rows: bool
 ) -> str:
     """Return Delta's name of what a snapshot did; OVERWRITE for what may move rows in any way."""
-    more, less = (sum(file.record_count for file in files) for files in (added, gone))
+    more = _row_count(added)
+    less = _row_count(gone)
     match snapshot.summary.operation if snapshot.summary else None:
         case Operation.REPLACE if more == less:
             return "OPTIMIZE"
-        case Operation.REPLACE if more < less and not brings:
-            return "DELETE"  # written anew without rows that delete files had taken
+        case Operation.REPLACE if more < less and not brings_rows:
+            # Files were written anew without rows that delete files had taken.
+            return "DELETE"
         case Operation.APPEND if not added:
             return "UPDATE TABLE METADATA"
         case Operation.APPEND:
@@ -206,33 +230,44 @@ def _operation(
             return "DELETE"
         case Operation.OVERWRITE if deletes_rows and not added:
             return "DELETE"
-        case Operation.OVERWRITE if more < less and not brings:
-            return "DELETE"  # written anew without some rows
+        case Operation.OVERWRITE if more < less and not brings_rows:
+            # Files were written anew without some rows.
+            return "DELETE"
         case Operation.OVERWRITE if more == less:
             return "UPDATE"
     return "OVERWRITE"
 
 
-def _info(snapshot: Snapshot | None, operation: str, at: int, deletes: Sequence[int]) -> Action:
+def _commit_info(snapshot: Snapshot | None, operation: str, timestamp_ms: int, deletes: Sequence[int]) -> Action:
     summary: Any = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
     info = {
-        "timestamp": at, "operation": operation, "operationParameters": {}, "isBlindAppend": False,
-        "engineInfo": summary.get("engine-name", "unknown"), SNAPSHOT: snapshot.snapshot_id if snapshot else None,
-        **({DELETES: [*deletes]} if deletes else {}),
-    }  # fmt: skip
+        "timestamp": timestamp_ms,
+        "operation": operation,
+        "operationParameters": {},
+        "isBlindAppend": False,
+        "engineInfo": summary.get("engine-name", "unknown"),
+        SNAPSHOT: snapshot.snapshot_id if snapshot else None,
+    }
+    if deletes:
+        info[DELETES] = [*deletes]
     return {"commitInfo": info}
 
 
-def _add(table: Table, file: DataFile, location: str, at: int) -> Action:
-    found = add_of(file, location, table.schema(), table.specs()[file.spec_id], at)
-    if not canonical(file.file_path).startswith(f"{location}/"):
-        why = f"does not lie below {location}"
-    elif file.file_format != FileFormat.PARQUET:
-        why = f"is {file.file_format.name}"
-    else:
-        return found
-    return {"add": {**found["add"], "tags": {UNREAD: why}}}
+def _add_action(table: Table, file: DataFile, location: str, timestamp_ms: int) -> Action:
+    """Return the `add` of a data file, with a tag where headrace does not read it."""
+    action = describe_add(file, location, table.schema(), table.specs()[file.spec_id], timestamp_ms)
+    reason = _unread_reason(file, location)
+    return {"add": {**action["add"], "tags": {UNREAD: reason}}} if reason else action
 
 
-def _remove(table: Table, file: DataFile, location: str, at: int) -> Action:
-    return remove_of(file, location, table.specs()[file.spec_id], at)
+def _unread_reason(file: DataFile, location: str) -> str:
+    """Return why headrace does not read a file; empty where it does."""
+    if not canonical_path(file.file_path).startswith(f"{location}/"):
+        return f"does not lie below {location}"
+    if file.file_format != FileFormat.PARQUET:
+        return f"is {file.file_format.name}"
+    return ""
+
+
+def _remove_action(table: Table, file: DataFile, location: str, timestamp_ms: int) -> Action:
+    return describe_remove(file, location, table.specs()[file.spec_id], timestamp_ms)

@@ -16,7 +16,7 @@ from writer.storage.locations import store_at
 from writer.storage.nesting import METADATA, is_iceberg
 from writer.storage.split import SplitStore
 from writer.table.iceberg.catalog.catalog_client import CatalogClient
-from writer.table.iceberg.expiry import expire, referenced
+from writer.table.iceberg.expiry import expire_snapshots, referenced_paths
 from writer.table.iceberg.journal import Journal
 from writer.table.iceberg.metadata.manifests import check_deletes
 from writer.table.log import file_listing
@@ -24,7 +24,8 @@ from writer.table.log.entries import creation_actions
 from writer.table.log.log import Action, Log, State, TableVersion
 
 if TYPE_CHECKING:
-    from pyarrow import dataset  # imports pandas, half a second
+    # It imports pandas, half a second.
+    from pyarrow import dataset
 
 LOG = "_headrace/log"
 _CONVERT = " (`headrace convert` makes an Iceberg table of it, if it is the pipeline's)"
@@ -33,14 +34,18 @@ _CONVERT = " (`headrace convert` makes an Iceberg table of it, if it is the pipe
 class Iceberg:
     """A table in Iceberg's format 2."""
 
-    in_catalog, hidden = True, False
+    in_catalog = True
+    hidden = False
 
-    def __init__(self, location: str, place: CatalogTable, s3: S3Settings | None = None) -> None:
+    def __init__(self, location: str, catalog_table: CatalogTable, s3: S3Settings | None = None) -> None:
         """Take the location, and the table's name in a catalog."""
-        self.location, self.place, self.folder = location, place, place.folder
-        files, log = store_at(location, s3), place.log_location
-        self.store: Store = SplitStore(files, store_at(log, s3)) if log else files
-        self._client = CatalogClient(place, location, s3)
+        self.location = location
+        self.catalog_table = catalog_table
+        self.folder = catalog_table.folder
+        self.store: Store = store_at(location, s3)
+        if catalog_table.log_location:
+            self.store = SplitStore(self.store, store_at(catalog_table.log_location, s3))
+        self._client = CatalogClient(catalog_table, location, s3)
         self.log_store = store_at(self.store.path(LOG), s3)
         self._journal = Journal(self.log_store, self._client)
         self.log: Log = self._journal
@@ -53,10 +58,10 @@ class Iceberg:
         if self._journal.has_entries():
             if not self.was_in_catalog():
                 return f"a table in Parquet format{_CONVERT}"
-            return f"the log of a table that the catalog does not know as {self.place}; register it there again"
+            return f"the log of a table that the catalog does not know as {self.catalog_table}; register it there again"
         for name in self.store.list(METADATA):
             if is_iceberg(name) and not self._is_leftover(f"{METADATA}/{name}"):
-                return f"an Iceberg table that the catalog does not know as {self.place}"
+                return f"an Iceberg table that the catalog does not know as {self.catalog_table}"
         return ""
 
     def create(self, name: str, layout: str, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
@@ -70,7 +75,7 @@ class Iceberg:
 
     def table(self) -> Table:
         """Return the table as the catalog has it, any client's. Raises FileNotFoundError."""
-        return self._journal.loaded()
+        return self._journal.load_table()
 
     def was_in_catalog(self) -> bool:
         """Return whether the entries that lie there are those of an Iceberg table, whatever the catalog knows."""
@@ -92,11 +97,11 @@ class Iceberg:
         """Do nothing: the catalog's commit is what readers go by."""
 
     def buckets(self, state: State) -> list[BucketKey]:
-        """Buckets that have files."""
+        """Return the buckets that have files."""
         return sorted({file.bucket for file in self.bucket_files(state, None)}, key=str)
 
     def bucket_files(self, state: State, bucket: BucketKey | None) -> list[BucketFile]:
-        """Files by bucket, as all entries add and remove them. They are kept in memory, and followed from there."""
+        """Return the files of a bucket, as all entries add and remove them. The listing stays in memory."""
         listing = file_listing.list_files(self.log, state, self._listing)
         if self._listing is None or listing.table_version.version >= self._listing.table_version.version:
             self._listing = listing
@@ -108,14 +113,14 @@ class Iceberg:
 
     def expire(self, before: datetime) -> None:
         """Expire snapshots from before this time that no branch or tag names."""
-        expire(self._client, self._journal.table(), 0, before)
+        expire_snapshots(self._client, self._journal.table(), 0, before)
 
     def referenced_paths(self, since: datetime) -> set[str]:
-        """Paths of the table's metadata files, and of the data files of snapshots since this time."""
-        return referenced(self._journal.table(), self.location, since)
+        """Return the paths of the table's metadata files, and of the data files of snapshots since this time."""
+        return referenced_paths(self._journal.table(), self.location, since)
 
     def foreign_paths(self) -> list[str]:
-        """None: readers see what the catalog's snapshot names."""
+        """Return none: readers see what the catalog's snapshot names."""
         return []
 
     def rows(self, state: State) -> "dataset.Dataset":
@@ -127,23 +132,26 @@ class Iceberg:
         from pyarrow import compute as pc, dataset
 
         filesystem, root = self.store.files()
-        columns, buckets = state.columns(), state.metadata["partitionColumns"]
-        form, fragments = dataset.ParquetFileFormat(), []
+        parquet = dataset.ParquetFileFormat()
+        fragments = []
         for file in files:
-            inside = pc.scalar(True)
-            for name, value in zip(buckets, file.bucket, strict=True):
-                of_column = pc.field(name)
-                inside = inside & (of_column.is_null() if value is None else of_column == value)
-            fragments.append(form.make_fragment(f"{root}/{file.path}", filesystem, partition_expression=inside))
-        return dataset.FileSystemDataset(fragments, columns, form, filesystem)
+            is_in_bucket = pc.scalar(True)
+            for name, value in zip(state.metadata["partitionColumns"], file.bucket, strict=True):
+                column = pc.field(name)
+                is_in_bucket = is_in_bucket & (column.is_null() if value is None else column == value)
+            path = f"{root}/{file.path}"
+            fragments.append(parquet.make_fragment(path, filesystem, partition_expression=is_in_bucket))
+        return dataset.FileSystemDataset(fragments, state.columns(), parquet, filesystem)
 
-    def tidy(self, state: State, *, keeps_entries: bool = False) -> None:  # noqa: ARG002 - of the protocol
+    def tidy(self, state: State, *, keeps_entries: bool = False) -> None:  # noqa: ARG002
         """Write the log's checkpoint, and expire old snapshots. Entries stay: they are the table's only history."""
         self.log.checkpoint(state)
-        expire(self._client, self._journal.table())
+        expire_snapshots(self._client, self._journal.table())
 
     def _is_leftover(self, name: str) -> bool:
         """Return whether a metadata file is that of a start which died before the catalog knew the table."""
-        found = self.store.read(name)
-        metadata = {} if found is None else json.loads(found.content)
-        return found is None or ("headrace.entry" in metadata.get("properties", {}) and not metadata.get("snapshots"))
+        stored = self.store.read(name)
+        if stored is None:
+            return True
+        metadata = json.loads(stored.content)
+        return "headrace.entry" in metadata.get("properties", {}) and not metadata.get("snapshots")

@@ -38,9 +38,9 @@ from writer.core.errors import ConfigError, HeadraceError
 from writer.storage.base import S3Settings
 from writer.storage.damage import naming_damage
 from writer.storage.locations import on_s3
-from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, Retries, described, refused
+from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, Retries, describe_error, describe_refusal
 from writer.table.iceberg.catalog.rest_client import rest_client
-from writer.table.iceberg.metadata.data_files import canonical
+from writer.table.iceberg.metadata.data_files import canonical_path
 from writer.table.iceberg.metadata.manifests import METADATA_PATH
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of
 from writer.table.iceberg.metadata.snapshots import LOCATION, LOG_LOCATION, VERSION
@@ -56,40 +56,46 @@ class CatalogClient:
     Each operation raises CatalogUnanswered. What may pass is tried again, but for a commit: its outcome is in the log.
     """
 
-    def __init__(self, place: CatalogTable, location: str, s3: S3Settings | None = None) -> None:
-        self.place, self.location = place, location
-        self._settings = client_settings(place, location, s3)
+    def __init__(self, catalog_table: CatalogTable, location: str, s3: S3Settings | None = None) -> None:
+        self.catalog_table = catalog_table
+        self.location = location
+        self._settings = client_settings(catalog_table, location, s3)
 
     def load(self) -> Table | None:
         """Read the newest metadata; None where there is no such table. Raises ConfigError for other locations."""
-        table = self._tried(self._load)
-        if table is not None and not self._lies_there(table):
+        table = self._retry(self._load)
+        if table is None:
+            return None
+        if _files_location(table) != self.location:
             raise ConfigError(
-                f"table {self.place} of catalog {self.place.catalog!r} lies at {table.location()}, and the "
-                f"configuration says {self.location}. Correct table.location, or table.name."
+                f"table {self.catalog_table} of catalog {self.catalog_table.catalog!r} lies at {table.location()}, and "
+                f"the configuration says {self.location}. Correct table.location, or table.name."
             )
-        if table is not None and VERSION in table.properties:
-            known = table.properties.get(LOG_LOCATION)
-            if known != self.place.log_location:
-                raise ConfigError(
-                    f"the log of table {self.place} lies at {known or self.location}, and the configuration says "
-                    f"{self.place.log_location or self.location}. Correct catalog.log_location."
-                )
+        if VERSION in table.properties:
+            self._check_log_location(table.properties.get(LOG_LOCATION))
         return table
 
-    def location_there(self) -> str | None:
-        """Return where the table of this name lies, whatever the configuration says; None where there is none."""
-        table = self._tried(self._load)
-        return None if table is None else _location_of(table)
+    def _check_log_location(self, log_location: str | None) -> None:
+        configured = self.catalog_table.log_location
+        if log_location != configured:
+            raise ConfigError(
+                f"the log of table {self.catalog_table} lies at {log_location or self.location}, and the configuration "
+                f"says {configured or self.location}. Correct catalog.log_location."
+            )
 
-    def metadata_there(self) -> str | None:
+    def catalog_location(self) -> str | None:
+        """Return where the table of this name lies, whatever the configuration says; None where there is none."""
+        table = self._retry(self._load)
+        return None if table is None else _files_location(table)
+
+    def catalog_metadata_file(self) -> str | None:
         """Return which metadata file the catalog has for the name; None where there is none."""
-        table = self._tried(self._load)
+        table = self._retry(self._load)
         return None if table is None else str(table.metadata_location)
 
-    def neighbours(self) -> list[str]:
+    def list_tables(self) -> list[str]:
         """Return the names of all tables in the namespace; none where there is no such namespace."""
-        return self._tried(self._neighbours)
+        return self._retry(self._list_tables)
 
     @property
     def renames_at_once(self) -> bool:
@@ -97,50 +103,61 @@ class CatalogClient:
         return self._settings["type"] != "glue"
 
     def rename(self, table: str) -> None:
-        """Give the table another name in its namespace. Asks once; what became of it, `location_there` says."""
-        name = (*self.place.namespace, table)
-        with self._asking():
+        """Give the table another name in its namespace. Asks once; `catalog_location` says what became of it."""
+        name = (*self.catalog_table.namespace, table)
+        with self._convert_errors():
+            catalog = self._catalog()
             if self.renames_at_once:
-                self._catalog().rename_table(self.place.identifier, name)
+                catalog.rename_table(self.catalog_table.identifier, name)
                 return
-            # Not pyiceberg's: where an answer is lost, it takes both names away.
-            self._catalog().register_table(name, self._catalog().load_table(self.place.identifier).metadata_location)
+            # pyiceberg's own rename takes both names away where an answer is lost.
+            current = catalog.load_table(self.catalog_table.identifier)
+            catalog.register_table(name, current.metadata_location)
         self.forget()
 
     def forget(self) -> None:
         """Take the name out of the catalog. All files stay."""
-        with self._asking(), suppress(NoSuchTableError):
-            self._catalog().drop_table(self.place.identifier)
+        with self._convert_errors(), suppress(NoSuchTableError):
+            self._catalog().drop_table(self.catalog_table.identifier)
 
     def create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
         """Make the table unless there is one of that name, and its namespace where that is missing.
 
         Which table there is, its properties say: a try without an answer may have made it.
         """
-        self._tried(lambda: self._create(schema, spec, properties))
+        self._retry(lambda: self._create(schema, spec, properties))
 
     def has_namespace(self) -> bool:
         """Return whether the namespace of the table is there."""
-        return self._tried(self._has_namespace)
+        return self._retry(self._has_namespace)
 
-    def create_filled(
-        self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str],
-        fill: Callable[[Table], tuple[TableUpdate, ...]],
-    ) -> None:  # fmt: skip
+    def create_with_snapshot(
+        self,
+        schema: Schema,
+        spec: PartitionSpec,
+        properties: Mapping[str, str],
+        add_snapshot: Callable[[Table], tuple[TableUpdate, ...]],
+    ) -> None:
         """Make the table with its first snapshot, in one commit. Raises CommitRefused where there is one of that name.
 
-        `fill` takes the table as it is about to be made, and returns what adds the snapshot.
+        `add_snapshot` takes the table as it is about to be made, and returns the updates that add the snapshot.
         """
-        with self._asking():
-            catalog = self._with_namespace()
-            made = catalog.create_table_transaction(
-                self.place.identifier, schema, self.location, spec, properties={**properties, **self._whereabouts()}
+        with self._convert_errors():
+            catalog = self._catalog_with_namespace()
+            transaction = catalog.create_table_transaction(
+                self.catalog_table.identifier,
+                schema,
+                self.location,
+                spec,
+                properties={**properties, **self._location_properties()},
             )
-            table = made._table  # noqa: SLF001 - its commit is what commits here, too
+            # The commit of pyiceberg's transaction commits the same table and updates.
+            table = transaction._table  # noqa: SLF001
+            updates = (*transaction._updates, *add_snapshot(table))  # noqa: SLF001
             try:
-                catalog.commit_table(table, (AssertCreate(),), (*made._updates, *fill(table)))  # noqa: SLF001
+                catalog.commit_table(table, (AssertCreate(),), updates)
             except (CommitFailedException, TableAlreadyExistsError) as error:
-                raise refused(error, self.place) from error
+                raise describe_refusal(error, self.catalog_table) from error
 
     def commit(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
@@ -149,108 +166,123 @@ class CatalogClient:
 
         Metadata files that the table's properties no longer keep are removed.
         """
-        with self._asking():
+        with self._convert_errors():
             try:
                 answer = self._catalog().commit_table(table, requirements, updates)
             except CommitFailedException as error:
-                raise refused(error, self.place) from error
-        with suppress(Exception):  # committed all the same; what stays is an orphan
-            # Of pyiceberg's own commits, only Transaction's obey the property; here is what it calls.
+                raise describe_refusal(error, self.catalog_table) from error
+        # It is committed all the same, and a file that stays is an orphan.
+        with suppress(Exception):
+            # Of pyiceberg's own commits, only those of Transaction obey the property. It calls this method.
             self._catalog()._delete_old_metadata(table.io, table.metadata, answer.metadata)  # noqa: SLF001
 
     def retries(self) -> Retries:
         """Return the pauses between the tries of an operation that begins now."""
-        return Retries(self.place)
+        return Retries(self.catalog_table)
 
-    def _tried(self, ask: Callable[[], _T]) -> _T:
+    def _retry(self, ask: Callable[[], _T]) -> _T:
         retries = self.retries()
         while True:
             try:
-                with self._asking():
+                with self._convert_errors():
                     return ask()
             except CatalogUnanswered as error:
                 retries.pause(error)
 
     def _has_namespace(self) -> bool:
-        return not self._is_to_be_made() and bool(self._catalog().namespace_exists(self.place.namespace))
+        if self._is_missing():
+            return False
+        return bool(self._catalog().namespace_exists(self.catalog_table.namespace))
 
-    def _neighbours(self) -> list[str]:
-        if not self._is_to_be_made():
-            with suppress(NoSuchNamespaceError):
-                return [name[-1] for name in self._catalog().list_tables(self.place.namespace)]
-        return []
+    def _list_tables(self) -> list[str]:
+        if self._is_missing():
+            return []
+        try:
+            identifiers = self._catalog().list_tables(self.catalog_table.namespace)
+        except NoSuchNamespaceError:
+            return []
+        return [identifier[-1] for identifier in identifiers]
 
     def _load(self) -> Table | None:
-        if self._is_to_be_made():
+        if self._is_missing():
             return None
         catalog = self._catalog()
         try:
-            return catalog.load_table(self.place.identifier)
+            return catalog.load_table(self.catalog_table.identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except _DAMAGE:
             if self._settings["type"] == "rest":
                 # The server reads the file; what is wrong is its answer.
                 raise
-            path = _metadata_file(catalog, self.place) or f"the newest metadata file in {self.location}/metadata"
-            with naming_damage(path, "a metadata file of Iceberg"):
+            path = _metadata_file(catalog, self.catalog_table)
+            with naming_damage(
+                path or f"the newest metadata file in {self.location}/metadata", "a metadata file of Iceberg"
+            ):
                 raise
 
     def _create(self, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> None:
-        catalog = self._with_namespace()
+        catalog = self._catalog_with_namespace()
         try:
             table = catalog.create_table(
-                self.place.identifier, schema, self.location, spec,
-                properties={**properties, **self._whereabouts(), MAPPING: mapping_of(schema)},
-            )  # fmt: skip
+                self.catalog_table.identifier,
+                schema,
+                self.location,
+                spec,
+                properties={**properties, **self._location_properties(), MAPPING: mapping_of(schema)},
+            )
         except TableAlreadyExistsError:
-            table = catalog.load_table(self.place.identifier)
+            table = catalog.load_table(self.catalog_table.identifier)
             if not properties.items() <= table.properties.items():
                 return
-        if (mapping := mapping_of(table.schema())) != table.properties.get(MAPPING):  # it gave out ids of its own
+        mapping = mapping_of(table.schema())
+        if mapping != table.properties.get(MAPPING):
+            # The catalog gave out ids of its own.
             update = SetPropertiesUpdate(updates={MAPPING: mapping})
             catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
 
-    def _lies_there(self, table: Table) -> bool:
-        return _location_of(table) == self.location
-
-    def _whereabouts(self) -> dict[str, str]:
+    def _location_properties(self) -> dict[str, str]:
         """Return properties that name the location of the files: a REST catalog may give the table another one."""
-        place = self.location
         if self._settings["type"] != "rest":
             return {}
-        return {LOCATION: place, "write.data.path": f"{place}/{DATA}", METADATA_PATH: f"{place}/metadata"}
+        return {
+            LOCATION: self.location,
+            "write.data.path": f"{self.location}/{DATA}",
+            METADATA_PATH: f"{self.location}/metadata",
+        }
 
-    def _with_namespace(self) -> Catalog:
+    def _catalog_with_namespace(self) -> Catalog:
         """Return the catalog, with the table's namespace in it."""
         catalog = self._catalog()
-        for depth in range(1, len(self.place.namespace) + 1):
+        namespace = self.catalog_table.namespace
+        for depth in range(1, len(namespace) + 1):
             with suppress(NamespaceAlreadyExistsError):
-                catalog.create_namespace(self.place.namespace[:depth])
+                catalog.create_namespace(namespace[:depth])
         return catalog
 
-    def _is_to_be_made(self) -> bool:
+    def _is_missing(self) -> bool:
         """Return whether the catalog is a file that is not there: to look for a table makes none."""
         file = _sqlite_file(self._settings)
         return file is not None and not file.exists()
 
     def _catalog(self) -> Catalog:
-        return _opened(self.place.catalog, tuple(sorted(self._settings.items())))
+        return open_catalog(self.catalog_table.catalog, tuple(sorted(self._settings.items())))
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Raise what a catalog's client raises, in whatever words, as what every storage raises."""
+    def _convert_errors(self) -> Iterator[None]:
+        """Raise whatever a catalog's client raises as what every storage raises."""
         try:
             yield
-        except RequestException as error:  # an OSError
-            raise described(error, self.place) from error
+        except RequestException as error:
+            # It is an OSError, too.
+            raise describe_error(error, self.catalog_table) from error
         except (HeadraceError, OSError):
             raise
         except Exception as error:
-            raise described(error, self.place) from error
+            raise describe_error(error, self.catalog_table) from error
 
 
-def _metadata_file(catalog: Catalog, place: CatalogTable) -> str | None:
+def _metadata_file(catalog: Catalog, table: CatalogTable) -> str | None:
     """Return which file an SQL catalog names for a table that cannot be loaded; None of other catalogs."""
     from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
     from sqlalchemy import select
@@ -260,46 +292,52 @@ def _metadata_file(catalog: Catalog, place: CatalogTable) -> str | None:
         return None
     query = select(IcebergTables.metadata_location).where(
         IcebergTables.catalog_name == catalog.name,
-        IcebergTables.table_namespace == ".".join(place.namespace),
-        IcebergTables.table_name == place.table,
+        IcebergTables.table_namespace == ".".join(table.namespace),
+        IcebergTables.table_name == table.table,
     )
     with Session(catalog.engine) as session:
         return session.scalar(query)
 
 
-def _location_of(table: Table) -> str:
-    return canonical(table.properties.get(LOCATION) or table.location()).rstrip("/")
+def _files_location(table: Table) -> str:
+    return canonical_path(table.properties.get(LOCATION) or table.location()).rstrip("/")
 
 
 _SQLITE = "sqlite:///"
-_OPENING = threading.Lock()  # the first client makes the tables of an SQL catalog
+# The first client makes the tables of an SQL catalog.
+_OPEN_LOCK = threading.Lock()
 
 
-def _opened(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
-    with _OPENING:
-        return _open(name, settings)
+def open_catalog(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
+    """Return the client of a catalog, one for all tables. `settings`: pyiceberg's, in the order of their names."""
+    with _OPEN_LOCK:
+        return _load_catalog(name, settings)
 
 
 @cache
-def _open(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
-    found = dict(settings)
-    if found["type"] == "rest":
-        return rest_client(name, found)
-    if (file := _sqlite_file(found)) is not None:
+def _load_catalog(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
+    by_name = dict(settings)
+    if by_name["type"] == "rest":
+        return rest_client(name, by_name)
+    file = _sqlite_file(by_name)
+    if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-    return load_catalog(name, **found)
+    return load_catalog(name, **by_name)
 
 
 def _sqlite_file(settings: Mapping[str, str]) -> Path | None:
     uri = settings.get("uri", "")
-    return Path(uri.removeprefix(_SQLITE).partition("?")[0]) if uri.startswith(_SQLITE) else None
+    if not uri.startswith(_SQLITE):
+        return None
+    return Path(uri.removeprefix(_SQLITE).partition("?")[0])
 
 
-def client_settings(place: CatalogTable, location: str, s3: S3Settings | None = None) -> dict[str, str]:
+def client_settings(table: CatalogTable, location: str, s3: S3Settings | None = None) -> dict[str, str]:
     """Return pyiceberg's settings for a table: how it reaches the catalog, and the files."""
-    settings = dict(place.settings)
+    settings = dict(table.settings)
     asks_aws = settings["type"] == "glue" or settings.get("rest.sigv4-enabled", "").lower() == "true"
-    if asks_aws and "client.region" not in settings:  # botocore alone does not know AWS_REGION
+    if asks_aws and "client.region" not in settings:
+        # botocore alone does not know AWS_REGION.
         from writer.storage.s3 import resolved
 
         settings["client.region"] = resolved(s3 or S3Settings()).region or ""
@@ -312,6 +350,11 @@ def file_settings(location: str, s3: S3Settings | None = None) -> dict[str, str]
         return {}
     from writer.storage.s3 import resolved
 
-    settings = resolved(s3 or S3Settings())
-    found = {"s3.region": settings.region or "", "s3.force-virtual-addressing": str(not settings.path_style).lower()}
-    return found | ({"s3.endpoint": settings.endpoint} if settings.endpoint else {})
+    s3_settings = resolved(s3 or S3Settings())
+    settings = {
+        "s3.region": s3_settings.region or "",
+        "s3.force-virtual-addressing": str(not s3_settings.path_style).lower(),
+    }
+    if s3_settings.endpoint:
+        settings["s3.endpoint"] = s3_settings.endpoint
+    return settings

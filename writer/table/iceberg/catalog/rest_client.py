@@ -6,14 +6,17 @@ from functools import partial
 from pyiceberg.catalog.rest import RestCatalog
 from requests import Session
 
-_CONNECT_S, _ANSWER_S = 10.0, 30.0
+_CONNECT_TIMEOUT_S = 10.0
+_ANSWER_TIMEOUT_S = 30.0
 
 
 def rest_client(name: str, settings: Mapping[str, str]) -> RestCatalog:
     """Return the client of a REST catalog. Raises what pyiceberg's raises: it asks for the catalog's settings."""
     defaults = {
-        "rest.sigv4.max-retries": "0",  # else ten, as late as the server likes
-        "oauth2-server-uri": f"{settings['uri'].rstrip('/')}/v1/oauth/tokens",  # pyiceberg's default, of which it warns
+        # Otherwise there are ten, as late as the server likes.
+        "rest.sigv4.max-retries": "0",
+        # It is pyiceberg's default, of which it warns.
+        "oauth2-server-uri": f"{settings['uri'].rstrip('/')}/v1/oauth/tokens",
     }
     return RestClient(name, **{**defaults, **settings})
 
@@ -22,5 +25,7 @@ class RestClient(RestCatalog):
     """A REST catalog. Each request ends in time, those for a token too."""
 
     def _config_headers(self, session: Session) -> None:
-        super()._config_headers(session)  # what a session is set up by first, before it asks for a token
-        session.request = partial(session.request, timeout=(_CONNECT_S, _ANSWER_S))  # type: ignore[method-assign]
+        # A session is set up by this method first, before it asks for a token.
+        super()._config_headers(session)
+        timeout = (_CONNECT_TIMEOUT_S, _ANSWER_TIMEOUT_S)
+        session.request = partial(session.request, timeout=timeout)  # type: ignore[method-assign]

@@ -27,19 +27,23 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from writer.table.iceberg.metadata.schema import in_files
+from writer.table.iceberg.metadata.schema import name_in_files
 from writer.table.log.log import Action
 
-_EPOCH, _EPOCH_DAY = datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1)
 _OFFSET = "_offset"
 
 
 def _microseconds(text: str) -> int:
-    at = datetime.fromisoformat(text)
-    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+    timestamp = datetime.fromisoformat(text)
+    if timestamp.tzinfo is None:
+        timestamp = timestamp.replace(tzinfo=UTC)
+    return (timestamp - _EPOCH) // timedelta(microseconds=1)
 
 
-_VALUES: Mapping[type[IcebergType], Callable[[Any], Any]] = {  # how a bound of Delta's JSON becomes Iceberg's value
+# How a bound of Delta's JSON becomes Iceberg's value.
+_BOUND_CONVERTERS: Mapping[type[IcebergType], Callable[[Any], Any]] = {
     IntegerType: int,
     LongType: int,
     StringType: str,
@@ -52,10 +56,11 @@ _VALUES: Mapping[type[IcebergType], Callable[[Any], Any]] = {  # how a bound of 
 def data_file(add: Mapping[str, Any], location: str, schema: Schema, spec: PartitionSpec) -> DataFile:
     """Return the data file that an `add` names."""
     stats = json.loads(add.get("stats") or "{}")
-    ids = {in_files(field.name): field.field_id for field in schema.fields}
+    ids = {name_in_files(field.name): field.field_id for field in schema.fields}
     nulls = {ids[name]: count for name, count in stats.get("nullCount", {}).items() if name in ids}
     rows = int(stats["numRecords"])
-    values = dict(add["partitionValues"] or {})  # pairs, where a checkpoint has them
+    # A checkpoint has pairs.
+    values = dict(add["partitionValues"] or {})
     file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=f"{location}/{unquote(add['path'])}",
@@ -78,67 +83,82 @@ def data_file(add: Mapping[str, Any], location: str, schema: Schema, spec: Parti
     return file
 
 
-def add_of(file: DataFile, location: str, schema: Schema, spec: PartitionSpec, at: int) -> Action:
-    """Return the `add` that names another client's data file; `at`: milliseconds since 1970."""
-    field = next((one for one in schema.fields if one.name == _OFFSET), None)
-    stats: dict[str, Any] = {"numRecords": file.record_count}
-    if field is not None and isinstance(field.field_type, LongType):
-        for name, bounds in (("minValues", file.lower_bounds), ("maxValues", file.upper_bounds)):
-            if bounds and field.field_id in bounds:
-                stats[name] = {_OFFSET: from_bytes(field.field_type, bounds[field.field_id])}
-    return {
-        "add": {
-            "path": _quoted(file, location), "size": file.file_size_in_bytes, "stats": json.dumps(stats),
-            "partitionValues": _values(file, spec), "modificationTime": at, "dataChange": True,
-        }
-    }  # fmt: skip
+def describe_add(file: DataFile, location: str, schema: Schema, spec: PartitionSpec, timestamp_ms: int) -> Action:
+    """Return the `add` that names another client's data file; `timestamp_ms`: since 1970."""
+    add = {
+        "path": _quoted_path(file, location),
+        "size": file.file_size_in_bytes,
+        "stats": json.dumps(_statistics(file, schema)),
+        "partitionValues": _partition_values(file, spec),
+        "modificationTime": timestamp_ms,
+        "dataChange": True,
+    }
+    return {"add": add}
 
 
-def remove_of(file: DataFile, location: str, spec: PartitionSpec, at: int) -> Action:
-    """Return the `remove` of a data file; `at`: milliseconds since 1970."""
-    return {
-        "remove": {
-            "path": _quoted(file, location), "deletionTimestamp": at, "dataChange": True, "extendedFileMetadata": True,
-            "size": file.file_size_in_bytes, "partitionValues": _values(file, spec),
-        }
-    }  # fmt: skip
+def _statistics(file: DataFile, schema: Schema) -> dict[str, Any]:
+    """Return Delta's statistics of a file: the number of its rows, and bounds of their offsets."""
+    statistics: dict[str, Any] = {"numRecords": file.record_count}
+    field = next((field for field in schema.fields if field.name == _OFFSET), None)
+    if field is None or not isinstance(field.field_type, LongType):
+        return statistics
+    for name, bounds in (("minValues", file.lower_bounds), ("maxValues", file.upper_bounds)):
+        if bounds and field.field_id in bounds:
+            statistics[name] = {_OFFSET: from_bytes(field.field_type, bounds[field.field_id])}
+    return statistics
+
+
+def describe_remove(file: DataFile, location: str, spec: PartitionSpec, timestamp_ms: int) -> Action:
+    """Return the `remove` of a data file; `timestamp_ms`: since 1970."""
+    remove = {
+        "path": _quoted_path(file, location),
+        "deletionTimestamp": timestamp_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "size": file.file_size_in_bytes,
+        "partitionValues": _partition_values(file, spec),
+    }
+    return {"remove": remove}
 
 
 def path_of(file: DataFile, location: str) -> str:
     """Return the path of a data file below the table's location."""
-    return relative(file.file_path, location)
+    return relative_path(file.file_path, location)
 
 
-def relative(path: str, location: str) -> str:
+def relative_path(path: str, location: str) -> str:
     """Return a path of the table's metadata, relative to the table's location."""
-    return canonical(path).removeprefix(f"{location}/")
+    return canonical_path(path).removeprefix(f"{location}/")
 
 
-def canonical(path: str) -> str:
+def canonical_path(path: str) -> str:
     """Return the one form by which paths are compared: clients write file:///x, file:/x and /x, and s3a:// for s3://."""
     return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:(//)?(?=/)", "", path))
 
 
-def _quoted(file: DataFile, location: str) -> str:
+def full_paths(location: str, actions: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the full paths of actions that name files, in the form that `canonical_path` gives to a manifest's."""
+    return {f"{location}/{unquote(action['path'])}" for action in actions}
+
+
+def _quoted_path(file: DataFile, location: str) -> str:
     return quote(path_of(file, location), safe="/=-_.~")
 
 
-def full_paths(location: str, found: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the whole paths of actions that name files, in the form that `canonical` gives to a manifest's."""
-    return {f"{location}/{unquote(one['path'])}" for one in found}
-
-
-def _values(file: DataFile, spec: PartitionSpec) -> dict[str, str | None]:
-    return {
-        field.name: None if (value := file.partition[n]) is None else str(value) for n, field in enumerate(spec.fields)
-    }
+def _partition_values(file: DataFile, spec: PartitionSpec) -> dict[str, str | None]:
+    values: dict[str, str | None] = {}
+    for index, field in enumerate(spec.fields):
+        value = file.partition[index]
+        values[field.name] = None if value is None else str(value)
+    return values
 
 
 def _bounds(values: Mapping[str, Any], schema: Schema) -> dict[int, bytes] | None:
-    found = {}
+    bounds = {}
     for field in schema.fields:
-        convert, value = _VALUES.get(type(field.field_type)), values.get(in_files(field.name))
+        convert = _BOUND_CONVERTERS.get(type(field.field_type))
+        value = values.get(name_in_files(field.name))
         if convert is not None and value is not None:
             assert isinstance(field.field_type, PrimitiveType), "bounds are those of single values"
-            found[field.field_id] = to_bytes(field.field_type, convert(value))
-    return found or None
+            bounds[field.field_id] = to_bytes(field.field_type, convert(value))
+    return bounds or None

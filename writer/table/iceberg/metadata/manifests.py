@@ -23,27 +23,36 @@ from pyiceberg.table.snapshots import Snapshot
 
 from writer.storage.damage import naming_damage
 from writer.table.iceberg.metadata.avro_names import SafeManifestWriter
-from writer.table.iceberg.metadata.data_files import canonical
+from writer.table.iceberg.metadata.data_files import canonical_path
 from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles
 
-MERGE_FROM = 50  # manifests of one size class
-METADATA_PATH = "write.metadata.path"  # property of a table whose metadata lies apart
-_ENTRIES_MAX = 20_000  # of a manifest; more are planned by several threads of a reader
-_MERGE_BYTES_MAX = 8 * 2**20  # of a manifest that is still merged
+# So many manifests of one size class are merged.
+MERGE_FROM = 50
+# Property of a table whose metadata lies apart.
+METADATA_PATH = "write.metadata.path"
+# Of a manifest. More are planned by several threads of a reader.
+_ENTRIES_MAX = 20_000
+# Of a manifest that is still merged.
+_MERGE_BYTES_MAX = 8 * 2**20
 _COMPRESSION: Literal["deflate"] = "deflate"
-_FILE_PATH = 2147483546  # id of the column of position deletes that names a data file, by Iceberg's specification
+# Id of the column of position deletes that names a data file, by Iceberg's specification.
+_FILE_PATH_ID = 2147483546
 
 
 class ManifestWriter:
     """The manifests of the snapshot that is to follow the one at which the table was loaded."""
 
     def __init__(self, table: Table, merge_from: int = MERGE_FROM) -> None:
-        self._table, self._io, self._metadata, self._merge_from = table, table.io, table.metadata, merge_from
+        self._table = table
+        self._io = table.io
+        self._metadata = table.metadata
+        self._merge_from = merge_from
         self._folder = table.properties.get(METADATA_PATH) or f"{table.location().rstrip('/')}/metadata"
         self._name = uuid4().hex
         self.snapshot_id = self._metadata.new_snapshot_id()
         self._parent = self._metadata.current_snapshot()
-        self.written: list[str] = []  # paths
+        # Paths of manifests and of their list.
+        self.written: list[str] = []
         self.removed: list[DataFile] = []
 
     @property
@@ -54,102 +63,138 @@ class ManifestWriter:
     def write(self, added: Sequence[DataFile], removed: Collection[str], *, rows_stay: bool = True) -> str:
         """Write manifests and their list. Returns the path of the list. Raises FilesGone, LiveDeleteFiles, OSError.
 
-        `removed`: whole paths, as `canonical` gives them. `rows_stay`: rows of them are in the files that are added, or
-        elsewhere in the lake.
+        `removed`: full paths, as `canonical_path` gives them. `rows_stay`: rows of them are in the files that are
+        added, or elsewhere in the lake.
         """
-        found = read_manifests(self._table, self._parent)
-        live = [one for one in found if one.has_added_files() or one.has_existing_files()]
+        live = [manifest for manifest in read_manifests(self._table, self._parent) if is_live(manifest)]
         if removed and rows_stay:
             check_deletes(self._table, removed)
-        kept = self._merged(self._without(live, removed))
+        remaining = self._merge_small(self._remove_files(live, removed))
         entries = [
             ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self.snapshot_id, data_file=file)
             for file in added
         ]
-        new = (entries[at : at + _ENTRIES_MAX] for at in range(0, len(entries), _ENTRIES_MAX))
-        return self._listed([*(self._written(some, self._metadata.default_spec_id) for some in new), *kept])
+        new = [
+            self._write_manifest(entries[start : start + _ENTRIES_MAX], self._metadata.default_spec_id)
+            for start in range(0, len(entries), _ENTRIES_MAX)
+        ]
+        return self._write_list([*new, *remaining])
 
-    def _without(self, manifests: Sequence[ManifestFile], removed: Collection[str]) -> list[ManifestFile]:
-        """Write those manifests anew that name files that go."""
-        left, kept = set(removed), []
+    def _remove_files(self, manifests: Sequence[ManifestFile], removed: Collection[str]) -> list[ManifestFile]:
+        """Write those manifests anew that name removed files. Raises FilesGone where none names one of them."""
+        missing = set(removed)
+        remaining = []
         for manifest in manifests:
-            entries = self._entries(manifest) if left and manifest.content == ManifestContent.DATA else []
-            named = [canonical(entry.data_file.file_path) for entry in entries]
-            touched = left & set(named)
-            if not touched:
-                kept.append(manifest)
+            if not missing or manifest.content != ManifestContent.DATA:
+                remaining.append(manifest)
                 continue
-            left -= touched
-            anew = [self._entry(one, is_deleted=path in touched) for one, path in zip(entries, named, strict=True)]
-            self.removed += [one.data_file for one in anew if one.status == ManifestEntryStatus.DELETED]
-            kept.append(self._written(anew, manifest.partition_spec_id))
-        if left:
-            raise FilesGone(f"{len(left)} files are not in the table any more, such as {min(left)}")
-        return kept
+            entries = self._read_entries(manifest)
+            paths = [canonical_path(entry.data_file.file_path) for entry in entries]
+            removed_here = missing.intersection(paths)
+            if not removed_here:
+                remaining.append(manifest)
+                continue
+            missing -= removed_here
+            new_entries = []
+            for entry, path in zip(entries, paths, strict=True):
+                is_deleted = path in removed_here
+                new_entry = self._copy_entry(entry, is_deleted=is_deleted)
+                new_entries.append(new_entry)
+                if is_deleted:
+                    self.removed.append(new_entry.data_file)
+            remaining.append(self._write_manifest(new_entries, manifest.partition_spec_id))
+        if missing:
+            raise FilesGone(f"{len(missing)} files are not in the table any more, such as {min(missing)}")
+        return remaining
 
-    def _merged(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
+    def _merge_small(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
+        """Merge the manifests of a size class where there are many. A merged one comes before all others."""
         classes: dict[tuple[int, int], list[ManifestFile]] = {}
-        for one in manifests:
-            has_deletes = one.added_snapshot_id == self.snapshot_id  # which only this snapshot may
-            if one.content == ManifestContent.DATA and not has_deletes and one.manifest_length < _MERGE_BYTES_MAX:
-                files = (one.added_files_count or 0) + (one.existing_files_count or 0)
-                classes.setdefault((one.partition_spec_id, self._size_class(files)), []).append(one)
-        found = list(manifests)
-        for (spec_id, _), many in classes.items():
-            if len(many) >= self._merge_from:
-                entries = [self._entry(entry, is_deleted=False) for one in many for entry in self._entries(one)]
-                paths = {one.manifest_path for one in many}
-                found = [
-                    self._written(entries, spec_id), *(one for one in found if one.manifest_path not in paths),
-                ]  # fmt: skip
-        return found
+        for manifest in manifests:
+            # Only this snapshot may have entries of deleted files.
+            has_deletes = manifest.added_snapshot_id == self.snapshot_id
+            is_small = manifest.manifest_length < _MERGE_BYTES_MAX
+            if manifest.content == ManifestContent.DATA and not has_deletes and is_small:
+                files = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+                classes.setdefault((manifest.partition_spec_id, self._size_class(files)), []).append(manifest)
+        remaining = list(manifests)
+        for (spec_id, _), members in classes.items():
+            if len(members) < self._merge_from:
+                continue
+            entries = list[ManifestEntry]()
+            for member in members:
+                entries += [self._copy_entry(entry, is_deleted=False) for entry in self._read_entries(member)]
+            paths = {member.manifest_path for member in members}
+            others = [manifest for manifest in remaining if manifest.manifest_path not in paths]
+            remaining = [self._write_manifest(entries, spec_id), *others]
+        return remaining
 
     def _size_class(self, files: int) -> int:
-        size = 0
+        size_class = 0
         while files >= self._merge_from:
-            files, size = files // self._merge_from, size + 1
-        return size
+            files //= self._merge_from
+            size_class += 1
+        return size_class
 
-    def _listed(self, manifests: Sequence[ManifestFile]) -> str:
+    def _write_list(self, manifests: Sequence[ManifestFile]) -> str:
         path = f"{self._folder}/snap-{self.snapshot_id}-0-{self._name}.avro"
         with write_manifest_list(
-            format_version=self._metadata.format_version, output_file=self._io.new_output(path),
-            snapshot_id=self.snapshot_id, parent_snapshot_id=self.parent_id,
-            sequence_number=self._metadata.next_sequence_number(), avro_compression=_COMPRESSION,
-        ) as out:  # fmt: skip
-            out.add_manifests(list(manifests))
+            format_version=self._metadata.format_version,
+            output_file=self._io.new_output(path),
+            snapshot_id=self.snapshot_id,
+            parent_snapshot_id=self.parent_id,
+            sequence_number=self._metadata.next_sequence_number(),
+            avro_compression=_COMPRESSION,
+        ) as writer:
+            writer.add_manifests(list(manifests))
         self.written.append(path)
         return path
 
-    def _written(self, entries: Sequence[ManifestEntry], spec_id: int) -> ManifestFile:
+    def _write_manifest(self, entries: Sequence[ManifestEntry], spec_id: int) -> ManifestFile:
         path = f"{self._folder}/{self._name}-m{len(self.written)}.avro"
-        spec, output = self._metadata.specs()[spec_id], self._io.new_output(path)
-        with SafeManifestWriter(spec, self._table.schema(), output, self.snapshot_id, _COMPRESSION) as out:
+        spec = self._metadata.specs()[spec_id]
+        output = self._io.new_output(path)
+        with SafeManifestWriter(spec, self._table.schema(), output, self.snapshot_id, _COMPRESSION) as writer:
             for entry in entries:
-                out.add_entry(entry)
+                writer.add_entry(entry)
         self.written.append(path)
-        return out.to_manifest_file()
+        return writer.to_manifest_file()
 
-    def _entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
+    def _read_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         return read_entries(self._table, manifest)
 
-    def _entry(self, entry: ManifestEntry, *, is_deleted: bool) -> ManifestEntry:
+    def _copy_entry(self, entry: ManifestEntry, *, is_deleted: bool) -> ManifestEntry:
         """Return the entry of a file that stays or goes. Its sequence numbers say which deletes apply to it."""
+        status = ManifestEntryStatus.EXISTING
+        snapshot_id = entry.snapshot_id
+        data_file = entry.data_file
+        if is_deleted:
+            status = ManifestEntryStatus.DELETED
+            snapshot_id = self.snapshot_id
+            data_file = _without_bounds(data_file)
         return ManifestEntry.from_args(
-            status=ManifestEntryStatus.DELETED if is_deleted else ManifestEntryStatus.EXISTING,
-            snapshot_id=self.snapshot_id if is_deleted else entry.snapshot_id, sequence_number=entry.sequence_number,
+            status=status,
+            snapshot_id=snapshot_id,
+            sequence_number=entry.sequence_number,
             file_sequence_number=entry.file_sequence_number,
-            data_file=_without_bounds(entry.data_file) if is_deleted else entry.data_file,
-        )  # fmt: skip
+            data_file=data_file,
+        )
+
+
+def is_live(manifest: ManifestFile) -> bool:
+    """Return whether a manifest names files that are in the table."""
+    return bool(manifest.has_added_files() or manifest.has_existing_files())
 
 
 def check_deletes(table: Table, paths: Collection[str]) -> None:
     """Raise LiveDeleteFiles where a delete file may take rows of one of these files, as the manifests name them.
 
-    What is to stand for such a file was read from it as it is: rows that others deleted would be back, or
-    would count as being there. `paths`: whole ones, as `canonical` gives them.
+    What is to replace such a file was read from it as it is: rows that others deleted would be back, or would be
+    counted as present. `paths`: full ones, as `canonical_path` gives them.
     """
-    if path := deleted_from(table, table.metadata.current_snapshot(), lambda path: canonical(path) in paths):
+    snapshot = table.metadata.current_snapshot()
+    path = find_file_with_deletes(table, snapshot, lambda path: canonical_path(path) in paths)
+    if path:
         raise LiveDeleteFiles(
             f"another client deleted rows of {path} by delete files (merge-on-read), and headrace does not read "
             "those. Write the files anew without the rows: CALL …system.rewrite_data_files(table => "
@@ -157,13 +202,16 @@ def check_deletes(table: Table, paths: Collection[str]) -> None:
         )
 
 
-def deleted_from(table: Table, snapshot: Snapshot | None, is_meant: Callable[[str], bool]) -> str:
-    """Return the path of a meant data file of a snapshot of whose rows a delete file may take some; empty: of none."""
+def find_file_with_deletes(table: Table, snapshot: Snapshot | None, is_selected: Callable[[str], bool]) -> str:
+    """Return the path of a selected data file of which a delete file may take rows; empty where there is none."""
     deletes = list(live_entries(table, snapshot, ManifestContent.DELETES))
-    files = live_entries(table, snapshot, ManifestContent.DATA) if deletes else ()
-    meant = (one for one in files if is_meant(one.data_file.file_path))
-    found = (one.data_file.file_path for one in meant if any(_may_delete_from(by, one) for by in deletes))
-    return next(found, "")
+    if not deletes:
+        return ""
+    for entry in live_entries(table, snapshot, ManifestContent.DATA):
+        path = entry.data_file.file_path
+        if is_selected(path) and any(_may_delete_from(delete, entry) for delete in deletes):
+            return path
+    return ""
 
 
 def live_entries(table: Table, snapshot: Snapshot | None, content: ManifestContent) -> Iterator[ManifestEntry]:
@@ -190,20 +238,21 @@ def read_entries(table: Table, manifest: ManifestFile, *, discard_deleted: bool 
 def _without_bounds(file: DataFile) -> DataFile:
     """Return a file as the snapshot names it that removes it: by its bounds it could say whose rows were deleted."""
     fields = DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields
-    known = {field.name: file[at] for at, field in enumerate(fields)} | {"lower_bounds": None, "upper_bounds": None}
-    found = DataFile.from_args(**known)
-    found.spec_id = file.spec_id
-    return found
+    values = {field.name: file[index] for index, field in enumerate(fields)}
+    copy = DataFile.from_args(**{**values, "lower_bounds": None, "upper_bounds": None})
+    copy.spec_id = file.spec_id
+    return copy
 
 
-def _may_delete_from(deletes: ManifestEntry, file: ManifestEntry) -> bool:
+def _may_delete_from(delete: ManifestEntry, entry: ManifestEntry) -> bool:
     """Return whether a delete file may take rows of a data file.
 
     Deletes by equality take those of older files alone. Bounds tell which files position deletes name: by the path that
     a manifest has, letter for letter.
     """
-    found, path = deletes.data_file, file.data_file.file_path.encode()
-    if found.content == DataFileContent.EQUALITY_DELETES:
-        return (file.sequence_number or 0) < (deletes.sequence_number or 0)
-    low, high = ((bounds or {}).get(_FILE_PATH) for bounds in (found.lower_bounds, found.upper_bounds))
-    return low is None or high is None or low <= path <= high
+    delete_file = delete.data_file
+    if delete_file.content == DataFileContent.EQUALITY_DELETES:
+        return (entry.sequence_number or 0) < (delete.sequence_number or 0)
+    first = (delete_file.lower_bounds or {}).get(_FILE_PATH_ID)
+    last = (delete_file.upper_bounds or {}).get(_FILE_PATH_ID)
+    return first is None or last is None or first <= entry.data_file.file_path.encode() <= last

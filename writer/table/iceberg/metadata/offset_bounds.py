@@ -19,46 +19,54 @@ OFFSET = "_offset"
 
 @dataclass(frozen=True)
 class OffsetBounds:
-    """Offsets of some rows: all in [first, last], which are None where none has one; rows that have none."""
+    """Offsets of some rows.
+
+    All lie in [first, last], which are None where no row has one. `without`: the number of rows that have none.
+    """
 
     first: int | None
     last: int | None
     without: int
 
-    def holds(self, other: "OffsetBounds") -> bool:
+    def contains(self, other: "OffsetBounds") -> bool:
         """Return whether other rows may all be among these."""
         if other.without > self.without:
             return False
         if other.first is None or other.last is None:
             return True
-        return (
-            self.first is not None and self.last is not None and self.first <= other.first and other.last <= self.last
-        )
+        if self.first is None or self.last is None:
+            return False
+        return self.first <= other.first and other.last <= self.last
 
 
-def bounds_of(files: Iterable[DataFile], field: NestedField) -> OffsetBounds | None:
+def offset_bounds(files: Iterable[DataFile], field: NestedField) -> OffsetBounds | None:
     """Return the bounds of the rows of files; None where a file does not say."""
-    found, without = list[int](), 0
+    offsets = list[int]()
+    without = 0
     for file in files:
         nulls = (file.null_value_counts or {}).get(field.field_id)
-        bounds = [(one or {}).get(field.field_id) for one in (file.lower_bounds, file.upper_bounds)]
+        bounds = [(values or {}).get(field.field_id) for values in (file.lower_bounds, file.upper_bounds)]
         if nulls is None or (nulls < file.record_count and None in bounds):
             return None
         without += nulls
-        found += [int(from_bytes(LongType(), bound)) for bound in bounds if bound is not None]
-    return OffsetBounds(min(found, default=None), max(found, default=None), without)
+        offsets += [int(from_bytes(LongType(), bound)) for bound in bounds if bound is not None]
+    return OffsetBounds(min(offsets, default=None), max(offsets, default=None), without)
 
 
-def brings_rows(added: Sequence[DataFile], gone: Sequence[DataFile], schema: Schema) -> bool:
-    """Return whether files that were added hold rows that those of their partition which went did not."""
-    field = next((one for one in schema.fields if one.name == OFFSET and isinstance(one.field_type, LongType)), None)
-    if field is None:
+def has_new_rows(added: Sequence[DataFile], removed: Sequence[DataFile], schema: Schema) -> bool:
+    """Return whether files that were added hold rows that the removed ones of their partition did not hold."""
+    fields = [field for field in schema.fields if field.name == OFFSET and isinstance(field.field_type, LongType)]
+    if not fields:
         return False
-    before = defaultdict[str, list[DataFile]](list)
-    for file in gone:
-        before[repr(file.partition)].append(file)
+    removed_by_partition = defaultdict[str, list[DataFile]](list)
+    for file in removed:
+        removed_by_partition[repr(file.partition)].append(file)
     for file in added:
-        known, new = bounds_of(before[repr(file.partition)], field), bounds_of([file], field)
-        if known is not None and (new is None or not known.holds(new)):
-            return True  # where the replaced files say nothing of offsets, there are none to go by
+        removed_bounds = offset_bounds(removed_by_partition[repr(file.partition)], fields[0])
+        # Where the replaced files say nothing of offsets, there are none to go by.
+        if removed_bounds is None:
+            continue
+        added_bounds = offset_bounds([file], fields[0])
+        if added_bounds is None or not removed_bounds.contains(added_bounds):
+            return True
     return False
