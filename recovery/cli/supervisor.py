@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from recovery.escalation.decide import DependencyUnavailable, Event, Failed, Frontier, Policy, decide, used
+from recovery.escalation.decide import DependencyUnavailable, Event, Failed, Frontier, Policy, attempt_times, decide
 from recovery.escalation.levels import RecoveryLevel
 from recovery.escalation.state import Memory, document, read
 from recovery.lease.factory import leases_of
@@ -18,7 +18,7 @@ from recovery.supervisor import frontier_check
 from recovery.supervisor.main import supervise
 from recovery.supervisor.pipeline_state import describe
 from recovery.supervisor.recovery_actions import actions
-from recovery.supervisor.settings import impatient, policy, store
+from recovery.supervisor.settings import policy, store, with_short_timeouts
 from writer.cli.config_command import ConfigCommand
 from writer.config.loader import ReloadableConfig, load
 from writer.config.pipelines import Config
@@ -33,7 +33,7 @@ from writer.output.tables import emit_whole, label_grid
 
 def run_explain(config: Config, names: Sequence[str], *, as_json: bool, console: Console) -> int:
     """Show the pipelines. Returns 1 when one is given up, or what is kept of it cannot be read."""
-    documents = {name: collect(impatient(config), name, datetime.now(UTC)) for name in names}
+    documents = {name: collect(with_short_timeouts(config), name, datetime.now(UTC)) for name in names}
     if as_json:
         emit_whole(documents)
     else:
@@ -72,7 +72,7 @@ def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str,
         level.label: {
             "level": level.name,
             "enabled": level in rules.actions and (level != RecoveryLevel.LATEST or rules.latest_allowed),
-            "used": len(used(memory.state, level, budget, now)),
+            "used": len(attempt_times(memory.state, level, budget, now)),
             "times_max": budget.times_max,
             "within_seconds": budget.within.total_seconds(),
         }

@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
 
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import Instant, RecoveryLevel, StoredLevel
@@ -22,9 +25,12 @@ _NO_TIME = timedelta(0)
 class Frontier(StrEnum):
     """The table's committed offsets compared with Kafka's logs."""
 
-    HELD = "held"  # Kafka still has what comes after it, or there is no table yet
-    LOST = "lost"  # Kafka lost the first offsets after it; a new run records them as a gap and goes on
-    UNKNOWN = "unknown"  # the table cannot tell it
+    # Kafka still has what comes after them, or there is no table yet.
+    HELD = "held"
+    # Kafka lost the first offsets after them; a new run records them as a gap and goes on.
+    LOST = "lost"
+    # The table cannot tell them.
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -55,13 +61,15 @@ class Policy:
     """What may be done, how often, and how long to wait before."""
 
     budgets: Mapping[RecoveryLevel, Budget] = field(default_factory=lambda: BUDGETS)
-    actions: frozenset[RecoveryLevel] = frozenset(
-        {RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN}
-    )  # what can be carried out here
-    latest_allowed: bool = False  # the last level gives records up: only where the configuration allows it
+    # The levels that can be carried out here.
+    actions: frozenset[RecoveryLevel] = frozenset({RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN})
+    # The last level gives records up: only where the configuration allows it.
+    latest_allowed: bool = False
     backoff: Backoff = BACKOFF
-    settled_after: timedelta = timedelta(minutes=1)  # healthy for so long, the next failure is not the same one
-    healthy_after: timedelta = timedelta(minutes=30)  # healthy for so long, the budgets are new
+    # After so long without a failure, the next failure is another one.
+    settled_after: timedelta = timedelta(minutes=1)
+    # After so long without a failure, the budgets are full again.
+    healthy_after: timedelta = timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
@@ -69,24 +77,29 @@ class Attempt:
     """A level that was taken."""
 
     level: StoredLevel
-    at: Instant
-    row: str  # the verdict that led to it
-    run: int | None = None  # run of the checkpoint at that time
+    time: Annotated[Instant, Field(alias="at")]
+    # The verdict that led to it.
+    row: str
+    # The run of the checkpoint at that time.
+    run: int | None = None
 
 
 @dataclass(frozen=True)
 class State:
     """What is remembered of a pipeline."""
 
-    # The last that was taken since it was healthy for long; None: none yet.
+    # The last level that was taken since the pipeline was healthy for long; None: none yet.
     level: StoredLevel | None = None
-    attempts: tuple[Attempt, ...] = ()  # oldest first; pauses on the lowest level are not among them
-    streak: int = 0  # starts since it was last well: pauses grow by it
+    # Oldest first; pauses on the lowest level are not among them.
+    attempts: tuple[Attempt, ...] = ()
+    # Starts since the pipeline was last well: pauses grow by it.
+    streak: int = 0
     healthy_since: Instant | None = None
-    halted: str = ""  # why nothing is done any more
+    # Why nothing is done any more; empty while something is.
+    halted: str = ""
 
 
-# --- what happens -------------------------------------------------------------------------------------------------
+# --- events -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -95,8 +108,10 @@ class Failed:
 
     verdict: Verdict
     frontier: Frontier = Frontier.HELD
-    run: int | None = None  # of the checkpoint that it used
-    refused: str | None = None  # why the level that was decided last could not be carried out
+    # The run of the checkpoint that it used.
+    run: int | None = None
+    # Why the level that was decided last could not be carried out.
+    refused: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +128,7 @@ class Healthy:
 
 Event = Failed | DependencyUnavailable | Healthy
 
-# --- what is done -------------------------------------------------------------------------------------------------
+# --- decisions ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -123,7 +138,8 @@ class Start:
     level: RecoveryLevel
     delay: timedelta
     reason: str
-    state: State  # what is remembered once it is decided, as in the other decisions
+    # What is remembered after the decision, as in the other decisions.
+    state: State
 
 
 @dataclass(frozen=True)
@@ -147,109 +163,133 @@ Decision = Start | KeepRunning | Halt
 
 def decide(policy: Policy, state: State, event: Event, now: datetime, jitter: float) -> Decision:
     """Choose what is done next. `jitter`, from 0 to 1, draws the delay between half of its length and all of it."""
-    state = _without_future(state, now)
+    state = _limit_to_now(state, now)
     if isinstance(event, Healthy):
-        return KeepRunning("it runs", _healthy(policy, state, now))
+        return KeepRunning("it runs", _state_while_healthy(policy, state, now))
     if isinstance(event, Failed) and event.refused is not None:
-        return _refused(policy, state, event, now, jitter)
-    state = _unhealthy(policy, state, now)
+        return _decide_after_refusal(policy, state, event, now, jitter)
+    state = _state_after_failure(policy, state, now)
     if isinstance(event, DependencyUnavailable):
         return _wait(policy, state, event.message, jitter)
     verdict = event.verdict
     if state.halted or verdict.halt:
         return _halt(state, state.halted or verdict.message)
-    return _escalate(
-        policy, state, event, RecoveryLevel.RESTART if verdict.level is None else verdict.level, now, jitter
-    )
+    first_level = verdict.level
+    if first_level is None:
+        first_level = RecoveryLevel.RESTART
+    return _escalate(policy, state, event, first_level, now, jitter)
 
 
-def moved(state: State, by: timedelta) -> State:
-    """Return what is remembered, its instants moved along with the wall clock: budgets last as long as before."""
-    attempts = tuple(replace(attempt, at=attempt.at + by) for attempt in state.attempts)
-    healthy_since = None if state.healthy_since is None else state.healthy_since + by
+def shift_instants(state: State, step: timedelta) -> State:
+    """Move the instants of a state along with a step of the wall clock: budgets last as long as before."""
+    attempts = tuple(replace(attempt, time=attempt.time + step) for attempt in state.attempts)
+    healthy_since = state.healthy_since
+    if healthy_since is not None:
+        healthy_since += step
     return replace(state, attempts=attempts, healthy_since=healthy_since)
 
 
-def _without_future(state: State, now: datetime) -> State:
-    """Return what is remembered, none of it from the future: the clock may have stepped back while nobody ran."""
-    attempts = tuple(replace(attempt, at=min(attempt.at, now)) for attempt in state.attempts)
-    healthy_since = None if state.healthy_since is None else min(state.healthy_since, now)
-    return replace(state, attempts=attempts, healthy_since=healthy_since)
-
-
-def used(state: State, level: RecoveryLevel, budget: Budget, now: datetime) -> list[datetime]:
+def attempt_times(state: State, level: RecoveryLevel, budget: Budget, now: datetime) -> list[datetime]:
     """Return when a level was taken within its budget's time, oldest first."""
-    return [a.at for a in state.attempts if a.level == level and now - a.at < budget.within]
+    return [attempt.time for attempt in state.attempts if attempt.level == level and now - attempt.time < budget.within]
 
 
-def _healthy(policy: Policy, state: State, now: datetime) -> State:
+def _limit_to_now(state: State, now: datetime) -> State:
+    """Move instants of the future to now: the clock may have stepped back while no supervisor ran."""
+    attempts = tuple(replace(attempt, time=min(attempt.time, now)) for attempt in state.attempts)
+    healthy_since = state.healthy_since
+    if healthy_since is not None:
+        healthy_since = min(healthy_since, now)
+    return replace(state, attempts=attempts, healthy_since=healthy_since)
+
+
+def _state_while_healthy(policy: Policy, state: State, now: datetime) -> State:
+    """Return the state of a pipeline that runs; after healthy time only the last resorts are remembered."""
     since = state.healthy_since or now
     if now - since < policy.healthy_after:
         return replace(state, healthy_since=since, halted="")
-    last_resorts = tuple(a for a in _recent(policy, state.attempts, now) if a.level >= RecoveryLevel.WALK_BACK)
+    recent_attempts = _recent_attempts(policy, state.attempts, now)
+    last_resorts = tuple(attempt for attempt in recent_attempts if attempt.level >= RecoveryLevel.WALK_BACK)
     return State(attempts=last_resorts, healthy_since=since)
 
 
-def _unhealthy(policy: Policy, state: State, now: datetime) -> State:
-    """Return the state without health; what came before a minute of it was another failure."""
+def _state_after_failure(policy: Policy, state: State, now: datetime) -> State:
+    """Return the state without health; after a minute of health, the streak begins again."""
     since = state.healthy_since
-    streak = 0 if since is not None and now - since >= policy.settled_after else state.streak
-    return replace(state, healthy_since=None, streak=streak)
+    if since is not None and now - since >= policy.settled_after:
+        state = replace(state, streak=0)
+    return replace(state, healthy_since=None)
 
 
-def _refused(policy: Policy, state: State, event: Failed, now: datetime, jitter: float) -> Decision:
+def _decide_after_refusal(policy: Policy, state: State, event: Failed, now: datetime, jitter: float) -> Decision:
     """Take the next level; after the last one new runs, once their budget is free again."""
-    if state.level is None or (state.level == RecoveryLevel.LATEST and event.frontier == Frontier.UNKNOWN):
+    if state.level is None:
         return _halt(state, f"nothing else is left: {event.refused}")
-    if state.level == RecoveryLevel.LATEST:
-        less = replace(policy, actions=policy.actions - {RecoveryLevel.LATEST})
-        return _escalate(less, state, event, RecoveryLevel.NEW_RUN, now, jitter)
-    next_level = min(level for level in RecoveryLevel if level > state.level)
-    return _escalate(policy, state, event, next_level, now, jitter)
+    if state.level < RecoveryLevel.LATEST:
+        next_level = min(level for level in RecoveryLevel if level > state.level)
+        return _escalate(policy, state, event, next_level, now, jitter)
+    if event.frontier == Frontier.UNKNOWN:
+        return _halt(state, f"nothing else is left: {event.refused}")
+    without_latest = replace(policy, actions=policy.actions - {RecoveryLevel.LATEST})
+    return _escalate(without_latest, state, event, RecoveryLevel.NEW_RUN, now, jitter)
 
 
 def _escalate(
-    policy: Policy, state: State, event: Failed, first: RecoveryLevel, now: datetime, jitter: float
+    policy: Policy, state: State, event: Failed, first_level: RecoveryLevel, now: datetime, jitter: float
 ) -> Decision:
-    """Take the lowest level, from `first` on, that may do something and has budget left."""
-    reasons = [event.verdict.message, *([event.refused] if event.refused else [])]
-    if first == RecoveryLevel.WAIT:
+    """Take the lowest level, from the first one on, that may do something and has budget left."""
+    if first_level == RecoveryLevel.WAIT:
         return _wait(policy, state, event.verdict.message, jitter)
-    again: RecoveryLevel | None = None  # the highest that gives nothing up, of those whose budget is used up
-    free_at: list[datetime] = []
-    for level in (level for level in RecoveryLevel if level >= first):
-        if why := _useless(policy, state, event, level, now):
-            reasons += [f"{level.label}: {why}"]
+    reasons = [event.verdict.message]
+    if event.refused:
+        reasons.append(event.refused)
+    # The highest level that gives nothing up, of those whose budget is used up.
+    repeated_level: RecoveryLevel | None = None
+    free_times: list[datetime] = []
+    for level in RecoveryLevel:
+        if level < first_level:
+            continue
+        if reason := _reason_against(policy, state, event, level, now):
+            reasons.append(f"{level.label}: {reason}")
             continue
         budget = policy.budgets[level]
-        if len(taken := used(state, level, budget, now)) < budget.times_max:
-            return _take(policy, state, event, level, now, _delay(policy, state, jitter), reasons)
-        reasons += [f"{level.label}: taken {len(taken)} times within {show_duration(budget.within)}"]
-        free_at += [taken[-budget.times_max] + budget.within]
-        again = level if level < RecoveryLevel.WALK_BACK else again
-    if not free_at:
+        times = attempt_times(state, level, budget, now)
+        if len(times) < budget.times_max:
+            return _take(policy, state, event, level, now, _next_delay(policy, state, jitter), reasons)
+        reasons.append(f"{level.label}: taken {len(times)} times within {show_duration(budget.within)}")
+        free_times.append(times[-budget.times_max] + budget.within)
+        if level < RecoveryLevel.WALK_BACK:
+            repeated_level = level
+    if not free_times:
         return _halt(state, "; ".join(reasons))
-    until_free = min(free_at) - now
-    if again is None:
-        reasons += ["it is tried again when a budget is free"]
+    until_free = min(free_times) - now
+    if repeated_level is None:
+        reasons.append("it is tried again when a budget is free")
         return _wait(policy, state, "; ".join(reasons), jitter, delay_min=until_free)
-    longest = timedelta(seconds=policy.backoff.max_s * (1 - policy.backoff.jitter * (1 - jitter)))
-    delay = max(min(until_free, longest), _delay(policy, state, jitter))
-    return _take(policy, state, event, again, now, delay, [*reasons, "the budgets are used up: it takes longer pauses"])
+    longest_delay = timedelta(seconds=policy.backoff.max_s * (1 - policy.backoff.jitter * (1 - jitter)))
+    delay = max(min(until_free, longest_delay), _next_delay(policy, state, jitter))
+    reasons.append("the budgets are used up: it takes longer pauses")
+    return _take(policy, state, event, repeated_level, now, delay, reasons)
 
 
 def _take(
-    policy: Policy, state: State, event: Failed, level: RecoveryLevel, now: datetime, delay: timedelta,
+    policy: Policy,
+    state: State,
+    event: Failed,
+    level: RecoveryLevel,
+    now: datetime,
+    delay: timedelta,
     reasons: Sequence[str],
-) -> Start:  # fmt: skip
-    attempts = _recent(policy, (*state.attempts, Attempt(level, now, event.verdict.row, event.run)), now)
-    after = replace(state, level=level, attempts=attempts, streak=state.streak + 1)
-    return Start(level, delay, "; ".join(reasons), after)
+) -> Start:
+    attempt = Attempt(level, now, event.verdict.row, event.run)
+    attempts = _recent_attempts(policy, (*state.attempts, attempt), now)
+    next_state = replace(state, level=level, attempts=attempts, streak=state.streak + 1)
+    return Start(level, delay, "; ".join(reasons), next_state)
 
 
-def _useless(policy: Policy, state: State, event: Failed, level: RecoveryLevel, now: datetime) -> str:
+def _reason_against(policy: Policy, state: State, event: Failed, level: RecoveryLevel, now: datetime) -> str:
     """Return why a level would not help; empty when it may."""
-    frontier, new_run = event.frontier, policy.budgets[RecoveryLevel.NEW_RUN]
+    frontier = event.frontier
     if level not in policy.actions:
         return "it cannot be done here"
     if level == RecoveryLevel.NEW_RUN and frontier == Frontier.UNKNOWN:
@@ -257,28 +297,37 @@ def _useless(policy: Policy, state: State, event: Failed, level: RecoveryLevel, 
     if level == RecoveryLevel.WALK_BACK and frontier != Frontier.UNKNOWN:
         return "the table tells its frontier"
     if level == RecoveryLevel.LATEST:
-        if frontier == Frontier.HELD:
-            return "a new run loses nothing"
-        if frontier == Frontier.LOST and len(used(state, RecoveryLevel.NEW_RUN, new_run, now)) < new_run.times_max:
-            return "a new run loses less"
-        return "" if policy.latest_allowed else "it gives records up, and is not allowed to do so by itself"
+        return _reason_against_latest(policy, state, frontier, now)
+    return ""
+
+
+def _reason_against_latest(policy: Policy, state: State, frontier: Frontier, now: datetime) -> str:
+    """Return why records are not skipped; empty when they may be."""
+    if frontier == Frontier.HELD:
+        return "a new run loses nothing"
+    new_run = policy.budgets[RecoveryLevel.NEW_RUN]
+    new_run_times = attempt_times(state, RecoveryLevel.NEW_RUN, new_run, now)
+    if frontier == Frontier.LOST and len(new_run_times) < new_run.times_max:
+        return "a new run loses less"
+    if not policy.latest_allowed:
+        return "it gives records up, and is not allowed to do so by itself"
     return ""
 
 
 def _wait(policy: Policy, state: State, reason: str, jitter: float, delay_min: timedelta = _NO_TIME) -> Start:
     """Start it again as it is. The lowest level has no budget, and nothing escalates from it."""
-    after = replace(state, level=state.level or RecoveryLevel.WAIT, streak=state.streak + 1, halted="")
-    return Start(RecoveryLevel.WAIT, max(delay_min, _delay(policy, state, jitter)), reason, after)
+    next_state = replace(state, level=state.level or RecoveryLevel.WAIT, streak=state.streak + 1, halted="")
+    return Start(RecoveryLevel.WAIT, max(delay_min, _next_delay(policy, state, jitter)), reason, next_state)
 
 
 def _halt(state: State, reason: str) -> Halt:
     return Halt(reason, replace(state, halted=reason))
 
 
-def _delay(policy: Policy, state: State, jitter: float) -> timedelta:
+def _next_delay(policy: Policy, state: State, jitter: float) -> timedelta:
     return timedelta(seconds=policy.backoff.delay_s(state.streak, jitter))
 
 
-def _recent(policy: Policy, attempts: tuple[Attempt, ...], now: datetime) -> tuple[Attempt, ...]:
+def _recent_attempts(policy: Policy, attempts: Sequence[Attempt], now: datetime) -> tuple[Attempt, ...]:
     """Return the attempts that still count in a budget."""
-    return tuple(a for a in attempts if now - a.at < policy.budgets[a.level].within)
+    return tuple(attempt for attempt in attempts if now - attempt.time < policy.budgets[attempt.level].within)

@@ -11,45 +11,48 @@ from recovery.escalation.levels import RecoveryLevel
 from writer.core.errors import ExitCode
 from writer.status.lag_sample import LagSample
 
-_SHELL = 128  # a shell says 128 + n of a child that signal n has killed
-_BATCHES = 3  # commits that may be missing before a pipeline counts as stalled
+# A shell says 128 + n of a child that signal n has killed.
+_SHELL_OFFSET = 128
+# After so many commits that may be missing, a pipeline counts as stalled.
+_MISSING_COMMITS_MAX = 3
 
 
-def judged(code: int, text: str, ask: Callable[[str], Verdict] = classify) -> Verdict:
+def diagnose_exit(exit_code: int, text: str, classify_text: Callable[[str], Verdict] = classify) -> Verdict:
     """Diagnose an exit code and the text of all causes. `text` is empty if there is none."""
-    if code < 0 or (code > _SHELL and not text):
-        number = -code if code < 0 else code - _SHELL
-        return Verdict(
-            "killed", RecoveryLevel.RESTART, halt=False, message=f"The driver was killed ({_signal(number)})."
-        )
-    silent = Verdict("silent", RecoveryLevel.RESTART, halt=False, message=f"The driver ended with {code}.")
-    found = ask(text) if text else silent
-    if found.halt:
-        return found
-    match ExitCode(code):
+    if exit_code < 0:
+        return _killed_verdict(-exit_code)
+    if exit_code > _SHELL_OFFSET and not text:
+        return _killed_verdict(exit_code - _SHELL_OFFSET)
+    if text:
+        verdict = classify_text(text)
+    else:
+        message = f"The driver ended with {exit_code}."
+        verdict = Verdict("silent", RecoveryLevel.RESTART, halt=False, message=message)
+    if verdict.halt:
+        return verdict
+    match ExitCode(exit_code):
         case ExitCode.CRASH:
-            return found
+            return verdict
         case ExitCode.DONE:
             message = "The pipeline ended without being asked to."
             return Verdict("ended", RecoveryLevel.RESTART, halt=False, message=message)
         case ExitCode.CHECKPOINT:
-            if found.level is not None and found.level >= RecoveryLevel.NEW_RUN:
-                return found
-            return Verdict(
-                "checkpoint", RecoveryLevel.NEW_RUN, halt=False, message="The checkpoint cannot be continued."
-            )
-        case known:
-            message = f"Exit code {code}: a start would end in the same way."
-            return Verdict(known.name.lower(), None, halt=True, message=message)
+            if verdict.level is not None and verdict.level >= RecoveryLevel.NEW_RUN:
+                return verdict
+            message = "The checkpoint cannot be continued."
+            return Verdict("checkpoint", RecoveryLevel.NEW_RUN, halt=False, message=message)
+        case code:
+            message = f"Exit code {exit_code}: a start would end in the same way."
+            return Verdict(code.name.lower(), None, halt=True, message=message)
 
 
-def unresponsive(why: str) -> Verdict:
-    """Say that a driver was killed because it hung."""
-    return Verdict("hung", RecoveryLevel.RESTART, halt=False, message=f"The driver hung: {why}.")
+def unresponsive_verdict(reason: str) -> Verdict:
+    """Return the verdict on a driver that was killed because it hung."""
+    return Verdict("hung", RecoveryLevel.RESTART, halt=False, message=f"The driver hung: {reason}.")
 
 
-def left_out() -> Verdict:
-    """Say that a driver does not run a pipeline that it was to start, and reported no end of it."""
+def missing_pipeline_verdict() -> Verdict:
+    """Return the verdict on a pipeline that a driver was to start, does not run, and reported no end of."""
     message = "The driver does not have the pipeline: it has read another version of the file."
     return Verdict("left out", RecoveryLevel.WAIT, halt=False, message=message)
 
@@ -59,28 +62,35 @@ class PipelineHealth:
     """A pipeline as a driver's `/status` has it."""
 
     state: str
-    since_s: float  # since it was first seen in this state, with this commit, and with or without waiting records
+    # Seconds since it was first seen in this state, with this commit, and with or without waiting records.
+    since_s: float
     run: int | None
-    version: int | None  # table version of the newest commit of this start
-    waiting: int | None  # offsets that are not committed; None: Kafka has not said it
+    # The table version of the newest commit of this start.
+    version: int | None
+    # Offsets that are not committed; None: Kafka has not said it.
+    waiting: int | None
     error: str | None = None
-    free_s: float | None = (
-        None  # since its rate limit lets the next batch begin; below 0: it does not yet; None: always
-    )
+    # Seconds since its rate limit lets the next batch begin; below 0: it does not yet; None: there is no limit.
+    free_s: float | None = None
 
     @property
-    def well(self) -> bool:
+    def is_well(self) -> bool:
         """Whether it has shown that it works: it committed, or nothing waits. A pause is as it was asked for."""
-        return self.state == "paused" or (self.state == "running" and (self.version is not None or self.waiting == 0))
+        if self.state == "paused":
+            return True
+        return self.state == "running" and (self.version is not None or self.waiting == 0)
 
 
 @dataclass(frozen=True)
 class DriverHealth:
     """A living driver at one moment."""
 
-    age_s: float  # since its process began
-    silent_s: float | None  # since its main thread was last seen alive; None: never yet
-    pipelines: Mapping[str, PipelineHealth]  # empty while it does not answer
+    # Seconds since its process began.
+    age_s: float
+    # Seconds since its main thread was last seen alive; None: never yet.
+    silent_s: float | None
+    # Empty while it does not answer.
+    pipelines: Mapping[str, PipelineHealth]
 
 
 @dataclass(frozen=True)
@@ -89,45 +99,67 @@ class Timeouts:
 
     start_within: timedelta
     heartbeat_within: timedelta
-    stalled_after: Mapping[str, timedelta]  # by pipeline
+    # By pipeline.
+    stalled_after: Mapping[str, timedelta]
 
 
-def why_unresponsive(look: DriverHealth, timeouts: Timeouts) -> str:
+def unresponsive_reason(driver: DriverHealth, timeouts: Timeouts) -> str:
     """Return why a driver hangs; empty while it does not."""
-    states = {seen.state for seen in look.pipelines.values()}
-    starting = not states or not states.isdisjoint({"starting", "failed"})  # a failed one may be starting again
-    limit = timeouts.start_within if starting else timeouts.heartbeat_within
-    silent_s = look.age_s if look.silent_s is None else look.silent_s
+    states = {pipeline.state for pipeline in driver.pipelines.values()}
+    # A pipeline that failed may be starting again.
+    is_starting = not states or not states.isdisjoint({"starting", "failed"})
+    limit = timeouts.start_within if is_starting else timeouts.heartbeat_within
+    silent_s = driver.silent_s
+    if silent_s is None:
+        silent_s = driver.age_s
     if silent_s > limit.total_seconds():
         return f"its main thread gave no sign for {silent_s:.0f} s"
-    for name, after in timeouts.stalled_after.items():
-        if (seen := look.pipelines.get(name)) is None:
+    for name, stalled_after in timeouts.stalled_after.items():
+        pipeline = driver.pipelines.get(name)
+        if pipeline is None or pipeline.state != "running" or not pipeline.waiting:
             continue
-        still_s = seen.since_s if seen.free_s is None else min(seen.since_s, seen.free_s)
-        if seen.state == "running" and seen.waiting and still_s > after.total_seconds():
-            return f"pipeline {name} has {seen.waiting} offsets waiting and committed nothing for {still_s:.0f} s"
+        idle_s = pipeline.since_s
+        if pipeline.free_s is not None:
+            idle_s = min(idle_s, pipeline.free_s)
+        if idle_s > stalled_after.total_seconds():
+            return f"pipeline {name} has {pipeline.waiting} offsets waiting and committed nothing for {idle_s:.0f} s"
     return ""
 
 
-def stalled_after(settings: timedelta, delay_max: timedelta) -> timedelta:
-    """Return after how long without a commit a pipeline that has work hangs."""
-    return max(settings, _BATCHES * delay_max)
+def stall_timeout(stalled_after: timedelta, max_delay: timedelta) -> timedelta:
+    """Return after how long without a commit a pipeline that has work hangs.
+
+    `stalled_after` and `max_delay`: as the configuration has them.
+    """
+    return max(stalled_after, _MISSING_COMMITS_MAX * max_delay)
 
 
-def seen(status: Mapping[str, Any], at: datetime) -> PipelineHealth:
-    """Read a pipeline's part of one `/status`. Old answers of Kafka do not count as waiting records.
+def parse_health(status: Mapping[str, Any], time: datetime) -> PipelineHealth:
+    """Read a pipeline's part of one `/status`, of the given time. Old answers of Kafka do not count as waiting records.
 
     For how long it has been so, one answer does not tell.
     """
-    lag, last, limit = LagSample.from_json(status["lag"]), status["last_commit"], status.get("rate_limit") or {}
-    due_s = limit.get("next_batch_in_seconds")
+    lag = LagSample.from_json(status["lag"])
+    last_commit = status["last_commit"]
+    next_batch_in_s = (status.get("rate_limit") or {}).get("next_batch_in_seconds")
     return PipelineHealth(
-        status["state"], 0.0, status["run"], None if last is None else last["version"],
-        lag.offsets if lag.is_fresh(at) else None, status["error"] or None, None if due_s is None else -due_s,
-    )  # fmt: skip
+        state=status["state"],
+        since_s=0.0,
+        run=status["run"],
+        version=None if last_commit is None else last_commit["version"],
+        waiting=lag.offsets if lag.is_fresh(time) else None,
+        error=status["error"] or None,
+        free_s=None if next_batch_in_s is None else -next_batch_in_s,
+    )
 
 
-def _signal(number: int) -> str:
+def _killed_verdict(number: int) -> Verdict:
+    """Return the verdict on a driver that a signal killed."""
+    message = f"The driver was killed ({_signal_name(number)})."
+    return Verdict("killed", RecoveryLevel.RESTART, halt=False, message=message)
+
+
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -14,7 +14,8 @@ from typing import Any
 
 from recovery.escalation.levels import RecoveryLevel
 
-SPARK = "4.0"  # whose words are looked for
+# The version of Spark whose words are looked for.
+SPARK = "4.0"
 _FORMAT = 1
 
 
@@ -24,15 +25,22 @@ class Damage:
 
     row: str
     damage: str
-    kind: str  # class: what all rows of a kind have in common
-    level: RecoveryLevel | None  # the first recovery level; None: headrace goes on by itself, or a person must act
+    # The class: what all rows of a kind have in common.
+    kind: str
+    # The first recovery level; None: headrace goes on by itself, or a person must act.
+    level: RecoveryLevel | None
     halt: bool
     message: str
-    symptom: re.Pattern[str] | None = None  # what plain Spark says
-    ours: re.Pattern[str] | None = None  # what headrace says itself
-    finding: str | None = None  # the check of the preflight that finds it
-    not_run: str | None = None  # why no test does this damage
-    elsewhere: Sequence[str] = ()  # tests that do it under another name
+    # What plain Spark says.
+    symptom: re.Pattern[str] | None = None
+    # What headrace says itself.
+    ours: re.Pattern[str] | None = None
+    # The check of the preflight that finds it.
+    finding: str | None = None
+    # Why no test does this damage.
+    not_run: str | None = None
+    # Tests that do it under another name.
+    elsewhere: Sequence[str] = ()
 
     def fits(self, text: str) -> bool:
         """Return whether the text of an error and its causes is of this damage."""
@@ -44,8 +52,10 @@ class Verdict:
     """What an error leads to."""
 
     row: str
-    level: RecoveryLevel | None  # the first recovery level; None where `halt`
-    halt: bool  # a person must act: nothing that is tried again would help
+    # The first recovery level; None where `halt`.
+    level: RecoveryLevel | None
+    # A person must act: nothing that is tried again would help.
+    halt: bool
     message: str
 
 
@@ -58,10 +68,12 @@ def catalogue(spark: str = SPARK) -> tuple[Damage, ...]:
     raw = json.loads(files("recovery.escalation").joinpath("damages.json").read_text(encoding="utf-8"))
     if raw["format"] != _FORMAT:
         raise ValueError(f"recovery/escalation/damages.json has format {raw['format']}, this version reads {_FORMAT}")
-    known = sorted({version for row in raw["damages"] for version in row["symptom"]})
-    if spark not in known:
-        raise ValueError(f"the catalogue has no words of Spark {spark}; it has those of {', '.join(known)}")
-    return tuple(_damage(row, spark) for row in raw["damages"])
+    versions = set[str]()
+    for row in raw["damages"]:
+        versions.update(row["symptom"])
+    if spark not in versions:
+        raise ValueError(f"the catalogue has no words of Spark {spark}; it has those of {', '.join(sorted(versions))}")
+    return tuple(_parse_damage(row, spark) for row in raw["damages"])
 
 
 def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
@@ -77,13 +89,21 @@ def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
     return UNKNOWN
 
 
-def _damage(raw: dict[str, Any], spark: str) -> Damage:
+def _parse_damage(raw: dict[str, Any], spark: str) -> Damage:
     return Damage(
-        raw["row"], raw["damage"], raw["class"], None if raw["level"] is None else RecoveryLevel[raw["level"]],
-        raw["halt"], raw["message"], _pattern(raw["symptom"].get(spark)), _pattern(raw.get("ours")),
-        raw.get("finding"), raw.get("not_run"), tuple(raw.get("elsewhere", ())),
-    )  # fmt: skip
+        row=raw["row"],
+        damage=raw["damage"],
+        kind=raw["class"],
+        level=None if raw["level"] is None else RecoveryLevel[raw["level"]],
+        halt=raw["halt"],
+        message=raw["message"],
+        symptom=_compile_pattern(raw["symptom"].get(spark)),
+        ours=_compile_pattern(raw.get("ours")),
+        finding=raw.get("finding"),
+        not_run=raw.get("not_run"),
+        elsewhere=tuple(raw.get("elsewhere", ())),
+    )
 
 
-def _pattern(text: str | None) -> re.Pattern[str] | None:
+def _compile_pattern(text: str | None) -> re.Pattern[str] | None:
     return None if text is None else re.compile(text, re.MULTILINE)

@@ -12,7 +12,8 @@ from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import Instant, StoredLevel
 from writer.storage.base import Store
 
-NAME = "_recovery.json"  # beside the runs, whose names are numbers
+# Beside the runs, whose names are numbers.
+NAME = "_recovery.json"
 _FORMAT = 1
 
 
@@ -20,19 +21,20 @@ _FORMAT = 1
 class Failure:
     """The last failure of a pipeline, as it was understood."""
 
-    at: Instant
+    time: Annotated[Instant, Field(alias="at")]
     exit_code: int
     row: str
     halt: bool
     message: str
-    error: str  # the driver's own sentence; empty when it said nothing
+    # The driver's own sentence; empty when it said nothing.
+    error: str
     run: int | None
     frontier: str
     level: StoredLevel | None
 
     @property
     def verdict(self) -> Verdict:
-        """What it was understood as."""
+        """The verdict on it."""
         return Verdict(self.row, self.level, self.halt, self.message)
 
 
@@ -42,8 +44,9 @@ class Memory:
 
     state: State = field(default_factory=State)
     failure: Failure | None = None
-    action: str = ""  # what was decided last, and why
-    # Level → seconds from failure to commit, the last.
+    # What was decided last, and why.
+    action: str = ""
+    # Level → seconds from failure to commit, the last time.
     recovered_s: Annotated[Mapping[str, float], Field(alias="recovered_seconds")] = field(default_factory=dict)
 
 
@@ -51,26 +54,31 @@ _JSON = TypeAdapter(Memory)
 
 
 def read(store: Store) -> Memory:
-    """Read it; a new one where there is none, or none that can be read. Raises StoreError."""
-    found = store.read(NAME)
-    if found is None:
+    """Read the memory of a pipeline; a new one where there is none, or none that can be read. Raises StoreError.
+
+    It is a memory of budgets, not of data: without it recovery begins at the first level.
+    """
+    stored = store.read(NAME)
+    if stored is None:
         return Memory()
     try:
-        raw = json.loads(found.content)
+        raw = json.loads(stored.content)
         blank = document(Memory())
-        whole = blank.keys() <= raw.keys() and blank["state"].keys() <= raw["state"].keys()
-        return _JSON.validate_python(raw) if whole and raw["format"] == _FORMAT else Memory()
+        is_complete = blank.keys() <= raw.keys() and blank["state"].keys() <= raw["state"].keys()
+        if not is_complete or raw["format"] != _FORMAT:
+            return Memory()
+        return _JSON.validate_python(raw)
     except (ValueError, KeyError, TypeError):
-        return Memory()  # it is a memory of budgets, not of data: without it recovery begins at the first level
+        return Memory()
 
 
 def write(store: Store, memory: Memory) -> None:
-    """Keep it. Raises StoreError."""
+    """Write the memory of a pipeline. Raises StoreError."""
     store.put(NAME, (json.dumps({"format": _FORMAT, **document(memory)}, ensure_ascii=False) + "\n").encode())
 
 
-def forgiven(memory: Memory) -> Memory:
-    """Return it for a supervisor that begins: a person, or the platform, wants it tried again."""
+def clear_halt(memory: Memory) -> Memory:
+    """Return it for a supervisor that begins: a person, or the platform, wants the pipeline tried again."""
     return replace(memory, state=replace(memory.state, halted="", healthy_since=None))
 
 

@@ -10,23 +10,25 @@ from writer.config.pipelines import Config
 from writer.storage.base import Store
 
 
-def leases_of(config: Config, pipeline: str, beside: Store) -> Leases:
-    """Return the lease of a pipeline. `beside`: of what lies beside its checkpoints. Raises ConfigError."""
+def leases_of(config: Config, pipeline: str, store: Store) -> Leases:
+    """Return the lease of a pipeline. `store`: of what lies beside its checkpoints. Raises ConfigError."""
     settings = config.supervisor
     match settings.lease:
         case "store":
-            return StoreLeases(beside)
+            return StoreLeases(store)
         case "kubernetes":
-            about = LeaseContent(lease_name(settings.lease_prefix, pipeline), pipeline, settings.lease_expiry)
-            return KubernetesLeases(in_pod(os.environ), about)
+            name = lease_name(settings.lease_prefix, pipeline)
+            return KubernetesLeases(in_pod(os.environ), LeaseContent(name, pipeline, settings.lease_expiry))
         case _:
             assert_never(settings.lease)
 
 
-def moved_from(config: Config, beside: Store) -> int:
+def replaced_store_epoch(config: Config, store: Store) -> int:
     """Return the epoch that was reached beside the checkpoints before leases were kept in Kubernetes. Raises OSError.
 
     The way back needs no such look: what was taken in Kubernetes and used, the table knows.
     """
-    before = StoreLeases(beside).look() if config.supervisor.lease == "kubernetes" else None
-    return 0 if before is None else before.epoch
+    if config.supervisor.lease != "kubernetes":
+        return 0
+    record = StoreLeases(store).look()
+    return 0 if record is None else record.epoch

@@ -4,12 +4,26 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 
-from recovery.lease.lease import EXPIRES_AFTER, Leases, ObservedLease, free, watched
+from recovery.lease.lease import EXPIRES_AFTER, LeaseRecord, Leases, ObservedLease, is_free, observe
 from writer.core import logging
 
 _CLOSE_WITHIN_S = 5.0
+# A lease is renewed so many times before it would expire.
+_RENEWALS = 4
+
+
+@dataclass
+class _AwaitedLease:
+    """A lease that this holder waits for."""
+
+    observed: ObservedLease | None = None
+    # The holder that was logged last.
+    logged: LeaseRecord | None = None
+    # Whether it was logged that the lease cannot be read.
+    is_silent: bool = False
 
 
 class LeaseHolder:
@@ -21,18 +35,23 @@ class LeaseHolder:
         holder: str,
         *,
         expires_after: timedelta = EXPIRES_AFTER,
-        least: Callable[[str], int] = lambda _: 0,
+        epoch_min: Callable[[str], int] = lambda _: 0,
     ) -> None:
-        """`least`: pipeline → epoch beyond which a new one has to be, whatever the leases say; may raise OSError."""
-        self._leases, self._holder = dict(sorted(leases.items())), holder
-        self._expires, self._least = expires_after, least
-        self._step_s = expires_after.total_seconds() / 4
+        """`epoch_min`: pipeline → a new epoch is above it, whatever the leases say; may raise OSError."""
+        self._leases = dict(sorted(leases.items()))
+        self._holder = holder
+        self._expires_after = expires_after
+        self._epoch_min = epoch_min
+        self._renewal_interval_s = expires_after.total_seconds() / _RENEWALS
+        # Pipeline → epoch of the lease that is held.
         self.epochs: dict[str, int] = {}
-        self.lost: str | None = None  # the first pipeline whose lease another one has
-        self._observed: dict[str, tuple[ObservedLease | None, tuple[int, str] | None, bool]] = {}
-        self._lock = threading.Lock()  # around each renewal and release of one
+        # The first pipeline whose lease another holder has.
+        self.lost_pipeline: str | None = None
+        self._awaited: dict[str, _AwaitedLease] = {}
+        # Around each renewal and release of a lease.
+        self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="leases", daemon=True)
+        self._thread = threading.Thread(target=self._renew_until_closed, name="leases", daemon=True)
 
     def add(self, pipeline: str, leases: Leases) -> None:
         """Add the lease of a pipeline that came while others are held. `try_take` takes it."""
@@ -44,7 +63,7 @@ class LeaseHolder:
             epoch = self.epochs.pop(pipeline, None)
             if epoch is not None:
                 self._release(pipeline, epoch)
-        self._observed.pop(pipeline, None)
+        self._awaited.pop(pipeline, None)
 
     def close(self) -> None:
         """Release what is held and end the thread. A storage that does not answer leaves the others to wait."""
@@ -66,47 +85,67 @@ class LeaseHolder:
         """
         if pipeline in self.epochs or pipeline not in self._leases:
             return True
-        leases = self._leases[pipeline]
-        watch, logged, silent = self._observed.get(pipeline, (None, None, False))
+        awaited = self._awaited.setdefault(pipeline, _AwaitedLease())
         try:
-            watch = watched(watch, leases.look(), time.monotonic())
-            seen, silent = watch.seen, False
-            if free(watch, time.monotonic(), self._expires):
-                epoch = max(0 if seen is None else seen.epoch, self._least(pipeline)) + 1
-                if leases.take(epoch, self._holder):
-                    self.epochs[pipeline] = epoch
-                    if self._thread.ident is None:
-                        self._thread.start()
-                    logging.event("lease_acquired", pipeline=pipeline, epoch=epoch, holder=self._holder)
-                    return True
-            elif seen is not None and logged != (seen.epoch, seen.holder):
-                logged = seen.epoch, seen.holder
-                logging.warning(
-                    "lease_awaited", pipeline=pipeline, holder=seen.holder, epoch=seen.epoch,
-                    reason="another supervisor holds it and renews it",
-                )  # fmt: skip
+            awaited.observed = observe(awaited.observed, self._leases[pipeline].look(), time.monotonic())
+            awaited.is_silent = False
+            if is_free(awaited.observed, time.monotonic(), self._expires_after):
+                return self._take(pipeline, awaited.observed.record)
+            self._log_holder(pipeline, awaited)
         except OSError as error:
-            if not silent:
+            if not awaited.is_silent:
                 logging.warning("lease_unreadable", pipeline=pipeline, error=str(error))
-            silent, watch = True, None  # what was not seen for a while has not stood still
-        self._observed[pipeline] = watch, logged, silent
+            awaited.is_silent = True
+            # A lease that was not seen for a while may have been renewed meanwhile.
+            awaited.observed = None
         return False
 
-    def _renew(self) -> None:
-        silent = False
-        while not self._closing.wait(self._step_s):
+    def _take(self, pipeline: str, record: LeaseRecord | None) -> bool:
+        """Take a lease that is free. False when another holder was faster. Raises OSError."""
+        newest_epoch = 0 if record is None else record.epoch
+        epoch = max(newest_epoch, self._epoch_min(pipeline)) + 1
+        if not self._leases[pipeline].take(epoch, self._holder):
+            return False
+        self.epochs[pipeline] = epoch
+        if self._thread.ident is None:
+            self._thread.start()
+        self._awaited.pop(pipeline, None)
+        logging.event("lease_acquired", pipeline=pipeline, epoch=epoch, holder=self._holder)
+        return True
+
+    def _log_holder(self, pipeline: str, awaited: _AwaitedLease) -> None:
+        """Log which supervisor holds a lease, once for each epoch and holder."""
+        record = None if awaited.observed is None else awaited.observed.record
+        if record is None:
+            return
+        logged = awaited.logged
+        if logged is not None and (logged.epoch, logged.holder) == (record.epoch, record.holder):
+            return
+        awaited.logged = record
+        logging.warning(
+            "lease_awaited",
+            pipeline=pipeline,
+            holder=record.holder,
+            epoch=record.epoch,
+            reason="another supervisor holds it and renews it",
+        )
+
+    def _renew_until_closed(self) -> None:
+        """Renew all leases every few seconds, until one is lost or the holder is closed."""
+        is_silent = False
+        while not self._closing.wait(self._renewal_interval_s):
             for pipeline, epoch in list(self.epochs.items()):
                 try:
                     with self._lock:
                         is_lost = pipeline in self.epochs and not self._leases[pipeline].renew(epoch, self._holder)
                     if is_lost:
-                        self.lost = pipeline
+                        self.lost_pipeline = pipeline
                         logging.warning("lease_lost", pipeline=pipeline, epoch=epoch, holder=self._holder)
                         return
-                    silent = False
+                    is_silent = False
                 except OSError as error:
                     # Who reaches it may take it meanwhile, and then fences this one's driver in the table. When it
                     # answers, it names the holder.
-                    if not silent:
+                    if not is_silent:
                         logging.warning("lease_renewal_failed", pipeline=pipeline, error=str(error))
-                    silent = True
+                    is_silent = True

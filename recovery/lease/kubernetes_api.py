@@ -11,10 +11,16 @@ from urllib.parse import quote
 from writer.clients.http import Answer, RequestFailed, ask
 from writer.core.errors import ConfigError
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # what a kubelet mounts, and renews
-_ANSWER_S = 4.0  # less than a quarter of a lease of 20 s, so that one question which hangs costs one renewal
-_ANSWERS = {"get": (200, 404), "create": (200, 201, 409), "update": (200, 404, 409)}  # the rest says nothing of a Lease
+# What a kubelet mounts, and renews.
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+# Less than a quarter of a lease of 20 s, so that a question which hangs costs one renewal.
+_ANSWER_S = 4.0
+# The statuses that say something of a Lease.
+_STATUSES = {"get": (200, 404), "create": (200, 201, 409), "update": (200, 404, 409)}
+# A Lease that is created is put under its name too: only so may an account be allowed to create certain ones.
 _METHODS = {"get": "GET", "create": "PUT", "update": "PUT"}
+_NOT_FOUND = 404
+_CONFLICT = 409
 Json = dict[str, Any]
 Verb = Literal["get", "create", "update"]
 
@@ -31,14 +37,14 @@ class Reply:
     body: Json
 
     @property
-    def nothing(self) -> bool:
+    def is_missing(self) -> bool:
         """There is no such object."""
-        return self.status == 404  # noqa: PLR2004
+        return self.status == _NOT_FOUND
 
     @property
-    def overtaken(self) -> bool:
+    def is_conflict(self) -> bool:
         """The object is another one by now."""
-        return self.status == 409  # noqa: PLR2004
+        return self.status == _CONFLICT
 
 
 @dataclass(frozen=True)
@@ -54,37 +60,44 @@ class Api:
         return self._read("namespace")
 
     def lease(self, verb: Verb, name: str, body: Json | None = None) -> Reply:
-        """Ask for a Lease of the pod's namespace, or put one. Raises ApiFailed.
-
-        One that is created is put under its name too: only so may an account be allowed to create certain ones.
-        """
+        """Ask for a Lease of the pod's namespace, or put one. Raises ApiFailed."""
         namespace = self.namespace
         path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases/{quote(name)}"
         headers = {"Authorization": f"Bearer {self._token()}", "Accept": "application/json"}
+        data = None
         if body is not None:
             headers["Content-Type"] = "application/json"
-        data = None if body is None else json.dumps(body).encode()
-        what = f"cannot {verb} lease {name} of namespace {namespace} at {self.url}"
+            data = json.dumps(body).encode()
+        problem = f"cannot {verb} lease {name} of namespace {namespace} at {self.url}"
         try:
             answer = ask(
-                self.url + path, method=_METHODS[verb], body=data, headers=headers, timeout_s=_ANSWER_S,
-                trust=self._trust(), proxies=False,
-            )  # fmt: skip
-            found = answer.json() if answer.body else {}
+                self.url + path,
+                method=_METHODS[verb],
+                body=data,
+                headers=headers,
+                timeout_s=_ANSWER_S,
+                trust=self._trust(),
+                proxies=False,
+            )
+            lease = answer.json() if answer.body else {}
         except RequestFailed as error:
-            raise ApiFailed(f"{what}: {error}. It is asked again.") from error
-        found = found if isinstance(found, dict) else {}
-        if answer.ok and not (found.get("metadata") or {}).get("resourceVersion"):
-            raise ApiFailed(f"{what}: {answer.summary()} is no Lease. Does an API server of Kubernetes answer there?")
-        if answer.status in _ANSWERS[verb]:
-            return Reply(answer.status, found)
-        if verb == "create" and _there_already(found):
-            return Reply(409, found)
-        raise ApiFailed(f"{what}: {_message(answer, found)}. {_fix(answer.status, verb, name)}")
+            raise ApiFailed(f"{problem}: {error}. It is asked again.") from error
+        if not isinstance(lease, dict):
+            lease = {}
+        if answer.ok and not (lease.get("metadata") or {}).get("resourceVersion"):
+            raise ApiFailed(
+                f"{problem}: {answer.summary()} is no Lease. Does an API server of Kubernetes answer there?"
+            )
+        if answer.status in _STATUSES[verb]:
+            return Reply(answer.status, lease)
+        if verb == "create" and _is_there_already(lease):
+            return Reply(_CONFLICT, lease)
+        raise ApiFailed(f"{problem}: {_message(answer, lease)}. {_fix(answer.status, verb, name)}")
 
     def _token(self) -> str:
         token = self._read("token")
-        if len(token.split()) != 1 or not token.isascii():  # which HTTP would refuse in words that hold it
+        # HTTP would refuse any other token in a sentence that holds it.
+        if len(token.split()) != 1 or not token.isascii():
             raise ApiFailed(f"{self.account / 'token'} holds no token. {_MOUNT}")
         return token
 
@@ -100,9 +113,11 @@ class Api:
         ca = self.account / "ca.crt"
         try:
             context = ssl.create_default_context(cafile=str(ca))
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        except (OSError, ValueError) as error:
+            # ssl.SSLError is an OSError.
             raise ApiFailed(f"{ca} is no authority to trust ({error}). {_MOUNT}") from error
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the authorities of clusters lack what it asks for
+        # The authorities of clusters lack what the strict check asks for.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return context
 
 
@@ -114,21 +129,24 @@ def in_pod(environment: Mapping[str, str]) -> Api:
             "supervisor.lease is kubernetes, and this process runs in no pod: KUBERNETES_SERVICE_HOST is not set. Run "
             "it in the cluster, or set supervisor.lease to store."
         )
+    if ":" in host:
+        # An address of IPv6.
+        host = f"[{host}]"
     port = environment.get("KUBERNETES_SERVICE_PORT_HTTPS") or environment.get("KUBERNETES_SERVICE_PORT") or "443"
-    return Api(f"https://{f'[{host}]' if ':' in host else host}:{port}")
+    return Api(f"https://{host}:{port}")
 
 
 _MOUNT = "Let the pod have the token of its account: automountServiceAccountToken, as the chart sets it."
 
 
-def _there_already(found: Json) -> bool:
+def _is_there_already(status: Json) -> bool:
     """Return whether a Lease that was to be created is there: then the API wants to know which one is replaced."""
-    causes = (found.get("details") or {}).get("causes") or []
+    causes = (status.get("details") or {}).get("causes") or []
     return any(cause.get("field") == "metadata.resourceVersion" for cause in causes)
 
 
-def _message(answer: Answer, found: Json) -> str:
-    message = found.get("message")
+def _message(answer: Answer, status: Json) -> str:
+    message = status.get("message")
     return f"{answer.status}: {message}" if message else answer.summary()
 
 

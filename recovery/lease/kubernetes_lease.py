@@ -15,9 +15,12 @@ from datetime import UTC, datetime, timedelta
 from recovery.lease.kubernetes_api import Api, ApiFailed, Json, Verb
 from recovery.lease.lease import LeaseRecord
 
-PIPELINE, RELEASED_BY = "headrace/pipeline", "headrace/released-by"  # annotations
-_TRIES = 5  # a Lease may change under a renewal: `kubectl label` changes it too
-_PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+# Annotations of a Lease.
+PIPELINE = "headrace/pipeline"
+RELEASED_BY = "headrace/released-by"
+# A Lease may change under a renewal: `kubectl label` changes it too.
+_TRIES = 5
+_PLAIN_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -47,49 +50,60 @@ def lease_name(prefix: str, pipeline: str) -> str:
 
     helm/headrace/templates/_helpers.tpl does the same.
     """
-    if _PLAIN.fullmatch(pipeline):
+    if _PLAIN_NAME.fullmatch(pipeline):
         return f"{prefix}-{pipeline}"
     digest = hashlib.sha256(pipeline.encode()).hexdigest()[:8]
     return f"{prefix}-{pipeline.replace('_', '-')}-{digest}"
 
 
-def seen(lease: Json) -> LeaseRecord:
+def parse_record(lease: Json) -> LeaseRecord:
     """Read a Lease; one that another tool made may have anything."""
-    about, spec = lease.get("metadata") or {}, lease.get("spec") or {}
+    metadata = lease.get("metadata") or {}
+    spec = lease.get("spec") or {}
     holder = str(spec.get("holderIdentity") or "")
-    by = str((about.get("annotations") or {}).get(RELEASED_BY) or "")
-    return LeaseRecord(int(spec.get("leaseTransitions") or 0), holder or by, _mark(lease), released=not holder)
+    released_by = str((metadata.get("annotations") or {}).get(RELEASED_BY) or "")
+    epoch = int(spec.get("leaseTransitions") or 0)
+    return LeaseRecord(epoch, holder or released_by, _mark(lease), released=not holder)
 
 
-def taking(
-    found: Json | None, looked: LeaseRecord | None, epoch: int, holder: str, about: LeaseContent, now: datetime
+def decide_take(
+    lease: Json | None, looked: LeaseRecord | None, epoch: int, holder: str, content: LeaseContent, now: datetime
 ) -> PutLease | None:
     """Decide on taking a lease. `looked`: what was judged to be free, where one looked; another one is not."""
-    if found is None:
-        return _anew(epoch, holder, about, now)
-    is_now = seen(found)
-    if is_now.epoch >= epoch or (looked is not None and looked.mark != is_now.mark):
+    if lease is None:
+        return _create(epoch, holder, content, now)
+    record = parse_record(lease)
+    if record.epoch >= epoch:
         return None
-    return _written(found, epoch, holder, about, now, acquired=True)
+    if looked is not None and looked.mark != record.mark:
+        return None
+    return _update(lease, epoch, holder, content, now, is_acquired=True)
 
 
-def renewing(found: Json | None, epoch: int, holder: str, about: LeaseContent, now: datetime) -> PutLease | None:
+def decide_renewal(
+    lease: Json | None, epoch: int, holder: str, content: LeaseContent, now: datetime
+) -> PutLease | None:
     """Decide on a renewal. One that was removed, or set back, is put anew; a higher epoch or another holder has it."""
-    if found is None:
-        return _anew(epoch, holder, about, now)
-    is_now = seen(found)
-    if is_now.epoch > epoch or (is_now.epoch == epoch and is_now.holder != holder):
+    if lease is None:
+        return _create(epoch, holder, content, now)
+    record = parse_record(lease)
+    if record.epoch > epoch:
         return None
-    return _written(found, epoch, holder, about, now, acquired=is_now.epoch < epoch)
+    if record.epoch == epoch and record.holder != holder:
+        return None
+    return _update(lease, epoch, holder, content, now, is_acquired=record.epoch < epoch)
 
 
-def releasing(found: Json | None, epoch: int, holder: str, now: datetime) -> PutLease | None:
+def decide_release(lease: Json | None, epoch: int, holder: str, now: datetime) -> PutLease | None:
     """Decide on a release: the holder goes, the epoch stays."""
-    if found is None or (seen(found).epoch, seen(found).holder) != (epoch, holder):
+    if lease is None:
         return None
-    body = copy.deepcopy(found)
+    record = parse_record(lease)
+    if (record.epoch, record.holder) != (epoch, holder):
+        return None
+    body = copy.deepcopy(lease)
     body["metadata"].setdefault("annotations", {})[RELEASED_BY] = holder
-    body["spec"] |= {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": _micro(now)}
+    body["spec"] |= {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": _timestamp(now)}
     return PutLease("update", body)
 
 
@@ -97,87 +111,103 @@ class KubernetesLeases:
     """The lease of one pipeline in the API of a cluster."""
 
     def __init__(
-        self, api: Api, about: LeaseContent, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self, api: Api, content: LeaseContent, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self._api, self._about, self._clock = api, about, clock
-        self._looked: LeaseRecord | None = None  # and judged by the reader
-        self._held: Json | None = None  # as this one put it last
+        self._api = api
+        self._content = content
+        self._clock = clock
+        # What was read last, and judged by the reader.
+        self._looked: LeaseRecord | None = None
+        # The Lease as this holder put it last.
+        self._own_lease: Json | None = None
 
     def look(self) -> LeaseRecord | None:
         """Read the Lease. Raises ApiFailed."""
-        found = self._found()
-        self._looked = None if found is None else seen(found)
+        lease = self._read()
+        self._looked = None if lease is None else parse_record(lease)
         return self._looked
 
     def take(self, epoch: int, holder: str) -> bool:
         """Create the Lease, or replace the one that was read."""
-        decision = taking(self._found(), self._looked, epoch, holder, self._about, self._clock())
+        decision = decide_take(self._read(), self._looked, epoch, holder, self._content, self._clock())
         self._looked = None
         return self._put(decision)
 
     def renew(self, epoch: int, holder: str) -> bool:
         """Replace the holder's own last one; if it is gone, find the new holder."""
-        return self._replace(lambda found: renewing(found, epoch, holder, self._about, self._clock()))
+        return self._replace(lambda lease: decide_renewal(lease, epoch, holder, self._content, self._clock()))
 
     def release(self, epoch: int, holder: str) -> None:
         """Leave the Lease without a holder."""
-        self._replace(lambda found: releasing(found, epoch, holder, self._clock()))
-        self._held = None
+        self._replace(lambda lease: decide_release(lease, epoch, holder, self._clock()))
+        self._own_lease = None
 
-    def _found(self) -> Json | None:
-        reply = self._api.lease("get", self._about.name)
-        return None if reply.nothing else reply.body
+    def _read(self) -> Json | None:
+        reply = self._api.lease("get", self._content.name)
+        return None if reply.is_missing else reply.body
 
     def _replace(self, decide: Callable[[Json | None], PutLease | None]) -> bool:
         """Put what is decided of one's own last Lease, then of the one that is there. False: another holder has it."""
-        found = self._held or self._found()
+        lease = self._own_lease or self._read()
         for _ in range(_TRIES):
-            decision = decide(found)
+            decision = decide(lease)
             if self._put(decision):
                 return True
             if decision is None:
                 return False
-            found = self._found()
+            lease = self._read()
+        name = self._content.name
         raise ApiFailed(
-            f"lease {self._about.name} was changed by others {_TRIES} times while it was put: see with "
-            f"`kubectl get lease {self._about.name} -o yaml --show-managed-fields` who writes it, and stop that."
+            f"lease {name} was changed by others {_TRIES} times while it was put: see with "
+            f"`kubectl get lease {name} -o yaml --show-managed-fields` who writes it, and stop that."
         )
 
     def _put(self, decision: PutLease | None) -> bool:
-        self._held = None  # until the API says that it is: an answer may be lost
+        # Until the API confirms it: an answer may be lost.
+        self._own_lease = None
         if decision is None:
             return False
-        reply = self._api.lease(decision.verb, self._about.name, decision.body)
-        if reply.nothing or reply.overtaken:
+        reply = self._api.lease(decision.verb, self._content.name, decision.body)
+        if reply.is_missing or reply.is_conflict:
             return False
-        self._held = reply.body
+        self._own_lease = reply.body
         return True
 
 
-def _anew(epoch: int, holder: str, about: LeaseContent, now: datetime) -> PutLease:
-    metadata = {"name": about.name, "labels": {"app.kubernetes.io/name": "headrace"}}
-    lease: Json = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
-    return PutLease("create", _written(lease, epoch, holder, about, now, acquired=True).body)
+def _create(epoch: int, holder: str, content: LeaseContent, now: datetime) -> PutLease:
+    lease: Json = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": content.name, "labels": {"app.kubernetes.io/name": "headrace"}},
+    }
+    return PutLease("create", _update(lease, epoch, holder, content, now, is_acquired=True).body)
 
 
-def _written(found: Json, epoch: int, holder: str, about: LeaseContent, now: datetime, *, acquired: bool) -> PutLease:
+def _update(
+    lease: Json, epoch: int, holder: str, content: LeaseContent, now: datetime, *, is_acquired: bool
+) -> PutLease:
     """Return the object with its holder; what others wrote to it stays."""
-    body = copy.deepcopy(found)
+    body = copy.deepcopy(lease)
     annotations = body["metadata"].get("annotations") or {}
     annotations.pop(RELEASED_BY, None)
-    body["metadata"]["annotations"] = {**annotations, PIPELINE: about.pipeline}
+    body["metadata"]["annotations"] = {**annotations, PIPELINE: content.pipeline}
     spec = body.get("spec") or {}
-    times = {"renewTime": _micro(now)} | ({"acquireTime": _micro(now)} if acquired else {})
-    body["spec"] = {
-        **spec, **times, "holderIdentity": holder, "leaseDurationSeconds": about.seconds, "leaseTransitions": epoch,
-    }  # fmt: skip
+    spec["renewTime"] = _timestamp(now)
+    if is_acquired:
+        spec["acquireTime"] = _timestamp(now)
+    spec["holderIdentity"] = holder
+    spec["leaseDurationSeconds"] = content.seconds
+    spec["leaseTransitions"] = epoch
+    body["spec"] = spec
     return PutLease("update", body)
 
 
 def _mark(lease: Json) -> tuple[str, str]:
-    about = lease.get("metadata") or {}
-    return str(about.get("uid", "")), str(about.get("resourceVersion", ""))
+    """Return what changes with each change of a Lease."""
+    metadata = lease.get("metadata") or {}
+    return str(metadata.get("uid", "")), str(metadata.get("resourceVersion", ""))
 
 
-def _micro(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def _timestamp(time: datetime) -> str:
+    """Return a time as a MicroTime of Kubernetes."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

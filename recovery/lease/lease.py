@@ -14,8 +14,10 @@ from typing import Protocol
 
 from writer.storage.base import Mark, Store
 
-FOLDER = "_lease"  # beside a pipeline's runs, whose names are numbers
-_KEPT = 10  # epochs whose objects stay: a straggler must find that its number is taken
+# Beside a pipeline's runs, whose names are numbers.
+FOLDER = "_lease"
+# Of so many epochs the objects stay: a straggler must find that its number is taken.
+_EPOCHS_KEPT = 10
 EXPIRES_AFTER = timedelta(seconds=20)
 
 
@@ -25,7 +27,8 @@ class LeaseRecord:
 
     epoch: int
     holder: str
-    mark: Mark | None  # changes with each renewal
+    # It changes with each renewal.
+    mark: Mark | None
     released: bool = False
 
 
@@ -57,22 +60,23 @@ class StoreLeases:
         epoch = max(self._epochs(), default=None)
         if epoch is None:
             return None
-        taken, beat = self._store.read(_name(epoch)), self._store.read(f"{_name(epoch)}.beat")
-        newest = beat or taken
-        document = {} if newest is None else _json(newest.content)
-        mark = None if newest is None else newest.mark
-        return LeaseRecord(epoch, str(document.get("holder", "")), mark, bool(document.get("released", False)))
+        taken = self._store.read(_object_name(epoch))
+        newest = self._store.read(_beat_name(epoch)) or taken
+        if newest is None:
+            return LeaseRecord(epoch, "", None)
+        document = _parse_json(newest.content)
+        return LeaseRecord(epoch, str(document.get("holder", "")), newest.mark, bool(document.get("released", False)))
 
     def take(self, epoch: int, holder: str) -> bool:
         """Put the object where none is; then look whether it is the highest."""
-        if not self._store.put_if_absent(_name(epoch), _content(holder)):
+        if not self._store.put_if_absent(_object_name(epoch), _content(holder)):
             return False
-        known = sorted(self._epochs())
-        if known[-1] != epoch:
+        epochs = sorted(self._epochs())
+        if epochs[-1] != epoch:
             return False
-        for old in known[:-_KEPT]:
-            self._store.delete(_name(old))
-            self._store.delete(f"{_name(old)}.beat")
+        for old_epoch in epochs[:-_EPOCHS_KEPT]:
+            self._store.delete(_object_name(old_epoch))
+            self._store.delete(_beat_name(old_epoch))
         return True
 
     def renew(self, epoch: int, holder: str) -> bool:
@@ -81,19 +85,19 @@ class StoreLeases:
         One's own is gone when many have held the lease since, or when the checkpoints were removed: then it is put
         anew.
         """
-        if self._store.mark(_name(epoch + 1)) is not None:
+        if self._store.mark(_object_name(epoch + 1)) is not None:
             return False
-        if self._store.mark(_name(epoch)) is None and (
-            any(other > epoch for other in self._epochs())
-            or not self._store.put_if_absent(_name(epoch), _content(holder))
-        ):
-            return False
-        self._store.put(f"{_name(epoch)}.beat", _content(holder))
+        if self._store.mark(_object_name(epoch)) is None:
+            if any(other > epoch for other in self._epochs()):
+                return False
+            if not self._store.put_if_absent(_object_name(epoch), _content(holder)):
+                return False
+        self._store.put(_beat_name(epoch), _content(holder))
         return True
 
     def release(self, epoch: int, holder: str) -> None:
         """Say so in the place of a renewal."""
-        self._store.put(f"{_name(epoch)}.beat", _content(holder, released=True))
+        self._store.put(_beat_name(epoch), _content(holder, released=True))
 
     def _epochs(self) -> Iterator[int]:
         return (int(name) for name in self._store.list(FOLDER) if name.isdigit())
@@ -101,37 +105,42 @@ class StoreLeases:
 
 @dataclass(frozen=True)
 class ObservedLease:
-    """What a candidate for a lease has seen of it, and since when by its own clock that measures."""
+    """What a candidate for a lease has seen of it, and since when by its own monotonic clock."""
 
-    seen: LeaseRecord | None
+    record: LeaseRecord | None
     since_s: float
 
 
-def watched(before: ObservedLease | None, seen: LeaseRecord | None, now_s: float) -> ObservedLease:
+def observe(previous: ObservedLease | None, record: LeaseRecord | None, now_s: float) -> ObservedLease:
     """Store what was read; any change restarts the interval."""
-    if before is None or before.seen != seen:
-        return ObservedLease(seen, now_s)
-    return before
+    if previous is None or previous.record != record:
+        return ObservedLease(record, now_s)
+    return previous
 
 
-def free(watch: ObservedLease, now_s: float, expires_after: timedelta) -> bool:
+def is_free(observed: ObservedLease, now_s: float, expires_after: timedelta) -> bool:
     """Return whether a lease may be taken: there was none, it was released, or its holder was silent long enough."""
-    if watch.seen is None or watch.seen.released:
+    if observed.record is None or observed.record.released:
         return True
-    return now_s - watch.since_s >= expires_after.total_seconds()
+    return now_s - observed.since_s >= expires_after.total_seconds()
 
 
-def _name(epoch: int) -> str:
+def _object_name(epoch: int) -> str:
     return f"{FOLDER}/{epoch:012d}"
+
+
+def _beat_name(epoch: int) -> str:
+    return f"{_object_name(epoch)}.beat"
 
 
 def _content(holder: str, *, released: bool = False) -> bytes:
     return (json.dumps({"holder": holder, "released": released}, ensure_ascii=False) + "\n").encode()
 
 
-def _json(content: bytes) -> dict[str, object]:
+def _parse_json(content: bytes) -> dict[str, object]:
+    """Parse a lease's content; empty if it is none."""
     try:
-        found = json.loads(content)
+        document = json.loads(content)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

@@ -18,13 +18,15 @@ from writer.web.metrics_export import family, operator_endpoints
 
 
 @dataclass(frozen=True)
-class PipelineStatus:
-    """The supervised pipelines."""
+class SupervisorStatus:
+    """What the endpoints read of a supervisor at the moment of a request."""
 
     pipelines: Callable[[], Mapping[str, SupervisedPipeline]]
-    held: LeaseHolder
+    lease_holder: LeaseHolder
+    # Whether a driver runs.
     driving: Callable[[], bool]
-    config: Callable[[], Mapping[str, Any]] = dict  # the last reading of the file
+    # The last reading of the configuration file.
+    config: Callable[[], Mapping[str, Any]] = dict
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Metric:
     name: str
     kind: Literal["gauge", "counter"]
     help: str
-    read: Callable[[PipelineStatus, SupervisedPipeline], Iterable[Value]]
+    read: Callable[[SupervisorStatus, SupervisedPipeline], Iterable[Value]]
     labels: tuple[str, ...] = ("pipeline",)
 
 
@@ -43,100 +45,116 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_supervised_up",
         "gauge",
         "1 while the supervisor's driver runs the pipeline, as far as it is known.",
-        lambda supervisor_status, p: [((), float(p.up and supervisor_status.driving()))],
+        lambda status, pipeline: [((), float(pipeline.up and status.driving()))],
     ),
     Metric(
         "headrace_recovery_level",
         "gauge",
         "Level that was taken last, 0 to 5; 0 again after supervisor.healthy_after without a failure.",
-        lambda _, p: [((), p.level_reached)],
+        lambda _, pipeline: [((), pipeline.level_reached)],
     ),
     Metric(
         "headrace_recovery_total",
         "counter",
         "What recovery did, by class (the row of the catalogue), level (L0 to L5, none) and result: worked, failed, "
         "refused (it could not be carried out), halted.",
-        lambda _, p: [(labels, count) for labels, count in dict(p.results).items()],
+        lambda _, pipeline: [(labels, count) for labels, count in dict(pipeline.results).items()],
         ("pipeline", "class", "level", "result"),
     ),
     Metric(
         "headrace_recovery_halted",
         "gauge",
         "1 while nothing more is tried: a person must act. /status says why.",
-        lambda _, p: [((), float(bool(p.halted)))],
+        lambda _, pipeline: [((), float(bool(pipeline.halted)))],
     ),
     Metric(
         "headrace_recovery_starts_total",
         "counter",
         "Starts of the pipeline that this supervisor ordered, the first included.",
-        lambda _, p: [((), p.starts)],
+        lambda _, pipeline: [((), pipeline.starts)],
     ),
     Metric(
         "headrace_recovery_unhealthy_seconds",
         "gauge",
         "Seconds since the pipeline failed and has not committed again; 0 while it is well.",
-        lambda _, p: [((), 0.0 if p.failed_s is None else max(0.0, time.monotonic() - p.failed_s))],
+        lambda _, pipeline: [((), max(0.0, _unhealthy_s(pipeline)))],
     ),
     Metric(
         "headrace_recovery_seconds",
         "gauge",
         "Seconds from the last failure to the first commit after it, by the level that did it.",
-        lambda _, p: [((level,), seconds) for level, seconds in dict(p.memory.recovered_s).items()],
+        lambda _, pipeline: [((level,), seconds) for level, seconds in dict(pipeline.memory.recovered_s).items()],
         ("pipeline", "level"),
     ),
     Metric(
         "headrace_lease_epoch",
         "gauge",
         "Epoch of the pipeline's lease that this supervisor holds; 0 while it waits for it. It rises with each holder.",
-        lambda supervisor_status, p: [((), supervisor_status.held.epochs.get(p.name, 0))],
+        lambda status, pipeline: [((), status.lease_holder.epochs.get(pipeline.name, 0))],
     ),
     Metric(
         "headrace_lease_lost_total",
         "counter",
         "Leases that another supervisor took from this one.",
-        lambda supervisor_status, p: [((), float(supervisor_status.held.lost == p.name))],
+        lambda status, pipeline: [((), float(status.lease_holder.lost_pipeline == pipeline.name))],
     ),
 )
 
 
-def answers(supervisor_status: PipelineStatus) -> Get:
-    """Answer a GET, as things are at its moment."""
+def supervisor_endpoints(supervisor_status: SupervisorStatus) -> Get:
+    """Return what answers a GET, as things are at its moment."""
 
     def values(metric: Metric) -> Iterator[Value]:
-        for one in supervisor_status.pipelines().values():
-            yield from (((one.name, *labels), number) for labels, number in metric.read(supervisor_status, one))
+        for pipeline in supervisor_status.pipelines().values():
+            for labels, number in metric.read(supervisor_status, pipeline):
+                yield (pipeline.name, *labels), number
 
     def families() -> list[Family]:
-        return [family(one.name, one.kind, one.help, one.labels, values(one)) for one in CATALOGUE]
+        return [family(metric.name, metric.kind, metric.help, metric.labels, values(metric)) for metric in CATALOGUE]
 
-    def given_up() -> str:
+    def unhealthy() -> str:
         return "\n".join(
-            f"pipeline {p.name} is given up: {p.halted}" for p in supervisor_status.pipelines().values() if p.halted
+            f"pipeline {pipeline.name} is given up: {pipeline.halted}"
+            for pipeline in supervisor_status.pipelines().values()
+            if pipeline.halted
         )
 
     return operator_endpoints(
-        "headrace supervisor", families=families, status=lambda: status(supervisor_status), unhealthy=given_up
+        "headrace supervisor", families=families, status=lambda: describe(supervisor_status), unhealthy=unhealthy
     )
 
 
-def status(supervisor_status: PipelineStatus) -> dict[str, Any]:
+def describe(supervisor_status: SupervisorStatus) -> dict[str, Any]:
     """Describe everything as JSON values."""
     now_s = time.monotonic()
+    epochs = supervisor_status.lease_holder.epochs
     return {
         "at": iso(datetime.now(UTC)),
         "driver": supervisor_status.driving(),
         "config": dict(supervisor_status.config()),
         "pipelines": {
-            p.name: {
-                "up": p.up,
-                "halted": p.halted or None,
-                "level": p.level_reached,
-                "starts": p.starts,
-                "lease_epoch": supervisor_status.held.epochs.get(p.name),
-                "next_start_in_seconds": None if p.due_s is None else round(max(0.0, p.due_s - now_s), 3),
-                "unhealthy_seconds": 0.0 if p.failed_s is None else round(now_s - p.failed_s, 3),
-                **document(p.memory),
+            pipeline.name: {
+                "up": pipeline.up,
+                "halted": pipeline.halted or None,
+                "level": pipeline.level_reached,
+                "starts": pipeline.starts,
+                "lease_epoch": epochs.get(pipeline.name),
+                "next_start_in_seconds": _next_start_in_s(pipeline, now_s),
+                "unhealthy_seconds": round(_unhealthy_s(pipeline), 3),
+                **document(pipeline.memory),
             }
-            for p in supervisor_status.pipelines().values()
+            for pipeline in supervisor_status.pipelines().values()
         },
     }
+
+
+def _next_start_in_s(pipeline: SupervisedPipeline, now_s: float) -> float | None:
+    if pipeline.due_s is None:
+        return None
+    return round(max(0.0, pipeline.due_s - now_s), 3)
+
+
+def _unhealthy_s(pipeline: SupervisedPipeline) -> float:
+    """Return the seconds since a pipeline failed; 0 while it is well."""
+    failed_s = pipeline.failed_s
+    return 0.0 if failed_s is None else time.monotonic() - failed_s

@@ -13,15 +13,18 @@ class FrontierUnknown(Exception):
     """Storage or broker do not answer."""
 
 
-def lease(config: Config, pipeline: str) -> int:
+def newest_lease(config: Config, pipeline: str) -> int:
     """Return the newest lease that the table knows: leases that were removed go on above it. Raises OSError."""
     try:
         table = main_table(pipeline, config)
-        return table.snapshot().lease if table.exists() else 0
+        if not table.exists():
+            return 0
+        return table.snapshot().lease
     except CommitFailed as error:
         raise OSError(str(error)) from error
     except (ValueError, KeyError, TypeError, HeadraceError):
-        return 0  # a table that cannot be read refuses a start by itself
+        # A table that cannot be read refuses a start by itself.
+        return 0
 
 
 def frontier(config: Config, pipeline: str) -> Frontier:
@@ -40,19 +43,25 @@ def frontier(config: Config, pipeline: str) -> Frontier:
         return Frontier.HELD
     except (ValueError, KeyError, TypeError):
         return Frontier.UNKNOWN
-    known, selection = snapshot.incarnations(), config.pipelines[pipeline].topics
-    wanted = selection.among(known)
-    parts = newest_frontier(snapshot, wanted)
-    if any(known.get(topic) and topic not in {t for t, _ in parts} for topic in wanted):
+    incarnations = snapshot.incarnations()
+    selection = config.pipelines[pipeline].topics
+    selected_topics = selection.among(incarnations)
+    offsets = newest_frontier(snapshot, selected_topics)
+    topics_with_offsets = {topic for topic, _ in offsets}
+    if any(incarnations.get(topic) and topic not in topics_with_offsets for topic in selected_topics):
         return Frontier.UNKNOWN
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     try:
-        topics = cluster.topics(choose_topics(cluster, selection, known).names)
-        same = {t.name for t in topics.values() if known.get(t.name) and t.id == known[t.name][-1]}
-        at = {(topic, partition): offset for (topic, partition), offset in parts.items() if topic in same}
-        earliest = cluster.earliest(at)
+        topics = cluster.topics(choose_topics(cluster, selection, incarnations).names).values()
+        unchanged = {
+            topic.name for topic in topics if incarnations.get(topic.name) and topic.id == incarnations[topic.name][-1]
+        }
+        committed = {source: offset for source, offset in offsets.items() if source[0] in unchanged}
+        earliest = cluster.earliest(committed)
     except BrokerUnreachable as error:
         raise FrontierUnknown(str(error)) from error
     except HeadraceError:
         return Frontier.HELD
-    return Frontier.LOST if any(offset > at[source] for source, offset in earliest.items()) else Frontier.HELD
+    if any(offset > committed[source] for source, offset in earliest.items()):
+        return Frontier.LOST
+    return Frontier.HELD

@@ -1,7 +1,7 @@
 """Notifications of recovery: the two highest levels, gaps, lost leases, halted pipelines.
 
-    notifier = opened(config.notifications)
-    notifier.send(level_reached(name, RecoveryLevel.LATEST, why, at=now))
+    notifier = open_notifier(config.notifications)
+    notifier.send(level_event(name, RecoveryLevel.LATEST, finding, time=now))
     notifier.close(timedelta(seconds=5))  # before the process ends
 
 Drivers themselves notify of missing offsets, gaps of retention and topics that were created again.
@@ -13,30 +13,30 @@ from recovery.escalation.levels import RecoveryLevel
 from writer.clients.notifications import Event
 
 
-def level_reached(pipeline: str, level: RecoveryLevel, why: str, *, at: datetime) -> Event | None:
+def level_event(pipeline: str, level: RecoveryLevel, finding: str, *, time: datetime) -> Event | None:
     """Notify of a level that people should know of; None for the levels that lose nothing and guess nothing.
 
-    `why`: the finding that led there, as a sentence.
+    `finding`: what led there, as a sentence.
     """
     about = {"level": level.label}
     match level:
         case RecoveryLevel.WALK_BACK:
-            text = f"{level.label}: the table's frontier is not known; it is rebuilt from an older checkpoint. {why}"
-            return Event("offsets_rebuilt", "critical", pipeline, text, at, about)
+            text = f"{level.label}: the table's frontier is not known; it is rebuilt from an older checkpoint."
+            return Event("offsets_rebuilt", "critical", pipeline, f"{text} {finding}", time, about)
         case RecoveryLevel.LATEST:
-            text = f"{level.label}: skipped to the end of Kafka's log; what lies between is a gap. {why}"
-            return Event("skipped_to_latest", "critical", pipeline, text, at, about)
+            text = f"{level.label}: skipped to the end of Kafka's log; what lies between is a gap."
+            return Event("skipped_to_latest", "critical", pipeline, f"{text} {finding}", time, about)
         case RecoveryLevel.WAIT | RecoveryLevel.RESTART | RecoveryLevel.NEW_RUN:
             return None
 
 
-def pipeline_halted(pipeline: str, why: str, *, at: datetime) -> Event:
+def halt_event(pipeline: str, reason: str, *, time: datetime) -> Event:
     """Notify that nothing more is tried: a person must act."""
-    text = f"given up, nothing is written any more. {why}"
-    return Event("pipeline_halted", "critical", pipeline, text, at, {})
+    text = f"given up, nothing is written any more. {reason}"
+    return Event("pipeline_halted", "critical", pipeline, text, time, {})
 
 
-def lease_lost(pipeline: str, *, at: datetime) -> Event:
+def lease_loss_event(pipeline: str, *, time: datetime) -> Event:
     """Notify that another supervisor took over: this one may have been paused, or two were started."""
     text = "another supervisor took the lease; this one ends its driver and exits. Was this machine paused, or cut off?"
-    return Event("lease_lost", "critical", pipeline, text, at, {})
+    return Event("lease_lost", "critical", pipeline, text, time, {})

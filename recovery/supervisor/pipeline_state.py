@@ -4,13 +4,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from recovery.escalation.decide import Decision, Halt, KeepRunning, Start, moved
+from recovery.escalation.decide import Decision, Halt, KeepRunning, Start, shift_instants
 from recovery.escalation.diagnosis import PipelineHealth
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import Failure, Memory, forgiven
+from recovery.escalation.state import Failure, Memory, clear_halt
 
-FIRST = "start"  # in the place of a verdict, for what no failure led to
+# In the place of a verdict, for what no failure led to.
+FIRST = "start"
 _LEVELS = {
     RecoveryLevel.WAIT: "start it again as it is",
     RecoveryLevel.RESTART: "restart it on the same checkpoint",
@@ -26,20 +27,33 @@ class SupervisedPipeline:
 
     name: str
     memory: Memory = field(default_factory=Memory)
-    up: bool = False  # a driver runs it, as far as is known
-    done: bool = False  # it ended well
-    removed: bool = False  # the configuration no longer has it: its driver drains it
-    reconfigured_up: bool = False  # its settings changed while it was up: if it ends, it is started with the new ones
-    leased: bool = False  # its lease was taken, and `memory` is what the last holder left
-    due_s: float | None = 0.0  # when it is to be started; None: it is not
-    level: RecoveryLevel = RecoveryLevel.WAIT  # what is to be done at its start
-    prepared: bool = False  # what comes before its start was done
-    run: int | None = None  # of the checkpoint that it used last
-    version: int | None = None  # of the newest commit that was seen while it was well
+    # A driver runs it, as far as is known.
+    up: bool = False
+    # It ended well.
+    done: bool = False
+    # The configuration no longer has it: its driver drains it.
+    removed: bool = False
+    # Its settings changed while it was up: if it ends, it is started with the new ones.
+    reconfigured_up: bool = False
+    # Its lease was taken, and `memory` is what the last holder left.
+    leased: bool = False
+    # When it is to be started, by the monotonic clock; None: it is not.
+    due_s: float | None = 0.0
+    # What is to be done at its start.
+    level: RecoveryLevel = RecoveryLevel.WAIT
+    # What comes before its start was done.
+    prepared: bool = False
+    # The run of the checkpoint that it used last.
+    run: int | None = None
+    # The version of the newest commit that was seen while it was well.
+    version: int | None = None
     starts: int = 0
-    row: str = FIRST  # verdict that led to the attempt that is under way
-    failed_s: float | None = None  # since when it is not well, by the clock that measures
-    results: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # class, level, result
+    # The verdict that led to the attempt that is under way.
+    row: str = FIRST
+    # Since when it is not well, by the monotonic clock.
+    failed_s: float | None = None
+    # Class, level, result → how often.
+    results: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
     @property
     def halted(self) -> str:
@@ -56,66 +70,82 @@ class SupervisedPipeline:
         """Whether its next start begins a new run."""
         return self.level == RecoveryLevel.NEW_RUN
 
-    def since_failure(self, seen: PipelineHealth) -> PipelineHealth:
-        """Return what was seen of it, without a commit that was there before it failed."""
-        if self.failed_s is not None and seen.version == self.version:
-            return replace(seen, version=None)
-        self.version = self.version if seen.version is None else seen.version
-        return seen
+    def health_since_failure(self, health: PipelineHealth) -> PipelineHealth:
+        """Return its health without a commit that was there before it failed."""
+        if self.failed_s is not None and health.version == self.version:
+            return replace(health, version=None)
+        if health.version is not None:
+            self.version = health.version
+        return health
 
-    def clock_stepped(self, by: timedelta) -> None:
+    def shift_clock(self, step: timedelta) -> None:
         """Move what is remembered along with a step of the wall clock."""
-        self.memory = replace(self.memory, state=moved(self.memory.state, by))
+        self.memory = replace(self.memory, state=shift_instants(self.memory.state, step))
 
-    def reconfigured(self, now_s: float) -> None:
-        """Its settings are others: one that is not up is started, also where it was given up."""
-        self.removed = self.done = False
+    def reconfigure(self, now_s: float) -> None:
+        """Note that its settings changed: one that is not up is started, also where it was given up."""
+        self.removed = False
+        self.done = False
         self.reconfigured_up = self.up
-        if not self.up:
-            self.level = RecoveryLevel.WAIT if self.halted else self.level
-            self.memory, self.due_s, self.prepared = forgiven(self.memory), now_s, False
+        if self.up:
+            return
+        if self.halted:
+            self.level = RecoveryLevel.WAIT
+        self.memory = clear_halt(self.memory)
+        self.due_s = now_s
+        self.prepared = False
 
-    def began(self) -> None:
-        """It was started."""
-        self.up, self.due_s, self.starts, self.prepared = True, None, self.starts + 1, False
+    def note_start(self) -> None:
+        """Note that it was started."""
+        self.up = True
+        self.due_s = None
+        self.starts += 1
+        self.prepared = False
         self.reconfigured_up = False
 
-    def ended(self, now_s: float) -> None:
-        """It ended well."""
-        self.up, self.done = False, not self.reconfigured_up
+    def note_end(self, now_s: float) -> None:
+        """Note that it ended well; one whose settings changed meanwhile is started again."""
+        self.up = False
+        self.done = not self.reconfigured_up
         self.due_s = now_s if self.reconfigured_up else None
 
-    def failed(self, failure: Failure, decision: Decision, now_s: float) -> None:
+    def note_failure(self, failure: Failure, decision: Decision, now_s: float) -> None:
         """Note a failure and what was decided for it."""
-        if self.failed_s is not None and self.up:
+        if self.failed_s is None:
+            self.failed_s = now_s
+        elif self.up:
             self.results[self.row, self.level.label, "failed"] += 1
-        self.failed_s = now_s if self.failed_s is None else self.failed_s
-        self.up, self.run = False, failure.run if failure.run is not None else self.run
+        self.up = False
+        if failure.run is not None:
+            self.run = failure.run
         self.row = failure.row
-        self._take(decision, failure, now_s)
+        self._apply(decision, failure, now_s)
 
-    def refused(self, decision: Decision, now_s: float) -> None:
-        """What was decided could not be carried out; note what is tried instead."""
+    def note_refusal(self, decision: Decision, now_s: float) -> None:
+        """Note that what was decided could not be carried out, and what is tried instead."""
         self.results[self.row, self.level.label, "refused"] += 1
-        self._take(decision, self.memory.failure, now_s)
+        self._apply(decision, self.memory.failure, now_s)
 
-    def well(self, decision: Decision, now_s: float) -> float | None:
+    def note_health(self, decision: Decision, now_s: float) -> float | None:
         """Note that it runs and commits. Returns the seconds since it failed, the first time after a failure."""
         took_s = None
-        recovered = self.memory.recovered_s
+        recovered_s = self.memory.recovered_s
         if self.failed_s is not None:
-            took_s, self.failed_s = now_s - self.failed_s, None
-            recovered = {**recovered, self.level.label: round(took_s, 3)}
+            took_s = now_s - self.failed_s
+            self.failed_s = None
+            recovered_s = {**recovered_s, self.level.label: round(took_s, 3)}
             self.results[self.row, self.level.label, "worked"] += 1
-        self.memory = replace(self.memory, state=decision.state, recovered_s=recovered)
+        self.memory = replace(self.memory, state=decision.state, recovered_s=recovered_s)
         return took_s
 
-    def _take(self, decision: Decision, failure: Failure | None, now_s: float) -> None:
+    def _apply(self, decision: Decision, failure: Failure | None, now_s: float) -> None:
+        """Store a decision, and when the next start is due."""
         self.prepared = False
         self.memory = replace(self.memory, state=decision.state, failure=failure, action=describe(decision))
         match decision:
             case Start(level, delay):
-                self.level, self.due_s = level, now_s + delay.total_seconds()
+                self.level = level
+                self.due_s = now_s + delay.total_seconds()
             case Halt():
                 self.due_s = None
                 self.results[self.row, "none", "halted"] += 1
@@ -123,9 +153,19 @@ class SupervisedPipeline:
                 raise AssertionError("a failure leads to something")
 
 
-def failure(verdict: Verdict, code: int, error: str, run: int | None, frontier: str, at: datetime) -> Failure:
-    """Write down a failure as it was understood."""
-    return Failure(at, code, verdict.row, verdict.halt, verdict.message, error, run, frontier, level=verdict.level)
+def failure_of(verdict: Verdict, exit_code: int, error: str, run: int | None, frontier: str, time: datetime) -> Failure:
+    """Return a failure as it was understood."""
+    return Failure(
+        time=time,
+        exit_code=exit_code,
+        row=verdict.row,
+        halt=verdict.halt,
+        message=verdict.message,
+        error=error,
+        run=run,
+        frontier=frontier,
+        level=verdict.level,
+    )
 
 
 def describe(decision: Decision) -> str:

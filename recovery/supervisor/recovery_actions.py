@@ -19,24 +19,25 @@ class Refusal(Exception):
     """A level that cannot be carried out here. Its message has the reason."""
 
 
-Action = Callable[[str], str]  # pipeline → what was done; raises Refusal
+# Pipeline → what was done; raises Refusal.
+Action = Callable[[str], str]
 
 
-def cluster(config: Config) -> Cluster:
+def open_cluster(config: Config) -> Cluster:
     """Return the cluster that a configuration names."""
     return Cluster(config.kafka.address, config.kafka.request_timeout)
 
 
-def actions(config: Config, kafka: Callable[[Config], Cluster] = cluster) -> Mapping[RecoveryLevel, Action]:
+def actions(config: Config, cluster: Callable[[Config], Cluster] = open_cluster) -> Mapping[RecoveryLevel, Action]:
     """Return the available recovery actions. The pipeline must not be running when one is called."""
     return {
-        RecoveryLevel.WALK_BACK: lambda name: _walk(config, name, kafka(config)),
-        RecoveryLevel.LATEST: lambda name: _skip(config, name, kafka(config)),
+        RecoveryLevel.WALK_BACK: lambda name: _walk_back(config, name, cluster(config)),
+        RecoveryLevel.LATEST: lambda name: _skip_to_latest(config, name, cluster(config)),
     }
 
 
-def found_before(config: Config, pipeline: str) -> Verdict | None:
-    """Look at checkpoint, table and Kafka before a start; None when nothing speaks against it.
+def check_before_start(config: Config, pipeline: str) -> Verdict | None:
+    """Check checkpoint, table and Kafka before a start; None when nothing speaks against it.
 
     What only a person can repair is left to the start, which says it in its own words. Raises StoreError.
     """
@@ -49,7 +50,7 @@ def found_before(config: Config, pipeline: str) -> Verdict | None:
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
+def _refuse_unanswered() -> Iterator[None]:
     """Turn what a storage or broker could not answer into a refusal."""
     try:
         yield
@@ -57,20 +58,21 @@ def _refusing() -> Iterator[None]:
         raise Refusal(str(error)) from error
 
 
-@_refusing()
-def _walk(config: Config, name: str, kafka: Cluster) -> str:
-    done = walk_back(config, name, kafka)
-    if isinstance(done, NotRebuilt):
-        raise Refusal(done.reason)
-    return f"the frontier of {len(done.offsets)} partitions was put together again; {done.place} agrees with it"
+@_refuse_unanswered()
+def _walk_back(config: Config, name: str, cluster: Cluster) -> str:
+    result = walk_back(config, name, cluster)
+    if isinstance(result, NotRebuilt):
+        raise Refusal(result.reason)
+    return f"the frontier of {len(result.offsets)} partitions was put together again; {result.place} agrees with it"
 
 
-@_refusing()
-def _skip(config: Config, name: str, kafka: Cluster) -> str:
+@_refuse_unanswered()
+def _skip_to_latest(config: Config, name: str, cluster: Cluster) -> str:
     """Skip what Kafka lost and what comes after, up to the ends of its logs; never a frontier that it still holds."""
-    found, now = skip_to_latest.look(config, name, kafka, "automatic"), datetime.now(UTC)
-    done = skip_to_latest.skip(config, name, found, by="headrace supervisor", reason="no other level is left", now=now)
-    if done is None:
+    now = datetime.now(UTC)
+    plan = skip_to_latest.look(config, name, cluster, "automatic")
+    skip = skip_to_latest.skip(config, name, plan, by="headrace supervisor", reason="no other level is left", now=now)
+    if skip is None:
         raise Refusal("everything that Kafka holds is in the table; there is nothing to be skipped")
-    version, gap = done
+    version, gap = skip
     return f"version {version} of the table records gap {gap.id} with {gap.offsets} offsets"

@@ -1,12 +1,12 @@
-"""What the supervisor takes from the configuration: its policy, its timeouts, and where it keeps what it remembers."""
+"""What the supervisor takes from the configuration: its policy, its timeouts, and where it stores its memory."""
 
 from collections.abc import Iterable
 from datetime import timedelta
 
 from recovery.escalation.decide import Policy
-from recovery.escalation.diagnosis import Timeouts, stalled_after
+from recovery.escalation.diagnosis import Timeouts, stall_timeout
 from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import Memory, forgiven, read
+from recovery.escalation.state import Memory, clear_halt, read
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.storage.base import Store
@@ -18,15 +18,21 @@ _ANSWER_WITHIN = timedelta(seconds=5)
 def policy(config: Config, actions: Iterable[RecoveryLevel]) -> Policy:
     """Return what recovery may do."""
     settings = config.supervisor
-    able = frozenset({RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN, *actions})
-    return Policy(actions=able, latest_allowed=settings.allow_skip_to_latest, healthy_after=settings.healthy_after)
+    return Policy(
+        actions=frozenset({RecoveryLevel.WAIT, RecoveryLevel.RESTART, RecoveryLevel.NEW_RUN, *actions}),
+        latest_allowed=settings.allow_skip_to_latest,
+        healthy_after=settings.healthy_after,
+    )
 
 
 def timeouts(config: Config) -> Timeouts:
     """Return how long a driver and its pipelines may be silent."""
     settings = config.supervisor
-    stalled = {n: stalled_after(settings.stalled_after, p.commit.max_delay) for n, p in config.pipelines.items()}
-    return Timeouts(settings.start_within, settings.heartbeat_within, stalled)
+    stalled_after = {
+        name: stall_timeout(settings.stalled_after, pipeline.commit.max_delay)
+        for name, pipeline in config.pipelines.items()
+    }
+    return Timeouts(settings.start_within, settings.heartbeat_within, stalled_after)
 
 
 def store(config: Config, pipeline: str) -> Store:
@@ -34,17 +40,17 @@ def store(config: Config, pipeline: str) -> Store:
     return store_at(f"{config.checkpoints.rstrip('/')}/{pipeline}", config.s3.settings)
 
 
-def impatient(config: Config) -> Config:
-    """Return the configuration with little patience for storage and brokers: the supervisor looks again soon."""
+def with_short_timeouts(config: Config) -> Config:
+    """Return the configuration with short timeouts for storage and brokers: the supervisor looks again soon."""
     s3 = config.s3.model_copy(update={"retry_timeout": min(config.s3.retry_timeout, _ANSWER_WITHIN)})
     kafka = config.kafka.model_copy(update={"request_timeout": min(config.kafka.request_timeout, _ANSWER_WITHIN)})
     return config.model_copy(update={"s3": s3, "kafka": kafka})
 
 
-def remembered(config: Config, pipeline: str) -> Memory:
-    """Return what the last supervisor of a pipeline left, without what it gave up; nothing if it cannot be read."""
+def read_memory(config: Config, pipeline: str) -> Memory:
+    """Read what the last supervisor of a pipeline left, without its halt; an empty memory if it cannot be read."""
     try:
-        return forgiven(read(store(config, pipeline)))
+        return clear_halt(read(store(config, pipeline)))
     except OSError as error:
         logging.warning("supervisor_state_unreadable", pipeline=pipeline, error=str(error))
         return Memory()

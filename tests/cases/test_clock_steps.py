@@ -10,14 +10,14 @@ from hypothesis import given, strategies as st
 
 from autoscaler.decision.decide import ScaleDown, ScaleUp, tick
 from autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, without_future
-from recovery.escalation.decide import BUDGETS, Attempt, Failed, Frontier, Healthy, Policy, State, decide, used
-from recovery.escalation.diagnosis import DriverHealth, Timeouts, seen, why_unresponsive
+from recovery.escalation.decide import BUDGETS, Attempt, Failed, Frontier, Healthy, Policy, State, attempt_times, decide
+from recovery.escalation.diagnosis import DriverHealth, Timeouts, parse_health, unresponsive_reason
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
 from recovery.escalation.state import Memory as RecoveryMemory
 from recovery.lease.holder import LeaseHolder
 from recovery.supervisor.driver_process import ConditionTimes
-from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
+from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
 from recovery.supervisor.recovery_actions import Refusal
 from recovery.supervisor.supervisor import Supervisor
 from tests.support.autoscaler_facts import NOW, POLICY, batches, facts, pipeline
@@ -250,9 +250,9 @@ def test_a_pipeline_that_commits_nothing_is_stalled_after_its_time_whatever_the_
             "state": "running", "run": 1, "last_commit": {"version": version}, "error": "",
             "lag": lag.to_json(clocks.now()),
         }  # fmt: skip
-        health = times.add_to("clicks", seen(told, clocks.now()))
+        health = times.add_to("clicks", parse_health(told, clocks.now()))
         look = DriverHealth(9e9, 0.1, {"clicks": health})
-        return bool(why_unresponsive(look, timeouts))
+        return bool(unresponsive_reason(look, timeouts))
 
     assert not hangs(7, waiting=0)
     clocks.pass_time(5 * 3600)
@@ -290,10 +290,12 @@ def test_a_budget_that_is_used_up_while_a_supervisor_runs_is_free_again_at_its_t
     budget = BUDGETS[level]
     state = State(attempts=tuple(Attempt(level, NOON, "a row", 1) for _ in range(budget.times_max)))
     supervised = SupervisedPipeline("clicks", RecoveryMemory(state=state))
-    supervised.clock_stepped(step)
+    supervised.shift_clock(step)
     known, stepped = supervised.memory.state, NOON + step
-    assert len(used(known, level, budget, stepped + budget.within - SECOND)) == budget.times_max, "and not sooner"
-    assert used(known, level, budget, stepped + budget.within) == []
+    assert len(attempt_times(known, level, budget, stepped + budget.within - SECOND)) == budget.times_max, (
+        "and not sooner"
+    )
+    assert attempt_times(known, level, budget, stepped + budget.within) == []
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=str)
@@ -304,14 +306,21 @@ def test_what_is_noted_after_a_step_within_an_action_is_not_moved_by_it(tmp_path
         clocks.step(step)
         raise Refusal("it cannot be done")
 
-    known = failure(Verdict("a row", RecoveryLevel.RESTART, halt=False, message="it fails"), 1, "", 1, "held", NOON)
+    known = failure_of(Verdict("a row", RecoveryLevel.RESTART, halt=False, message="it fails"), 1, "", 1, "held", NOON)
     memory = RecoveryMemory(state=State(level=RecoveryLevel.RESTART), failure=known)
     supervised = SupervisedPipeline("clicks", memory, leased=True, level=RecoveryLevel.RESTART)
     supervisor = Supervisor(
-        config(tmp_path), {"clicks": supervised}, list, folder=ChannelFolder(tmp_path), held=LeaseHolder({}, "me/1"),
-        notifier=SentEvents(), actions={RecoveryLevel.RESTART: refuse}, stop=threading.Event(),  # type: ignore[arg-type]
-        jitter=lambda: 0.0, clocks=clocks.comparison(),
-    )  # fmt: skip
+        config(tmp_path),
+        {"clicks": supervised},
+        list,
+        folder=ChannelFolder(tmp_path),
+        lease_holder=LeaseHolder({}, "me/1"),
+        notifier=SentEvents(),  # type: ignore[arg-type]
+        actions={RecoveryLevel.RESTART: refuse},
+        stop=threading.Event(),
+        jitter=lambda: 0.0,
+        clocks=clocks.comparison(),
+    )
     supervisor._step()
     noted = supervised.memory.state.attempts
     assert noted

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from recovery.escalation.diagnosis import judged
+from recovery.escalation.diagnosis import diagnose_exit
 from recovery.escalation.levels import RecoveryLevel
 from tests.support.small_disk import MOMENTS, on_a_disk
 from writer.core.errors import ConfigError, ExitCode, FileUnavailable, file_error, may_pass
@@ -33,7 +33,7 @@ def test_of_a_file_only_what_may_pass_is_no_fault_of_the_configuration(number: i
     found = file_error("the file", error)
     assert may_pass(error) == isinstance(found, FileUnavailable) == (number in PASSING)
     assert isinstance(found, ConfigError) == (number in LASTING)
-    verdict = judged(found.exit_code, causes(found))
+    verdict = diagnose_exit(found.exit_code, causes(found))
     assert (verdict.halt, verdict.level) == ((False, RecoveryLevel.WAIT) if number in PASSING else (True, None))
     assert may_pass(OSError(f"in a library: {os.strerror(number)} (os error {number})")) == (number in PASSING)
 

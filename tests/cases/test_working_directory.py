@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.supervisor.driver_process import Driver, place
+from recovery.supervisor.driver_process import Driver, channel_folder
 from tests.support import oracle
 from tests.support.writer_process import Site
 from writer.cli.main import main
@@ -55,9 +55,9 @@ def test_what_a_command_starts_imports_nothing_of_it_either(hostile: Path, monke
     monkeypatch.setenv("PYTHONSAFEPATH", "")
     with pytest.raises(SystemExit):
         main()
-    with place() as folder:
+    with channel_folder() as folder:
         driver = Driver(folder, [sys.executable, "-c", "import json, random, pyarrow"], {})
-        while (code := driver.ended()) is None:
+        while (code := driver.exit_code()) is None:
             pass
     assert (code, imported(hostile)) == (0, "")
     assert WORKER_ENVIRONMENT["PYTHONSAFEPATH"] == os.environ["PYTHONSAFEPATH"] == "1"

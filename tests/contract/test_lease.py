@@ -17,7 +17,7 @@ import pytest
 from recovery.lease.holder import LeaseHolder
 from recovery.lease.kubernetes_api import Api
 from recovery.lease.kubernetes_lease import KubernetesLeases, LeaseContent
-from recovery.lease.lease import Leases, ObservedLease, StoreLeases, free, watched
+from recovery.lease.lease import Leases, ObservedLease, StoreLeases, is_free, observe
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.servers.leases import account, lease_api
 from tests.servers.objects import ObjectServer
@@ -170,11 +170,11 @@ def test_a_straggler_does_not_take_a_number_that_is_long_past(leases: Callable[[
 def test_only_silence_by_ones_own_clock_frees_a_lease(leases: Callable[[], Leases]) -> None:
     one = leases()
     assert one.take(1, "a")
-    watch = watched(None, one.look(), 100.0)
-    assert not free(watch, 119.9, timedelta(seconds=20))
-    assert free(watch, 120.0, timedelta(seconds=20))
+    watch = observe(None, one.look(), 100.0)
+    assert not is_free(watch, 119.9, timedelta(seconds=20))
+    assert is_free(watch, 120.0, timedelta(seconds=20))
     assert one.renew(1, "a")
-    assert watched(watch, one.look(), 119.0) == ObservedLease(one.look(), 119.0)
+    assert observe(watch, one.look(), 119.0) == ObservedLease(one.look(), 119.0)
 
 
 def test_the_second_waits_says_for_whom_and_takes_over_at_a_release(
@@ -192,7 +192,7 @@ def test_the_second_waits_says_for_whom_and_takes_over_at_a_release(
     first.close()
     taken.join(60)
     assert second.epochs == {"clicks": 2}
-    assert first.lost is None
+    assert first.lost_pipeline is None
     second.close()
 
 
@@ -222,11 +222,11 @@ def test_a_lease_that_was_removed_is_put_anew_by_its_holder(executor_manager: Ke
 
 
 def test_leases_that_were_removed_go_on_above_what_the_table_knows(leases: Callable[[], Leases]) -> None:
-    held = LeaseHolder({"clicks": leases()}, "host-a", expires_after=SHORT, least=lambda _: 6)
+    held = LeaseHolder({"clicks": leases()}, "host-a", expires_after=SHORT, epoch_min=lambda _: 6)
     assert take(held)
     assert held.epochs == {"clicks": 7}
     held.close()
-    again = LeaseHolder({"clicks": leases()}, "host-b", expires_after=SHORT, least=lambda _: 6)
+    again = LeaseHolder({"clicks": leases()}, "host-b", expires_after=SHORT, epoch_min=lambda _: 6)
     assert take(again)
     assert again.epochs == {"clicks": 8}
     again.close()
@@ -245,9 +245,9 @@ held = LeaseHolder({"clicks": eval(sys.argv[1])}, "paused", expires_after=timede
 while not held.try_take("clicks"):
     time.sleep(0.05)
 print("taken", flush=True)
-while held.lost is None:
+while held.lost_pipeline is None:
     time.sleep(0.05)
-print("lost", held.lost, flush=True)
+print("lost", held.lost_pipeline, flush=True)
 """
 
 
@@ -265,7 +265,7 @@ def test_a_holder_that_was_stopped_past_its_time_finds_that_it_has_lost(executor
         os.kill(process.pid, signal.SIGCONT)
         assert process.stdout.readline() == "lost clicks\n"
         assert process.wait(60) == 0
-        assert heir.lost is None
+        assert heir.lost_pipeline is None
         heir.close()
     finally:
         process.kill()

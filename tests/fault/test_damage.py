@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from recovery.checkpoints.checks import Check, leads_to, preflight
 from recovery.checkpoints.facts import of_pipeline
-from recovery.escalation.diagnosis import judged
+from recovery.escalation.diagnosis import diagnose_exit
 from recovery.escalation.error_catalogue import Damage, catalogue, classify
 from recovery.escalation.levels import RecoveryLevel
 from tests.support import oracle
@@ -99,7 +99,7 @@ def test_a_damaged_checkpoint_costs_nothing(workspace: Ground, tmp_path: Path, t
         assert code == case.ended, text
     if code:
         ended = f"exit {code}"
-        verdict = judged(code, text)
+        verdict = diagnose_exit(code, text)
         assert _alike(verdict.row, row), f"{verdict.row}: {text}"
         assert verdict.halt or verdict.level is RecoveryLevel.NEW_RUN, verdict
         level = _begin_new_run(workspace, place, halt=verdict.halt)
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_is_torn_again_in_each_run_costs_nothing(
     for seed in range(20, 23):
         rewrite(place.newest(), b"")
         code, text = place.carry(workspace.spark)
-        assert (code, judged(code, text).level) == (3, RecoveryLevel.NEW_RUN), text
+        assert (code, diagnose_exit(code, text).level) == (3, RecoveryLevel.NEW_RUN), text
         _begin_new_run(workspace, place)
         if seed % 2:
             place.site.fill(place.topic, 20, seed=seed)
@@ -149,7 +149,7 @@ def test_a_torn_plan_of_a_batch_that_the_table_has_costs_nothing(
     seen, bad = _both(workspace, place, tmp_path)
     before = time.monotonic()
     code, text = place.carry(workspace.spark)
-    assert (code, judged(code, text).level) == (3, RecoveryLevel.NEW_RUN), text
+    assert (code, diagnose_exit(code, text).level) == (3, RecoveryLevel.NEW_RUN), text
     _begin_new_run(workspace, place)
     seconds = time.monotonic() - before
     oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))

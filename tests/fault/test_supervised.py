@@ -14,7 +14,7 @@ from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
 from recovery.lease.holder import LeaseHolder
 from recovery.lease.lease import StoreLeases
-from recovery.supervisor.driver_process import place
+from recovery.supervisor.driver_process import channel_folder
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import Refusal
 from recovery.supervisor.settings import store
@@ -85,12 +85,12 @@ class Play:
     def run(self, actions: Mapping[RecoveryLevel, Any] | None = None, before: Any = lambda *_: None) -> int:
         leases = {name: StoreLeases(store(self.config, name)) for name in self.supervised_pipelines}
         held = LeaseHolder(leases, "test", expires_after=timedelta(seconds=2))
-        with place() as folder:
+        with channel_folder() as folder:
             try:
                 return Supervisor(
                     self.config, self.supervised_pipelines, lambda: [sys.executable, "-c", DRIVER, str(self.script)],
-                    folder=folder, held=held, notifier=self.sent, actions=actions or {}, stop=threading.Event(),
-                    before=before, jitter=lambda: 0.0,
+                    folder=folder, lease_holder=held, notifier=self.sent, actions=actions or {}, stop=threading.Event(),
+                    check_before_start=before, jitter=lambda: 0.0,
                 ).run()  # fmt: skip
             finally:
                 held.close()

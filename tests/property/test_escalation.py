@@ -17,8 +17,8 @@ from recovery.escalation.decide import (
     Policy,
     Start,
     State,
+    attempt_times,
     decide,
-    used,
 )
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel as L
@@ -129,7 +129,7 @@ def test_the_end_of_the_log_is_taken_only_when_allowed_and_when_no_new_run_can_w
             assert L.LATEST in policy.actions
             assert isinstance(event, Failed)
             assert event.frontier != Frontier.HELD
-            spent = len(used(before, L.NEW_RUN, BUDGETS[L.NEW_RUN], at))
+            spent = len(attempt_times(before, L.NEW_RUN, BUDGETS[L.NEW_RUN], at))
             assert event.frontier == Frontier.UNKNOWN or spent == BUDGETS[L.NEW_RUN].times_max
         if chosen(decision) == L.WALK_BACK:
             assert isinstance(event, Failed)

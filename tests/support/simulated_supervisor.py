@@ -165,14 +165,14 @@ class SimulatedDriver:
         self.code = -9
         self.running.clear()
 
-    def ended(self) -> int | None:
+    def exit_code(self) -> int | None:
         return self.code
 
     def exit_reports(self) -> dict[str, ExitReport]:
         found, self._words = self._words, {}
         return found
 
-    def look(self) -> DriverHealth:
+    def health(self) -> DriverHealth:
         healths = {name: PipelineHealth(progress.view().state, 1.0, 1, 1, 0) for name, progress in self.board.items()}
         return DriverHealth(60.0, 0.1, healths if self.code is None else {})
 
@@ -182,7 +182,7 @@ class SimulatedDriver:
     def drain(self) -> None:
         self.stop.set()
 
-    def dump(self) -> str:
+    def dump_stacks(self) -> str:
         return ""
 
     def start(self, pipeline: str, *, new_run: bool, lease: int | None) -> bool:
@@ -229,9 +229,9 @@ class Release:
         self.held = LeaseHolder({name: self.lease(name) for name in self.file.names}, "me/1")
         self.supervisor = Supervisor(
             self.file.config, {name: SupervisedPipeline(name) for name in self.file.names}, list,
-            folder=ChannelFolder(root), held=self.held, notifier=SentEvents(), actions={},  # type: ignore[arg-type]
+            folder=ChannelFolder(root), lease_holder=self.held, notifier=SentEvents(), actions={},  # type: ignore[arg-type]
             stop=threading.Event(), reloads=Reloads(self.file, self._admit, lambda _: {}),
-            before=lambda *_: None, jitter=lambda: 0.0, memory=lambda *_: Memory(),
+            check_before_start=lambda *_: None, jitter=lambda: 0.0, read_memory=lambda *_: Memory(),
         )  # fmt: skip
 
     def lease(self, name: str) -> OneLease:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from recovery.lease.factory import leases_of
 from recovery.lease.holder import LeaseHolder
-from recovery.supervisor.driver_process import place
+from recovery.supervisor.driver_process import channel_folder
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import actions
 from recovery.supervisor.settings import store
@@ -26,12 +26,12 @@ def supervise(config_file: Path, name: str, command: Sequence[str]) -> int:
     config = load(config_file)
     leases = {"clicks": leases_of(config, "clicks", store(config, "clicks"))}
     held = LeaseHolder(leases, name, expires_after=config.supervisor.lease_expiry)
-    with place() as folder:
+    with channel_folder() as folder:
         try:
             return Supervisor(
-                config, {"clicks": SupervisedPipeline("clicks")}, lambda: command, folder=folder, held=held,
+                config, {"clicks": SupervisedPipeline("clicks")}, lambda: command, folder=folder, lease_holder=held,
                 notifier=notifications.open_notifier(config.notifications), actions=actions(config),
-                stop=threading.Event(), before=lambda *_: None,
+                stop=threading.Event(), check_before_start=lambda *_: None,
             ).run()  # fmt: skip
         finally:
             held.close()

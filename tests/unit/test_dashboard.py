@@ -11,6 +11,7 @@ import promql_parser as pp
 import pytest
 
 from autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
+from recovery.escalation.levels import RecoveryLevel
 from recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
 from tests.support.promql import evaluate, selectors, series
 from writer.web.metrics_catalogue import CATALOGUE as DRIVER
@@ -108,7 +109,7 @@ def test_values_that_stand_for_a_state_are_shown_as_words() -> None:
         for panel in PANELS
     }  # fmt: skip
     assert words["Alive"] == {"0": "down", "1": "alive"}
-    assert set(words["Recovery"]) == {str(level) for level in range(6)} == set(words["Recovery level"])
+    assert set(words["Recovery"]) == {str(level.value) for level in RecoveryLevel} == set(words["Recovery level"])
     headroom = next(panel for panel in PANELS if panel["title"].startswith("Retention"))
     (nothing,) = headroom["fieldConfig"]["defaults"]["mappings"]
     assert nothing["options"] == {"match": "null", "result": {"text": "nothing waits", "color": "green", "index": 0}}

@@ -8,10 +8,10 @@ from recovery.escalation.diagnosis import (
     DriverHealth,
     PipelineHealth,
     Timeouts,
-    judged,
-    seen,
-    stalled_after,
-    why_unresponsive,
+    diagnose_exit,
+    parse_health,
+    stall_timeout,
+    unresponsive_reason,
 )
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
@@ -41,26 +41,26 @@ def found(level: RecoveryLevel | None, *, halt: bool = False) -> Verdict:
     ],
 )
 def test_an_exit_code_without_words(code: int, text: str, row: str, level: RecoveryLevel | None, halt: bool) -> None:
-    said = judged(code, text, lambda _: found(None, halt=True))
+    said = diagnose_exit(code, text, lambda _: found(None, halt=True))
     assert (said.row, said.level, said.halt) == (row, level, halt)
 
 
 def test_the_text_tells_more_than_the_code_but_a_checkpoint_that_is_refused_is_never_just_restarted() -> None:
-    assert judged(1, "some text", lambda _: found(RecoveryLevel.WAIT)).level == RecoveryLevel.WAIT
-    assert judged(3, "some text", lambda _: found(RecoveryLevel.WALK_BACK)).level == RecoveryLevel.WALK_BACK
-    assert judged(3, "some text", lambda _: found(RecoveryLevel.RESTART)).level == RecoveryLevel.NEW_RUN
-    assert judged(3, "some text", lambda _: found(None, halt=True)).halt
-    assert judged(2, "some text", lambda _: found(RecoveryLevel.RESTART)).halt, "2 is a contract: do not restart"
+    assert diagnose_exit(1, "some text", lambda _: found(RecoveryLevel.WAIT)).level == RecoveryLevel.WAIT
+    assert diagnose_exit(3, "some text", lambda _: found(RecoveryLevel.WALK_BACK)).level == RecoveryLevel.WALK_BACK
+    assert diagnose_exit(3, "some text", lambda _: found(RecoveryLevel.RESTART)).level == RecoveryLevel.NEW_RUN
+    assert diagnose_exit(3, "some text", lambda _: found(None, halt=True)).halt
+    assert diagnose_exit(2, "some text", lambda _: found(RecoveryLevel.RESTART)).halt, "2 is a contract: do not restart"
 
 
 def test_the_catalogue_is_asked_by_default() -> None:
-    assert judged(1, "Fenced: another writer runs").halt
+    assert diagnose_exit(1, "Fenced: another writer runs").halt
 
 
 def test_a_driver_whose_main_thread_is_silent_hangs_and_one_that_starts_has_longer() -> None:
     def look(silent_s: float | None, state: str = "running", age_s: float = 5_000.0) -> str:
         one = PipelineHealth(state, age_s, 1, 7, 0)
-        return why_unresponsive(DriverHealth(age_s, silent_s, {"clicks": one} if state else {}), RETRY_TIMEOUT)
+        return unresponsive_reason(DriverHealth(age_s, silent_s, {"clicks": one} if state else {}), RETRY_TIMEOUT)
 
     assert look(119.0) == ""
     assert look(121.0) == "its main thread gave no sign for 121 s"
@@ -86,13 +86,13 @@ def test_a_driver_whose_main_thread_is_silent_hangs_and_one_that_starts_has_long
     ],
 )
 def test_a_driver_that_commits_nothing_while_records_wait_hangs(one: PipelineHealth, hangs: bool) -> None:
-    assert bool(why_unresponsive(DriverHealth(5_000.0, 1.0, {"clicks": one}), RETRY_TIMEOUT)) == hangs
+    assert bool(unresponsive_reason(DriverHealth(5_000.0, 1.0, {"clicks": one}), RETRY_TIMEOUT)) == hangs
 
 
 def test_a_long_delay_of_commits_is_no_stall() -> None:
     half, hour = timedelta(minutes=30), timedelta(hours=1)
-    assert stalled_after(half, timedelta(minutes=10)) == half
-    assert stalled_after(half, hour) == 3 * hour
+    assert stall_timeout(half, timedelta(minutes=10)) == half
+    assert stall_timeout(half, hour) == 3 * hour
 
 
 @pytest.mark.parametrize(("age_s", "waiting"), [(45, 12), (46, None)])
@@ -102,6 +102,6 @@ def test_what_kafka_said_three_intervals_ago_is_not_waiting(age_s: float, waitin
         "state": "running", "run": 2, "last_commit": {"version": 4}, "error": "",
         "lag": lag.to_json(NOON),
     }  # fmt: skip
-    assert seen(told, NOON) == PipelineHealth("running", 0.0, 2, 4, waiting)
-    assert seen({**told, "rate_limit": {"next_batch_in_seconds": -4.0}}, NOON).free_s == 4.0
-    assert not seen({**told, "last_commit": None, "lag": LagSample().to_json(NOON)}, NOON).well
+    assert parse_health(told, NOON) == PipelineHealth("running", 0.0, 2, 4, waiting)
+    assert parse_health({**told, "rate_limit": {"next_batch_in_seconds": -4.0}}, NOON).free_s == 4.0
+    assert not parse_health({**told, "last_commit": None, "lag": LagSample().to_json(NOON)}, NOON).is_well

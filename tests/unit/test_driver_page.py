@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from recovery.lease.holder import LeaseHolder
-from recovery.supervisor.endpoints import PipelineStatus, answers
+from recovery.supervisor.endpoints import SupervisorStatus, supervisor_endpoints
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from tests.servers.secured import Authority
 from tests.support.sample_records import config
@@ -240,7 +240,7 @@ def test_without_the_token_nothing_is_changed_over_either_surface(tmp_path: Path
     progress = Progress("clicks")
     progress.failed("the disk is full")
     board, settings = {"clicks": progress}, config(tmp_path)
-    ward = PipelineStatus(lambda: {"clicks": SupervisedPipeline("clicks")}, LeaseHolder({}, "me"), lambda: False)
+    ward = SupervisorStatus(lambda: {"clicks": SupervisedPipeline("clicks")}, LeaseHolder({}, "me"), lambda: False)
     served = (
         serving(
             Http(port=0),
@@ -249,7 +249,7 @@ def test_without_the_token_nothing_is_changed_over_either_surface(tmp_path: Path
             live_records.record_guard(settings),
         )
         if surface == "driver"
-        else answering(Http(port=0), answers(ward), section="supervisor")
+        else answering(Http(port=0), supervisor_endpoints(ward), section="supervisor")
     )
     with served as found:
         assert found is not None

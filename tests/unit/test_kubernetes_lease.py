@@ -14,7 +14,7 @@ from rich.console import Console
 from recovery.checkpoints.checks import preflight
 from recovery.checkpoints.facts import of_pipeline
 from recovery.cli import supervisor
-from recovery.lease.factory import leases_of, moved_from
+from recovery.lease.factory import leases_of, replaced_store_epoch
 from recovery.lease.kubernetes_api import Api, ApiFailed, in_pod
 from recovery.lease.kubernetes_lease import (
     PIPELINE,
@@ -22,11 +22,11 @@ from recovery.lease.kubernetes_lease import (
     KubernetesLeases,
     LeaseContent,
     PutLease,
+    decide_release,
+    decide_renewal,
+    decide_take,
     lease_name,
-    releasing,
-    renewing,
-    seen,
-    taking,
+    parse_record,
 )
 from recovery.lease.lease import LeaseRecord, StoreLeases
 from recovery.supervisor.settings import store
@@ -58,7 +58,7 @@ def body(decision: PutLease | None) -> dict[str, Any]:
 
 
 def test_a_lease_is_what_kubectl_shows() -> None:
-    made = taking(None, None, 7, "driver-0/12", ABOUT, NOW)
+    made = decide_take(None, None, 7, "driver-0/12", ABOUT, NOW)
     assert isinstance(made, PutLease)
     assert made.verb == "create"
     assert made.body["spec"] == {
@@ -70,16 +70,16 @@ def test_a_lease_is_what_kubectl_shows() -> None:
 
 def test_only_a_higher_epoch_is_taken_and_only_from_what_was_looked_at() -> None:
     for epoch in (3, 4):
-        assert taking(HELD, None, epoch, "b", ABOUT, NOW) is None
-    assert isinstance(taking(HELD, None, 5, "b", ABOUT, NOW), PutLease)
-    assert isinstance(taking(HELD, seen(HELD), 5, "b", ABOUT, NOW), PutLease)
+        assert decide_take(HELD, None, epoch, "b", ABOUT, NOW) is None
+    assert isinstance(decide_take(HELD, None, 5, "b", ABOUT, NOW), PutLease)
+    assert isinstance(decide_take(HELD, parse_record(HELD), 5, "b", ABOUT, NOW), PutLease)
     renewed = copy.deepcopy(HELD)
     renewed["metadata"]["resourceVersion"] = "8"
-    assert taking(renewed, seen(HELD), 5, "b", ABOUT, NOW) is None, "its holder lives"
+    assert decide_take(renewed, parse_record(HELD), 5, "b", ABOUT, NOW) is None, "its holder lives"
 
 
 def test_a_renewal_keeps_what_others_wrote_and_when_it_was_taken() -> None:
-    put = body(renewing(HELD, 4, "a", ABOUT, NOW))
+    put = body(decide_renewal(HELD, 4, "a", ABOUT, NOW))
     assert put["metadata"]["labels"] == {"team": "x"}
     assert (put["metadata"]["uid"], put["metadata"]["resourceVersion"]) == ("u", "7")
     assert put["spec"]["acquireTime"] == "2026-11-22T04:00:00.000000Z"
@@ -98,20 +98,22 @@ def test_a_renewal_keeps_what_others_wrote_and_when_it_was_taken() -> None:
     ],
 )
 def test_a_holder_has_lost_to_a_higher_epoch_or_to_another_holder_of_its_own(found: Any, lost: bool) -> None:
-    assert (renewing(found, 4, "a", ABOUT, NOW) is None) is lost
+    assert (decide_renewal(found, 4, "a", ABOUT, NOW) is None) is lost
 
 
 def test_who_releases_leaves_the_epoch_and_a_name() -> None:
-    put = body(releasing(HELD, 4, "a", NOW))
+    put = body(decide_release(HELD, 4, "a", NOW))
     assert put["spec"]["holderIdentity"] is None
-    assert seen(put) == LeaseRecord(4, "a", ("u", "7"), released=True)
-    assert RELEASED_BY not in body(taking(put, None, 5, "b", ABOUT, NOW))["metadata"]["annotations"]
+    assert parse_record(put) == LeaseRecord(4, "a", ("u", "7"), released=True)
+    assert RELEASED_BY not in body(decide_take(put, None, 5, "b", ABOUT, NOW))["metadata"]["annotations"]
     for found in (None, with_spec(holderIdentity="b"), with_spec(leaseTransitions=5)):
-        assert releasing(found, 4, "a", NOW) is None
+        assert decide_release(found, 4, "a", NOW) is None
 
 
 def test_a_lease_that_another_client_made_is_one_of_epoch_0() -> None:
-    assert seen({"metadata": {"uid": "u", "resourceVersion": "1"}}) == LeaseRecord(0, "", ("u", "1"), released=True)
+    assert parse_record({"metadata": {"uid": "u", "resourceVersion": "1"}}) == LeaseRecord(
+        0, "", ("u", "1"), released=True
+    )
 
 
 def test_pipelines_have_leases_of_their_own() -> None:
@@ -305,11 +307,11 @@ def test_a_pod_finds_its_api(environment: dict[str, str], url: str) -> None:
 
 def test_a_move_into_kubernetes_goes_on_above_the_epoch_beside_the_checkpoints(tmp_path: Path) -> None:
     beside = store(settings(tmp_path), "clicks")
-    assert moved_from(settings(tmp_path), beside) == 0
+    assert replaced_store_epoch(settings(tmp_path), beside) == 0
     for epoch in (1, 2, 3):
         assert StoreLeases(beside).take(epoch, "before")
-    assert moved_from(settings(tmp_path), beside) == 3
-    assert moved_from(settings(tmp_path, "store"), beside) == 0, "its own look says so"
+    assert replaced_store_epoch(settings(tmp_path), beside) == 3
+    assert replaced_store_epoch(settings(tmp_path, "store"), beside) == 0, "its own look says so"
 
 
 def test_an_api_that_is_silent_is_said_and_holds_no_start_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recovery.escalation.levels import RecoveryLevel
-from recovery.supervisor.notifications import level_reached, pipeline_halted
+from recovery.supervisor.notifications import halt_event, level_event
 from tests.servers.scripted import Asked, Reply, Scripted, scripted
 from writer.clients.notifications import (
     Event,
@@ -149,7 +149,7 @@ def test_the_url_comes_from_the_environment_and_is_never_shown():
 
 @pytest.mark.parametrize("rung", RecoveryLevel)
 def test_the_levels_that_lose_or_guess_are_notified_and_no_other(rung: RecoveryLevel):
-    told = level_reached("clicks", rung, "No checkpoint agrees.", at=AT)
+    told = level_event("clicks", rung, "No checkpoint agrees.", time=AT)
     assert (told is not None) == (rung >= RecoveryLevel.WALK_BACK)
     if told is not None:
         assert told.severity == "critical"
@@ -157,4 +157,4 @@ def test_the_levels_that_lose_or_guess_are_notified_and_no_other(rung: RecoveryL
 
 
 def test_a_pipeline_that_was_given_up_is_a_page():
-    assert pipeline_halted("clicks", "Six restarts failed.", at=AT).severity == "critical"
+    assert halt_event("clicks", "Six restarts failed.", time=AT).severity == "critical"

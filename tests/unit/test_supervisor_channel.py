@@ -17,8 +17,8 @@ from recovery.escalation.decide import Failed, Healthy, Policy, decide
 from recovery.escalation.diagnosis import PipelineHealth
 from recovery.escalation.levels import RecoveryLevel
 from recovery.escalation.state import Memory
-from recovery.supervisor.driver_process import Driver, place, reap
-from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
+from recovery.supervisor.driver_process import Driver, channel_folder, reap
+from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
 from writer.core.errors import CheckpointUnusable, ConfigError
 from writer.driver.supervisor_channel import VARIABLE, ChannelFolder, Order, StartInstructions, folder
 from writer.status.progress import Progress
@@ -99,15 +99,15 @@ while True:
 
 
 def test_a_driver_is_seen_writes_its_stacks_and_leaves_nothing_behind() -> None:
-    with place() as there:
+    with channel_folder() as there:
         driver = Driver(there, [sys.executable, "-c", CHILD], {})
-        while driver.look().silent_s is None:
-            assert driver.ended() is None
+        while driver.health().silent_s is None:
+            assert driver.exit_code() is None
             time.sleep(0.02)
-        assert "most recent call first" in driver.dump()
+        assert "most recent call first" in driver.dump_stacks()
         group = driver.pid
         driver.drain()
-        while (code := driver.ended()) is None:
+        while (code := driver.exit_code()) is None:
             time.sleep(0.02)
         assert code == -15
         reap(None)
@@ -136,12 +136,12 @@ class Said:
     row, level, halt, message = "killed", RecoveryLevel.RESTART, False, "The driver was killed."
 
 
-def test_what_is_remembered_is_read_as_it_was_and_a_halt_is_forgiven(tmp_path: Path) -> None:
+def test_what_is_remembered_is_read_as_it_was_and_a_halt_is_cleared(tmp_path: Path) -> None:
     store = store_at(str(tmp_path))
     assert state.read(store) == Memory()
     supervised = SupervisedPipeline("clicks")
-    about = failure(Said, -9, "", 4, "held", NOW)  # type: ignore[arg-type]
-    supervised.failed(about, decide(Policy(), supervised.memory.state, Failed(Said, run=4), NOW, 0.0), 10.0)  # type: ignore[arg-type]
+    about = failure_of(Said, -9, "", 4, "held", NOW)  # type: ignore[arg-type]
+    supervised.note_failure(about, decide(Policy(), supervised.memory.state, Failed(Said, run=4), NOW, 0.0), 10.0)  # type: ignore[arg-type]
     state.write(store, supervised.memory)
     assert state.read(store) == supervised.memory
     assert [(a.level, a.run) for a in supervised.memory.state.attempts] == [(RecoveryLevel.RESTART, 4)]
@@ -156,20 +156,20 @@ def test_what_is_remembered_is_read_as_it_was_and_a_halt_is_forgiven(tmp_path: P
 def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
     supervised, policy, at = SupervisedPipeline("clicks"), Policy(), NOW
     for _ in range(2):
-        supervised.began()
-        about = failure(Said, -9, "", 4, "held", at)  # type: ignore[arg-type]
-        supervised.failed(about, decide(policy, supervised.memory.state, Failed(Said), at, 0.0), 10.0)  # type: ignore[arg-type]
+        supervised.note_start()
+        about = failure_of(Said, -9, "", 4, "held", at)  # type: ignore[arg-type]
+        supervised.note_failure(about, decide(policy, supervised.memory.state, Failed(Said), at, 0.0), 10.0)  # type: ignore[arg-type]
         at += timedelta(seconds=5)
     assert dict(supervised.results) == {("killed", "L1", "failed"): 1}
-    supervised.began()
+    supervised.note_start()
     before = PipelineHealth("running", 5.0, 1, 7, 3)
     supervised.version = 7
-    assert not supervised.since_failure(before).well, "that commit is older than the failure"
-    assert supervised.since_failure(replace(before, version=8)).well
-    assert supervised.well(decide(policy, supervised.memory.state, Healthy(), at, 0.0), 42.0) == 32.0
+    assert not supervised.health_since_failure(before).is_well, "that commit is older than the failure"
+    assert supervised.health_since_failure(replace(before, version=8)).is_well
+    assert supervised.note_health(decide(policy, supervised.memory.state, Healthy(), at, 0.0), 42.0) == 32.0
     assert supervised.results["killed", "L1", "worked"] == 1
     assert supervised.memory.recovered_s == {"L1": 32.0}
-    assert supervised.well(decide(policy, supervised.memory.state, Healthy(), at, 0.0), 43.0) is None
+    assert supervised.note_health(decide(policy, supervised.memory.state, Healthy(), at, 0.0), 43.0) is None
 
 
 def test_what_the_supervisor_decided_is_told_to_the_driver_once(made: ChannelFolder) -> None:

@@ -15,9 +15,9 @@ from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
 from recovery.lease.holder import LeaseHolder
 from recovery.lease.lease import StoreLeases
-from recovery.supervisor.endpoints import CATALOGUE, PipelineStatus, answers
-from recovery.supervisor.pipeline_state import SupervisedPipeline, failure
-from recovery.supervisor.settings import impatient, store
+from recovery.supervisor.endpoints import CATALOGUE, SupervisorStatus, supervisor_endpoints
+from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
+from recovery.supervisor.settings import store, with_short_timeouts
 from tests.support.sample_records import config
 from writer.config.pipelines import Config
 
@@ -31,9 +31,9 @@ def settings(tmp_path: Path) -> Config:
 
 
 def failed(supervised: SupervisedPipeline, verdict: Verdict, at: datetime, code: int = -9) -> None:
-    supervised.began()
+    supervised.note_start()
     decision = decide(Policy(), supervised.memory.state, Failed(verdict), at, 1.0)
-    supervised.failed(failure(verdict, code, "", 1, Frontier.HELD, at), decision, 10.0)
+    supervised.note_failure(failure_of(verdict, code, "", 1, Frontier.HELD, at), decision, 10.0)
 
 
 def told(settings: Config, code: int = 0) -> str:
@@ -74,7 +74,7 @@ def test_a_pipeline_that_is_given_up_is_exit_code_1(settings: Config) -> None:
     message = told(settings, code=1)
     assert "halted The topic is not there." in message
     assert "if it came again halt: The topic is not there." in message
-    assert state.forgiven(supervised.memory).state.halted == ""
+    assert state.clear_halt(supervised.memory).state.halted == ""
 
 
 def test_what_cannot_be_read_is_exit_code_1(settings: Config) -> None:
@@ -83,17 +83,17 @@ def test_what_cannot_be_read_is_exit_code_1(settings: Config) -> None:
 
 
 @pytest.fixture
-def ward() -> PipelineStatus:
+def ward() -> SupervisorStatus:
     supervised, held = SupervisedPipeline("clicks"), LeaseHolder({}, "host/7")
     held.epochs["clicks"] = 4
     failed(supervised, KILLED, datetime.now(UTC))
-    supervised.began()
-    supervised.well(decide(Policy(), supervised.memory.state, Healthy(), datetime.now(UTC), 0.0), 31.5)
-    return PipelineStatus(lambda: {"clicks": supervised}, held, lambda: True)
+    supervised.note_start()
+    supervised.note_health(decide(Policy(), supervised.memory.state, Healthy(), datetime.now(UTC), 0.0), 31.5)
+    return SupervisorStatus(lambda: {"clicks": supervised}, held, lambda: True)
 
 
-def test_metrics_hold_the_whole_catalogue(ward: PipelineStatus) -> None:
-    status, _, body = answers(ward)("/metrics", "text/plain")
+def test_metrics_hold_the_whole_catalogue(ward: SupervisorStatus) -> None:
+    status, _, body = supervisor_endpoints(ward)("/metrics", "text/plain")
     text = body.decode()
     assert status == 200
     for metric in CATALOGUE:
@@ -105,8 +105,8 @@ def test_metrics_hold_the_whole_catalogue(ward: PipelineStatus) -> None:
     assert 'headrace_supervised_up{pipeline="clicks"} 1.0' in text
 
 
-def test_status_and_health_say_what_is_given_up(ward: PipelineStatus) -> None:
-    get, supervised = answers(ward), ward.pipelines()["clicks"]
+def test_status_and_health_say_what_is_given_up(ward: SupervisorStatus) -> None:
+    get, supervised = supervisor_endpoints(ward), ward.pipelines()["clicks"]
     assert get("/healthz", "")[0] == 200
     found = json.loads(get("/status", "")[2])["pipelines"]["clicks"]
     assert (found["up"], found["level"], found["starts"], found["lease_epoch"]) == (True, 1, 2, 4)
@@ -121,6 +121,6 @@ def test_status_and_health_say_what_is_given_up(ward: PipelineStatus) -> None:
 
 def test_a_supervisor_waits_little_for_storage_and_brokers(settings: Config) -> None:
     assert settings.s3.retry_timeout > timedelta(seconds=5)
-    assert impatient(settings).s3.retry_timeout == timedelta(seconds=5)
+    assert with_short_timeouts(settings).s3.retry_timeout == timedelta(seconds=5)
     slow = settings.model_copy(update={"kafka": settings.kafka.model_copy(update={"request_timeout": timedelta(60)})})
-    assert impatient(slow).kafka.request_timeout == timedelta(seconds=5)
+    assert with_short_timeouts(slow).kafka.request_timeout == timedelta(seconds=5)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from recovery.escalation.diagnosis import DriverHealth, PipelineHealth, Timeouts, why_unresponsive
+from recovery.escalation.diagnosis import DriverHealth, PipelineHealth, Timeouts, unresponsive_reason
 from recovery.lease.holder import LeaseHolder
-from recovery.supervisor.main import _writer
+from recovery.supervisor.main import _driver_command
 from recovery.supervisor.settings import timeouts
 from tests.support.simulated_supervisor import BROKEN, Release, release
 from writer.config.loader import ReloadableConfig
@@ -53,8 +53,8 @@ def test_a_drain_may_take_longer_than_many_looks(make: Make) -> None:
 def test_a_pipeline_that_the_file_in_force_lacks_is_not_judged(make: Make) -> None:
     limits: Timeouts = timeouts(make({"clicks": 1}).file.config)
     still = PipelineHealth("running", 1e6, 1, 1, 5)
-    assert why_unresponsive(DriverHealth(60.0, 0.1, {"views": still}), limits) == ""
-    assert "pipeline clicks has 5 offsets" in why_unresponsive(DriverHealth(60.0, 0.1, {"clicks": still}), limits)
+    assert unresponsive_reason(DriverHealth(60.0, 0.1, {"views": still}), limits) == ""
+    assert "pipeline clicks has 5 offsets" in unresponsive_reason(DriverHealth(60.0, 0.1, {"clicks": still}), limits)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 10])
@@ -187,7 +187,10 @@ def test_a_chosen_pipeline_comes_back_also_to_a_driver_that_began_without_it(mak
     one.go(5)
     one.reload({"clicks": 1})
     one.go(20)
-    assert [word for word in _writer(one.file) if "pipeline=" in word] == ["--pipeline=clicks", "--pipeline=views"]
+    assert [word for word in _driver_command(one.file) if "pipeline=" in word] == [
+        "--pipeline=clicks",
+        "--pipeline=views",
+    ]
     one.drivers[-1].kill()
     one.go(30)
     one.reload({"clicks": 1, "views": 1, "orders": 1})
