@@ -27,7 +27,7 @@ from writer.maintenance.deletion.row_keys import Finder, Keys, RowMatch
 from writer.preflight.event_time_hints import find_misplaced_types
 from writer.privacy.path_policies import PathPolicy
 from writer.privacy.policy import CLEAR, Action
-from writer.specs.expressions import ALLOWED, Expressions
+from writer.specs.expressions import ALLOWED, Expressions, SqlExpression
 from writer.specs.sampling import digest_sql
 from writer.specs.spec import Spec, SpecError
 from writer.specs.step import cast_type, compile_step
@@ -137,12 +137,12 @@ def test_a_type_that_is_proposed_for_a_cast_is_one(wrong: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["att_", "usr", "slect", "ordr", "cas", "user_id", "tex"])
 def test_a_column_that_an_expression_proposes_is_read_by_it(wrong: str) -> None:
-    check_hint(lambda name: Expressions(COLUMNS, [("where", f"{name} IS NULL", None)]), wrong, SpecError)
+    check_hint(lambda name: Expressions(COLUMNS, [SqlExpression("where", f"{name} IS NULL")]), wrong, SpecError)
 
 
 def is_function(name: str) -> bool:
     try:
-        Expressions(COLUMNS, [("where", f"{name}(text) = 1", None)])
+        Expressions(COLUMNS, [SqlExpression("where", f"{name}(text) = 1")])
     except SpecError as error:
         return "there is no function" not in str(error)
     return True
@@ -152,7 +152,7 @@ def test_a_function_that_an_expression_proposes_is_one() -> None:
     for name in sorted(ALLOWED):
         wrong = f"{name}_x" if name.isidentifier() else "zzz"
         with pytest.raises(SpecError) as error:
-            Expressions(COLUMNS, [("where", f"{wrong}(text) = 1", None)])
+            Expressions(COLUMNS, [SqlExpression("where", f"{wrong}(text) = 1")])
         assert all(proposal.isidentifier() and is_function(proposal) for proposal in proposals(error.value))
 
 

@@ -153,7 +153,7 @@ def found_by(step: Step, rows: pa.Table) -> list[Row | str]:
         for at in mask.nonzero()[0].tolist():
             assert made[at] == ""
             made[at] = rule
-    for at in found.failed:
+    for at in found.failures:
         assert made[at] == ""
         made[at] = "failed"
     left = [at for at, outcome in enumerate(made) if outcome == ""]

@@ -218,7 +218,7 @@ def test_a_record_beyond_the_bound_fails_alone_with_a_reason(call: str) -> None:
     rows = pa.table({"t": ["w"] * 5, "n": [3, BYTES_MAX + 1, 4, 2**62, 5]}, schema=columns)
     shaped = Step(EventSpec.model_validate({"derive": {"r": call}}).spec("T"), columns).apply(rows)
     assert shaped.rows.num_rows == 3
-    assert set(shaped.failed) == {1, 3}
-    assert set(shaped.failed.values()) == {f"derive.r: a function would make a text of more than {BYTES_MAX:,} bytes"}
+    assert set(shaped.failures) == {1, 3}
+    assert set(shaped.failures.values()) == {f"derive.r: a function would make a text of more than {BYTES_MAX:,} bytes"}
     guarded = Step(EventSpec.model_validate({"derive": {"r": f"CASE WHEN n < 9 THEN {call} END"}}).spec("T"), columns)
-    assert not guarded.apply(rows).failed, "what is not reached fails on no record"
+    assert not guarded.apply(rows).failures, "what is not reached fails on no record"

@@ -106,7 +106,7 @@ def test_an_expression_gives_what_duckdb_gives(rows: list[dict[str, Any]], chose
     for sql, other in dict(chosen).items():
         found = Step(EventSpec.model_validate({"derive": {"x": sql}}).spec("T"), COLUMNS).apply(table)
         made = iter(found.rows["x"].to_pylist())
-        assert ["failed" if at in found.failed else alike(next(made)) for at in range(len(rows))] == database.of(
+        assert ["failed" if at in found.failures else alike(next(made)) for at in range(len(rows))] == database.of(
             other
         ), sql
 

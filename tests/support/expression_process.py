@@ -70,7 +70,7 @@ def evaluate(sql: str, seed: int) -> str:
     except SpecError:
         return "refused"
     shaped = step.apply(rows(seed))
-    assert shaped.rows.num_rows + len(shaped.failed) == ROWS, sql
+    assert shaped.rows.num_rows + len(shaped.failures) == ROWS, sql
     return f"{shaped.rows.num_rows} rows"
 
 

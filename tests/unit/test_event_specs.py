@@ -59,13 +59,13 @@ def test_where_leaves_out_what_is_not_true() -> None:
     found = shaped(where="n >= 2")
     assert found.filtered["where"].tolist() == [True, False, False, True], "null is not true"
     assert found.rows["n"].to_pylist() == [2, 3]
-    assert found.kept is not None
-    assert found.kept.tolist() == [False, True, True, False]
+    assert found.mask is not None
+    assert found.mask.tolist() == [False, True, True, False]
 
 
 def test_a_spec_that_leaves_nothing_out_says_so() -> None:
     found = shaped(where="n IS NOT NULL OR n IS NULL")
-    assert (found.kept, found.filtered, found.failed) == (None, {}, {})
+    assert (found.mask, found.filtered, found.failures) == (None, {}, {})
 
 
 def test_names_have_capitals_and_functions_have_not() -> None:
@@ -94,7 +94,7 @@ def test_rename_cast_flatten_and_derive_together() -> None:
         where="userId IS NOT NULL", columns={"exclude": ["items", "notes"]}, rename={"userId": "user_id"},
         cast={"text": "long"}, flatten=["address"], derive={"n": "n * 10", "has_city": "address['city'] IS NOT NULL"},
     )  # fmt: skip
-    assert found.failed == {1: "cast.text: 'no' is no long"}
+    assert found.failures == {1: "cast.text: 'no' is no long"}
     assert found.rows.to_pylist() == [
         {"user_id": "ann", "text": 7, "address_city": "Ulm", "address_geo_lat": 1.0, "address_geo_lon": 2.0,
          "n": 10, "has_city": True},
@@ -116,7 +116,7 @@ def test_a_time_outside_the_years_of_a_table_fails_its_record_alone(expression: 
     rows = pa.table({"n": pa.array([2026, number, None], pa.int64())})
     found = shaped(rows, derive={"x": expression.format("n")})
     is_date, is_near = expression.startswith("make_date"), number < 10**6
-    assert list(found.failed) == ([] if is_near and not is_date else [1])
+    assert list(found.failures) == ([] if is_near and not is_date else [1])
     found.rows["x"].to_pylist()  # raises for what Python's datetime does not hold
 
 
@@ -127,7 +127,7 @@ def test_a_text_is_a_time_in_utc_wherever_it_is_read(function: str, zone: str, m
     rows = pa.table({"text": ["2026-06-02T03:04:05+02:00", "2026-06-02 01:04:05", None, "soon"], "at": pa.array(
         [0] * 4, pa.timestamp("us", "UTC"))})  # fmt: skip
     found = shaped(rows, where=f"coalesce({function}(text) > at, true)", derive={"x": f"{function}(text)"})
-    assert list(found.failed) == [3]
+    assert list(found.failures) == [3]
     assert found.rows["x"].cast(pa.int64()).to_pylist() == [1_780_362_245_000_000, 1_780_362_245_000_000, None]
 
 
@@ -146,22 +146,22 @@ def test_flatten_true_takes_each_record() -> None:
 def test_a_row_on_which_an_expression_fails_stands_alone(bad: int) -> None:
     rows = pa.table({"a": pa.array(range(10)), "b": pa.array(range(100, 110))})
     found = shaped(rows, derive={"x": f"1 / (a - {bad})", "y": "b + 1"})
-    assert found.failed == {bad: "derive.x: Divide by zero error"}
+    assert found.failures == {bad: "derive.x: Divide by zero error"}
     assert found.rows["a"].to_pylist() == [at for at in range(10) if at != bad]
     assert found.rows["y"].to_pylist() == [at + 101 for at in range(10) if at != bad]
 
 
 def test_a_rule_that_fails_makes_a_dead_letter_and_what_is_filtered_is_not_derived() -> None:
     rows = pa.table({"a": pa.array([0, 1, 2])})
-    assert shaped(rows, where="10 / a > 3").failed == {0: "where: Divide by zero error"}
+    assert shaped(rows, where="10 / a > 3").failures == {0: "where: Divide by zero error"}
     found = shaped(rows, where="a > 0", derive={"x": "10 / a"})
-    assert (found.failed, found.rows["x"].to_pylist()) == ({}, [10, 5])
+    assert (found.failures, found.rows["x"].to_pylist()) == ({}, [10, 5])
 
 
 def test_a_slice_of_nested_rows_is_evaluated() -> None:
     rows = pa.concat_tables([ROWS, ROWS]).combine_chunks().slice(3)
     found = shaped(rows, derive={"city": "address['city']", "sku": "items[1]['sku']"})
-    assert found.failed == {}
+    assert found.failures == {}
     assert found.rows["city"].to_pylist() == [None, "Ulm", None, None, None]
 
 

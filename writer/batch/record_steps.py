@@ -188,12 +188,12 @@ class RecordSteps:
             shaped_rows = conform(shaped.rows, record.output, self._plan.schemas)
         for rule, is_filtered in shaped.filtered.items():
             self._count_filtered(group, pa.array(is_filtered), times, record.spec.name, rule)
-        if shaped.failed:
-            reasons = {row: f"spec {record.spec.name!r}: {why}" for row, why in shaped.failed.items()}
+        if shaped.failures:
+            reasons = {row: f"spec {record.spec.name!r}: {why}" for row, why in shaped.failures.items()}
             self._refuse(_take_rows(group.records, reasons), group.schema_id, _reason_of_row(reasons))
-        if shaped.kept is None:
+        if shaped.mask is None:
             return replace(group, rows=shaped_rows, times=(times, unit))
-        mask = pa.array(shaped.kept)
+        mask = pa.array(shaped.mask)
         records = group.records.filter(mask)
         return replace(group, records=records, rows=shaped_rows, times=(times.filter(mask), unit))
 

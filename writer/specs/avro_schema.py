@@ -8,9 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 _PRIMITIVES = {
-    pa.bool_(): "boolean", pa.int32(): "int", pa.int64(): "long", pa.float32(): "float", pa.float64(): "double",
-    pa.binary(): "bytes", pa.string(): "string",
-}  # fmt: skip
+    pa.bool_(): "boolean",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.binary(): "bytes",
+    pa.string(): "string",
+}
 
 
 def avro_schema(columns: pa.Schema) -> str:
@@ -20,8 +25,11 @@ def avro_schema(columns: pa.Schema) -> str:
 
 
 def _record(members: list[pa.Field], numbers: Iterator[int]) -> dict[str, Any]:
+    """Return the type of a record. `numbers`: of records, for their names."""
     name = f"r{next(numbers)}"
-    fields = [{"name": one.name, "type": ["null", _type(one.type, numbers)], "default": None} for one in members]
+    fields = [
+        {"name": member.name, "type": ["null", _type(member.type, numbers)], "default": None} for member in members
+    ]
     return {"type": "record", "name": name, "fields": fields}
 
 

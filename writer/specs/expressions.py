@@ -19,29 +19,69 @@ from writer.specs.growth import GUARDS, check_guards, guard_calls, register_guar
 from writer.specs.spec import SpecError
 
 TIMESTAMP = pa.timestamp("us", "UTC")
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 to 9999
-_TABLE = "record"  # name of the batch in SQL
+# Of the years 1 to 9999.
+_FIRST_DAY = -719_162
+_LAST_DAY = 2_932_896
+# Name of the batch in SQL.
+_TABLE = "record"
 _ALLOWED_PARTS = frozenset(
-    ("Alias", "Between", "BinaryExpr", "Case", "Cast", "Column", "InList", "IsFalse", "IsNotFalse", "IsNotNull",
-     "IsNotTrue", "IsNotUnknown", "IsNull", "IsTrue", "IsUnknown", "Like", "Literal", "Negative", "Not", "RLike",
-     "ScalarFunction", "TryCast")
-)  # fmt: skip
-_CALLS = frozenset(("BinaryExpr", "Like", "RLike", "ScalarFunction"))  # which name what is called
+    (
+        "Alias",
+        "Between",
+        "BinaryExpr",
+        "Case",
+        "Cast",
+        "Column",
+        "InList",
+        "IsFalse",
+        "IsNotFalse",
+        "IsNotNull",
+        "IsNotTrue",
+        "IsNotUnknown",
+        "IsNull",
+        "IsTrue",
+        "IsUnknown",
+        "Like",
+        "Literal",
+        "Negative",
+        "Not",
+        "RLike",
+        "ScalarFunction",
+        "TryCast",
+    )
+)
+# Parts that name what is called.
+_CALLS = frozenset(("BinaryExpr", "Like", "RLike", "ScalarFunction"))
 _UNKNOWN_COLUMN = re.compile(r"No field named (\S+?)\.(?:\s|$)")
-_OF_GUARD = re.compile(r"PyErr \{.*?value: ValueError\(['\"](.*?)['\"]\)", re.DOTALL)
-_FUNCTION = re.compile(r"Invalid function '([^']*)'")
-_NOISE = re.compile(
+_GUARD_ERROR = re.compile(r"PyErr \{.*?value: ValueError\(['\"](.*?)['\"]\)", re.DOTALL)
+_UNKNOWN_FUNCTION = re.compile(r"Invalid function '([^']*)'")
+_ERROR_PREFIX = re.compile(
     r"^(DataFusion error|Arrow error|Execution error|Compute error|Cast error|External error|SQL error"
     r"|Error during planning|Schema error|Optimizer rule '\w+' failed\s+caused by)[:\s]+"
 )
 _SETTINGS = {
-    "datafusion.sql_parser.enable_ident_normalization": "false",  # Avro's names have capitals
+    # Avro's names have capitals.
+    "datafusion.sql_parser.enable_ident_normalization": "false",
     "datafusion.sql_parser.map_string_types_to_utf8view": "false",
 }
-_GROWING_ROWS = 1 << 10  # that are evaluated at once where a function may make much of each
-_RESULT_BYTES_MAX = 1 << 30  # of one batch, which a column of Arrow holds
+# Rows that are evaluated at once where a function may make much of each.
+_GROWING_ROWS = 1 << 10
+# Of one batch, which a column of Arrow holds.
+_RESULT_BYTES_MAX = 1 << 30
 _TOO_MUCH = "the expressions of its batch make more than 1 GiB; make shorter texts"
-_BATCH_ROWS = 1 << 18  # more than an Arrow batch of records has; larger ones cost memory for each evaluation
+# More than an Arrow batch of records has; larger ones cost memory for each evaluation.
+_BATCH_ROWS = 1 << 18
+
+
+@dataclass(frozen=True)
+class SqlExpression:
+    """An expression as a spec has it."""
+
+    # Where it stands, for messages.
+    label: str
+    sql: str
+    # The type that it is cast to; None: as it comes.
+    kind: pa.DataType | None = None
 
 
 @dataclass(frozen=True)
@@ -49,172 +89,201 @@ class ExpressionColumns:
     """The columns of expressions for the rows on which none failed, and why the others did, by position."""
 
     columns: list[pa.Array]
-    failed: Mapping[int, str]
+    failures: Mapping[int, str]
 
 
 @dataclass(frozen=True)
-class _Parsed:
-    label: str  # where it stands, for messages
+class _ParsedExpression:
+    # Where it stands, for messages.
+    label: str
     expression: Any
-    columns: tuple[str, ...]  # that it reads
-    kind: pa.DataType  # of the table
-    grows: bool  # it calls a function that may make much
+    # That it reads.
+    columns: tuple[str, ...]
+    # Of the table.
+    kind: pa.DataType
+    # It calls a function that may make much.
+    grows: bool
 
 
 class Expressions:
     """Some expressions over columns of one schema, compiled once."""
 
-    def __init__(self, columns: pa.Schema, given: Sequence[tuple[str, str, pa.DataType | None]]) -> None:
-        """`given`: label, SQL and the type that it is cast to; None: as it comes. Raises SpecError."""
+    def __init__(self, columns: pa.Schema, expressions: Sequence[SqlExpression]) -> None:
+        """Parse the expressions. Raises SpecError for one that cannot be evaluated over the columns."""
         from datafusion import SessionConfig, SessionContext
 
         config = SessionConfig().with_target_partitions(1).with_batch_size(_BATCH_ROWS)
         for name, value in _SETTINGS.items():
             config = config.set(name, value)
-        self._context, self._columns = SessionContext(config), columns
+        self._context = SessionContext(config)
+        self._columns = columns
         register_guards(self._context)
         frame = self._frame(columns.empty_table())
-        self._parsed = [_parsed(frame, columns, *one) for one in given]
-        self._used = self._read_by(self._parsed)
-        for one in self._parsed:  # what fails without any row, fails always
+        self._parsed = [_parse_expression(frame, columns, expression) for expression in expressions]
+        self._used_columns = self._columns_read_by(self._parsed)
+        # What fails without any row, fails always.
+        for parsed in self._parsed:
             try:
-                self._run(columns.empty_table(), [one])
+                self._run(columns.empty_table(), [parsed])
             except BaseException as error:
                 _raise_unless_of_datafusion(error)
-                raise SpecError(f"{one.label}: {_words(error)}") from error
+                raise SpecError(f"{parsed.label}: {_error_message(error)}") from error
 
     @property
     def columns(self) -> list[str]:
         """Names of the columns that they read."""
-        return self._used
+        return self._used_columns
 
     @property
     def kinds(self) -> list[pa.DataType]:
         """Types of the results."""
-        return [one.kind for one in self._parsed]
+        return [parsed.kind for parsed in self._parsed]
 
     def evaluate(self, rows: pa.Table) -> ExpressionColumns:
         """Evaluate all expressions on each row. Python sees no row, but for those that fail."""
         if not self._parsed:
             return ExpressionColumns([], {})
-        return self._evaluated(rows, self._parsed)
+        return self._evaluate(rows, self._parsed)
 
     def evaluate_each(self, rows: pa.Table) -> list[pa.Array]:
         """Evaluate each expression by itself: null on the rows on which it fails."""
-        done = []
-        for one in self._parsed:
-            found = self._evaluated(rows, [one])
-            places = iter(range(rows.num_rows))
-            at = [None if row in found.failed else next(places) for row in range(rows.num_rows)]  # cold: dead letters
-            done.append(found.columns[0].take(pa.array(at, pa.int64())))
-        return done
+        columns = []
+        for parsed in self._parsed:
+            results = self._evaluate(rows, [parsed])
+            # Rare, for dead letters only: each row has the position of its result.
+            result_positions = iter(range(rows.num_rows))
+            positions = [None if row in results.failures else next(result_positions) for row in range(rows.num_rows)]
+            columns.append(results.columns[0].take(pa.array(positions, pa.int64())))
+        return columns
 
-    def _evaluated(self, rows: pa.Table, parsed: Sequence[_Parsed]) -> ExpressionColumns:
-        failed, found = dict[int, str](), list[list[pa.Array]]()
-        used = rows.select(self._used)
-        size = _GROWING_ROWS if any(one.grows for one in parsed) else max(rows.num_rows, 1)
+    def _evaluate(self, rows: pa.Table, expressions: Sequence[_ParsedExpression]) -> ExpressionColumns:
+        failures = dict[int, str]()
+        pieces = list[list[pa.Array]]()
+        used = rows.select(self._used_columns)
+        grows = any(parsed.grows for parsed in expressions)
+        size = _GROWING_ROWS if grows else max(rows.num_rows, 1)
         result_bytes = 0
         for start in range(0, rows.num_rows, size):
             if result_bytes > _RESULT_BYTES_MAX:
-                failed |= dict.fromkeys(range(start, rows.num_rows), _TOO_MUCH)
+                failures |= dict.fromkeys(range(start, rows.num_rows), _TOO_MUCH)
                 break
-            for part, columns in self._pieces(used.slice(start, size), start, failed, parsed):
-                assert all(len(column) == part for column in columns), "each row has one result"
-                found.append(columns)
+            for row_count, columns in self._run_by_halves(used.slice(start, size), start, failures, expressions):
+                assert all(len(column) == row_count for column in columns), "each row has one result"
+                pieces.append(columns)
                 result_bytes += sum(column.nbytes for column in columns)
-        joined = [_joined([part[at] for part in found], one.kind) for at, one in enumerate(parsed)]
-        return ExpressionColumns(joined, failed)
+        results = [
+            _concat_pieces([columns[index] for columns in pieces], parsed.kind)
+            for index, parsed in enumerate(expressions)
+        ]
+        return ExpressionColumns(results, failures)
 
-    def _pieces(
-        self, rows: pa.Table, at: int, failed: dict[int, str], parsed: Sequence[_Parsed]
+    def _run_by_halves(
+        self, rows: pa.Table, start: int, failures: dict[int, str], expressions: Sequence[_ParsedExpression]
     ) -> Iterator[tuple[int, list[pa.Array]]]:
-        """Yield the results of the rows that do not fail, in their order; `at`: position of the first one."""
+        """Yield the results of the rows that do not fail, in their order; `start`: position of the first one."""
         if rows.num_rows == 0:
             return
         try:
-            yield rows.num_rows, self._run(rows, parsed)
+            columns = self._run(rows, expressions)
         except BaseException as error:  # noqa: BLE001 - all others are raised
             _raise_unless_of_datafusion(error)
             if rows.num_rows == 1:
-                failed[at] = self._reason(rows, error, parsed)
+                failures[start] = self._failure_reason(rows, error, expressions)
                 return
-            half = rows.num_rows // 2
-            parts = ((rows.slice(0, half), at), (rows.slice(half), at + half))
         else:
+            yield rows.num_rows, columns
             return
-        for part, start in parts:
-            yield from self._pieces(part, start, failed, parsed)
+        half = rows.num_rows // 2
+        yield from self._run_by_halves(rows.slice(0, half), start, failures, expressions)
+        yield from self._run_by_halves(rows.slice(half), start + half, failures, expressions)
 
-    def _reason(self, row: pa.Table, error: BaseException, parsed: Sequence[_Parsed]) -> str:
+    def _failure_reason(self, row: pa.Table, error: BaseException, expressions: Sequence[_ParsedExpression]) -> str:
         """Say which expression fails on a row."""
-        if len(parsed) == 1:
-            return f"{parsed[0].label}: {_words(error)}"
-        for one in parsed:
+        if len(expressions) == 1:
+            return f"{expressions[0].label}: {_error_message(error)}"
+        for parsed in expressions:
             try:
-                self._run(row, [one])
-            except BaseException as found:  # noqa: BLE001 - all others are raised
-                _raise_unless_of_datafusion(found)
-                return f"{one.label}: {_words(found)}"
-        return _words(error)
+                self._run(row, [parsed])
+            except BaseException as own_error:  # noqa: BLE001 - all others are raised
+                _raise_unless_of_datafusion(own_error)
+                return f"{parsed.label}: {_error_message(own_error)}"
+        return _error_message(error)
 
-    def _run(self, rows: pa.Table, parsed: Sequence[_Parsed]) -> list[pa.Array]:
-        frame = self._frame(rows.select(self._read_by(parsed)))
-        named = (one.expression.alias(f"_{at}") for at, one in enumerate(parsed))
+    def _run(self, rows: pa.Table, expressions: Sequence[_ParsedExpression]) -> list[pa.Array]:
+        frame = self._frame(rows.select(self._columns_read_by(expressions)))
         if rows.num_rows == 0:
-            return [pa.array([], one.kind) for one in parsed if frame.select(one.expression).collect() is not None]
-        found = pa.Table.from_batches(frame.select(*named).collect())
-        return [_in_table_type(contiguous(found.column(at)), one.kind) for at, one in enumerate(parsed)]
+            for parsed in expressions:
+                frame.select(parsed.expression).collect()
+            return [pa.array([], parsed.kind) for parsed in expressions]
+        named = (parsed.expression.alias(f"_{index}") for index, parsed in enumerate(expressions))
+        results = pa.Table.from_batches(frame.select(*named).collect())
+        return [
+            _cast_to_table_type(contiguous(results.column(index)), parsed.kind)
+            for index, parsed in enumerate(expressions)
+        ]
 
-    def _read_by(self, parsed: Sequence[_Parsed]) -> list[str]:
-        names = dict.fromkeys(name for one in parsed for name in one.columns)
-        return list(names) or self._columns.names[:1]  # an expression of literals counts rows
+    def _columns_read_by(self, expressions: Sequence[_ParsedExpression]) -> list[str]:
+        names = dict[str, None]()
+        for parsed in expressions:
+            names |= dict.fromkeys(parsed.columns)
+        # An expression of literals counts rows.
+        return list(names) or self._columns.names[:1]
 
     def _frame(self, rows: pa.Table) -> Any:
-        rows = pa.table([_plain(contiguous(column)) for column in rows.columns], rows.column_names)
+        columns = [_datafusion_values(contiguous(column)) for column in rows.columns]
+        rows = pa.table(columns, rows.column_names)
         batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
         self._context.deregister_table(_TABLE)
         self._context.register_record_batches(_TABLE, [batches])
         return self._context.table(_TABLE)
 
 
-def _plain(values: pa.Array) -> pa.Array:
+def _datafusion_values(values: pa.Array) -> pa.Array:
     """Return nested values as DataFusion needs them: from 0 on, null inside a record that is null, items called so."""
     kind = values.type
     if pa.types.is_struct(kind):
-        children = [_plain(child) for child in values.flatten()]
+        children = [_datafusion_values(child) for child in values.flatten()]
         return pa.StructArray.from_arrays(children, [member.name for member in kind], mask=values.is_null())
     if not pa.types.is_nested(kind):
         return values
-    values = values.take(pa.arange(0, len(values))) if values.offset else values
+    if values.offset:
+        values = values.take(pa.arange(0, len(values)))
     if pa.types.is_map(kind):
-        return pa.MapArray.from_arrays(values.offsets, values.keys, _plain(values.items), mask=values.is_null())
-    return pa.ListArray.from_arrays(values.offsets, _plain(values.values), mask=values.is_null())
+        items = _datafusion_values(values.items)
+        return pa.MapArray.from_arrays(values.offsets, values.keys, items, mask=values.is_null())
+    return pa.ListArray.from_arrays(values.offsets, _datafusion_values(values.values), mask=values.is_null())
 
 
-def quoted(path: str) -> str:
+def quote_path(path: str) -> str:
     """Write the dotted name of a column, or of a field inside one, in SQL."""
     column, *steps = path.split(".")
-    inside = "".join("['" + step.replace("'", "''") + "']" for step in steps)
-    return '"' + column.replace('"', '""') + '"' + inside
+    inner_steps = "".join("['" + step.replace("'", "''") + "']" for step in steps)
+    return _quote_name(column) + inner_steps
 
 
-def _parsed(frame: Any, columns: pa.Schema, label: str, sql: str, cast: pa.DataType | None) -> _Parsed:
+def _quote_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _parse_expression(frame: Any, columns: pa.Schema, expression: SqlExpression) -> _ParsedExpression:
+    label = expression.label
     try:
-        guarded = guard_calls(sql)
-        expression = frame.parse_sql_expr(guarded)
-        used = tuple(dict.fromkeys(_columns_of(expression, frame.logical_plan(), label)))
-        if cast is not None:
-            expression = expression.cast(cast)
-        found = frame.select(expression.alias("_")).schema().field(0).type
+        guarded_sql = guard_calls(expression.sql)
+        parsed = frame.parse_sql_expr(guarded_sql)
+        used_columns = tuple(dict.fromkeys(_columns_of(parsed, frame.logical_plan(), label)))
+        if expression.kind is not None:
+            parsed = parsed.cast(expression.kind)
+        result_type = frame.select(parsed.alias("_")).schema().field(0).type
     except SpecError as error:
         raise SpecError(str(error) if str(error).startswith(label) else f"{label}: {error}") from error
     except BaseException as error:
         _raise_unless_of_datafusion(error)
-        raise SpecError(f"{label}: {_explained(error, [_sql_name(frame, name) for name in columns.names])}") from error
-    kind = table_type(found)
+        sql_names = [_sql_name(frame, name) for name in columns.names]
+        raise SpecError(f"{label}: {_explain_error(error, sql_names)}") from error
+    kind = table_type(result_type)
     if kind is None:
-        raise SpecError(f"{label}: it gives {found}, which a table does not hold; cast it")
-    return _Parsed(label, expression, used, kind, grows=guarded != sql)
+        raise SpecError(f"{label}: it gives {result_type}, which a table does not hold; cast it")
+    return _ParsedExpression(label, parsed, used_columns, kind, grows=guarded_sql != expression.sql)
 
 
 def _sql_name(frame: Any, name: str) -> str:
@@ -225,7 +294,7 @@ def _sql_name(frame: Any, name: str) -> str:
             return name
     except BaseException as error:  # noqa: BLE001 - all others are raised
         _raise_unless_of_datafusion(error)
-    return '"' + name.replace('"', '""') + '"'
+    return _quote_name(name)
 
 
 def _columns_of(expression: Any, plan: Any, label: str) -> Iterator[str]:
@@ -241,7 +310,10 @@ def _columns_of(expression: Any, plan: Any, label: str) -> Iterator[str]:
     if part == "ScalarFunction":
         name = expression.rex_call_operator()
         if name not in ALLOWED and name not in GUARDS:
-            raise SpecError(f"{label}: {_not_allowed(name)}")
+            raise SpecError(
+                f"{label}: the function {name} is not allowed, for it is not known to give the same answer when a "
+                "record is read again; docs/SPECS.md lists those that are"
+            )
         check_guards(expression, label)
     operands = expression.rex_call_operands()
     operator = expression.rex_call_operator() if part in _CALLS else ""
@@ -255,13 +327,6 @@ def _columns_of(expression: Any, plan: Any, label: str) -> Iterator[str]:
         yield from columns
 
 
-def _not_allowed(name: str) -> str:
-    return (
-        f"the function {name} is not allowed, for it is not known to give the same answer when a record is read "
-        "again; docs/SPECS.md lists those that are"
-    )
-
-
 def _raise_unless_of_datafusion(error: BaseException) -> None:
     """Raise what is no answer about the rows: interrupts, bugs of ours, and a want of memory."""
     of_datafusion = type(error) in (Exception, RuntimeError) or type(error).__name__ == "PanicException"
@@ -269,25 +334,28 @@ def _raise_unless_of_datafusion(error: BaseException) -> None:
         raise error
 
 
-def _explained(error: BaseException, columns: Sequence[str]) -> str:
+def _explain_error(error: BaseException, columns: Sequence[str]) -> str:
     """Say what is wrong with an expression; of a name that does not exist, which one may have been meant."""
     text = str(error)
-    if (found := _UNKNOWN_COLUMN.search(text)) is not None:
-        name = found[1].replace('"', "")
+    unknown_column = _UNKNOWN_COLUMN.search(text)
+    if unknown_column is not None:
+        name = unknown_column[1].replace('"', "")
         return f"no schema of its records has a column {name!r}; {fix(name, columns)}"
-    if (found := _FUNCTION.search(text)) is not None:
-        return f"there is no function {found[1]}; {fix(found[1], ALLOWED)}"
+    unknown_function = _UNKNOWN_FUNCTION.search(text)
+    if unknown_function is not None:
+        return f"there is no function {unknown_function[1]}; {fix(unknown_function[1], ALLOWED)}"
     if "Unimplemented Expr type" in text:
         return "it is not for single rows; write an expression without subqueries, aggregates and parameters"
-    return _words(error)
+    return _error_message(error)
 
 
-def _words(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     """Return what an error of DataFusion says, without what names its inner parts."""
     text = str(error).strip().strip('"')
-    if (of_guard := _OF_GUARD.search(text)) is not None:
-        return of_guard[1]
-    while (shorter := _NOISE.sub("", text)) != text:
+    guard_error = _GUARD_ERROR.search(text)
+    if guard_error is not None:
+        return guard_error[1]
+    while (shorter := _ERROR_PREFIX.sub("", text)) != text:
         text = shorter
     return text.partition("\n")[0].removeprefix('ParserError("').removesuffix('")')
 
@@ -306,25 +374,28 @@ def table_type(kind: pa.DataType) -> pa.DataType | None:
             return TIMESTAMP
         case _ if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
             return pa.string()
-        case _ if any(of(kind) for of in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)):
+        case _ if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
             return pa.binary()
         case _ if pa.types.is_list(kind) or pa.types.is_large_list(kind):
             item = table_type(kind.value_type)
             return None if item is None else pa.list_(pa.field("element", item))
         case _ if pa.types.is_struct(kind):
             members = [(member.name, table_type(member.type)) for member in kind]
-            return pa.struct(members) if members and all(found is not None for _, found in members) else None
+            if not members or any(member_type is None for _, member_type in members):
+                return None
+            return pa.struct(members)
         case _ if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
             value = table_type(kind.item_type)
             return None if value is None else pa.map_(pa.string(), value)
     return None
 
 
-def _in_table_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast_to_table_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast results to the type of the table. Raises ArrowInvalid for a number, or a time, beyond it."""
     if values.type != kind:
-        is_finer = pa.types.is_timestamp(values.type) and values.type.unit == "ns"  # what is finer is cut off
-        values = values.cast(kind, safe=not is_finer)
+        # What is finer than a microsecond is cut off.
+        has_nanoseconds = pa.types.is_timestamp(values.type) and values.type.unit == "ns"
+        values = values.cast(kind, safe=not has_nanoseconds)
     if _lies_beyond(values):
         raise pa.ArrowInvalid("a date or timestamp outside the years 1 to 9999")
     return values
@@ -345,7 +416,7 @@ def _lies_beyond(values: pa.Array) -> bool:
     return pa.types.is_list(kind) and _lies_beyond(values.flatten())
 
 
-def _joined(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    if len(parts) == 1:
-        return parts[0]
-    return pa.concat_arrays(parts) if parts else pa.array([], kind)
+def _concat_pieces(pieces: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    if len(pieces) == 1:
+        return pieces[0]
+    return pa.concat_arrays(pieces) if pieces else pa.array([], kind)

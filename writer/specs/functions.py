@@ -5,26 +5,36 @@ functions of the clock, of chance and of the session (now, random, uuid, version
 on the machine's mathematical library (exp, ln, sin, power).
 """
 
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 FUNCTIONS: dict[str, tuple[str, ...]] = {
-    "conditions": ("coalesce", "nullif", "nvl", "nvl2", "greatest", "least"),
-    "text": (
-        "ascii", "bit_length", "btrim", "character_length", "chr", "concat", "concat_ws", "contains", "ends_with",
-        "initcap", "left", "lower", "lpad", "ltrim", "octet_length", "overlay", "regexp_count", "regexp_like",
-        "regexp_match", "regexp_replace", "repeat", "replace", "reverse", "right", "rpad", "rtrim", "split_part",
-        "starts_with", "strpos", "substr", "substr_index", "to_hex", "translate", "upper",
+    "conditions": _names("coalesce nullif nvl nvl2 greatest least"),
+    "text": _names(
+        """
+        ascii bit_length btrim character_length chr concat concat_ws contains ends_with initcap left lower lpad ltrim
+        octet_length overlay regexp_count regexp_like regexp_match regexp_replace repeat replace reverse right rpad
+        rtrim split_part starts_with strpos substr substr_index to_hex translate upper
+        """
     ),
-    "bytes and hashes": ("decode", "digest", "encode", "md5", "sha224", "sha256", "sha384", "sha512"),
-    "numbers": ("abs", "ceil", "floor", "isnan", "iszero", "round", "signum", "sqrt", "trunc"),
-    "times": (
-        "date_bin", "date_part", "date_trunc", "from_unixtime", "make_date", "to_char", "to_date", "to_timestamp",
-        "to_timestamp_micros", "to_timestamp_millis", "to_timestamp_seconds", "to_unixtime",
+    "bytes and hashes": _names("decode digest encode md5 sha224 sha256 sha384 sha512"),
+    "numbers": _names("abs ceil floor isnan iszero round signum sqrt trunc"),
+    "times": _names(
+        """
+        date_bin date_part date_trunc from_unixtime make_date to_char to_date to_timestamp to_timestamp_micros
+        to_timestamp_millis to_timestamp_seconds to_unixtime
+        """
     ),
-    "nested": (
-        "array_append", "array_concat", "array_distinct", "array_element", "array_has", "array_has_all",
-        "array_has_any", "array_length", "array_slice", "array_to_string", "cardinality", "get_field", "make_array",
-        "map_extract", "map_keys", "map_values", "named_struct", "string_to_array", "struct",
+    "nested": _names(
+        """
+        array_append array_concat array_distinct array_element array_has array_has_all array_has_any array_length
+        array_slice array_to_string cardinality get_field make_array map_extract map_keys map_values named_struct
+        string_to_array struct
+        """
     ),
-}  # fmt: skip
+}
 # Position of an argument that reads no column. Both sizes multiply: a record of 1 MiB would take minutes to hours.
 CONSTANT_ARGUMENTS = {
     **dict.fromkeys(("regexp_count", "regexp_like", "regexp_match", "regexp_replace"), 1),

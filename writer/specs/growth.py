@@ -16,12 +16,15 @@ import pyarrow.compute as pc
 
 from writer.specs.spec import SpecError
 
-BYTES_MAX = 99_999  # that one call may make of one record, or add to it
+# Bytes that one call may make of one record, or add to it.
+BYTES_MAX = 99_999
 GUARD = "within_bound"
 COUNT_GUARD = "bounded_count"
 GUARDS = frozenset((GUARD, COUNT_GUARD))
-_SQL_MAX = 20_000  # characters of an expression that is rewritten: each call repeats its arguments
-_SHORT = 8  # characters of a text in an expression that may be put in without a look
+# Characters of an expression that is rewritten: each call repeats its arguments.
+_SQL_CHARACTERS_MAX = 20_000
+# Characters of a text in an expression that may be put in without a guard.
+_SHORT_CHARACTERS = 8
 _TOKEN = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[A-Za-z_][A-Za-z0-9_]*|\s+|--[^\n]*|/\*.*?\*/|.""",
     re.DOTALL,
@@ -31,39 +34,43 @@ _TEXT = re.compile(r"'((?:[^']|'')*)'")
 
 
 @dataclass(frozen=True)
-class _Growing:
-    """A function that may make much. `argument`: position of the one that is guarded."""
+class _GrowingFunction:
+    """A function that may make much."""
 
+    # Position of the argument that is guarded.
     argument: int
-    size: Callable[[Sequence[str]], tuple[str, str]]  # SQL of how many pieces it makes, and of bytes in each
-    is_small: Callable[[Sequence[str]], bool]  # whether its arguments, as they are written, make little
-    is_count: bool = False  # the argument is a number; a negative one counts as 0
+    # SQL of how many pieces it makes, and of bytes in each.
+    size: Callable[[Sequence[str]], tuple[str, str]]
+    # Whether its arguments, as they are written, make little.
+    is_small: Callable[[Sequence[str]], bool]
+    # The argument is a number; a negative one counts as 0.
+    is_count: bool = False
 
 
-def _of_length(arguments: Sequence[str]) -> tuple[str, str]:
+def _length_size(arguments: Sequence[str]) -> tuple[str, str]:
     return arguments[1], "1"
 
 
-def _of_repeat(arguments: Sequence[str]) -> tuple[str, str]:
+def _repeat_size(arguments: Sequence[str]) -> tuple[str, str]:
     return arguments[1], f"octet_length({arguments[0]})"
 
 
-def _of_replace(arguments: Sequence[str]) -> tuple[str, str]:
+def _replace_size(arguments: Sequence[str]) -> tuple[str, str]:
     text, pattern, new = arguments[:3]
-    lost = f"(octet_length({text}) - octet_length(replace({text}, {pattern}, '')))"
     size = f"octet_length({pattern})"
-    count = f"CASE WHEN {size} = 0 THEN octet_length({text}) + 1 ELSE {lost} / {size} END"
+    matched_size = f"(octet_length({text}) - octet_length(replace({text}, {pattern}, '')))"
+    count = f"CASE WHEN {size} = 0 THEN octet_length({text}) + 1 ELSE {matched_size} / {size} END"
     return count, f"octet_length({new})"
 
 
-def _of_regexp_replace(arguments: Sequence[str]) -> tuple[str, str]:
+def _regexp_replace_size(arguments: Sequence[str]) -> tuple[str, str]:
     text, pattern, new = arguments[:3]
     has_groups = f"strpos({new}, '\\') + strpos({new}, '$') > 0"
-    each = f"octet_length({new}) * CASE WHEN {has_groups} THEN octet_length({text}) + 1 ELSE 1 END"
-    return f"regexp_count({text}, {pattern}) + 1", each
+    piece_size = f"octet_length({new}) * CASE WHEN {has_groups} THEN octet_length({text}) + 1 ELSE 1 END"
+    return f"regexp_count({text}, {pattern}) + 1", piece_size
 
 
-def _of_array_to_string(arguments: Sequence[str]) -> tuple[str, str]:
+def _array_to_string_size(arguments: Sequence[str]) -> tuple[str, str]:
     return f"cardinality({arguments[0]})", f"octet_length({arguments[1]})"
 
 
@@ -80,23 +87,30 @@ def _adds_nothing(arguments: Sequence[str]) -> bool:
     return pattern is not None and new is not None and max(len(new[1]), 1) <= len(pattern[1])
 
 
-def _puts_short_text(at: int) -> Callable[[Sequence[str]], bool]:
-    def puts_short_text(arguments: Sequence[str]) -> bool:
-        text = _TEXT.fullmatch(arguments[at].strip()) if len(arguments) > at else None
-        return text is not None and len(text[1]) <= _SHORT and not set(text[1]) & set("\\$")
+def _has_short_text(argument: int) -> Callable[[Sequence[str]], bool]:
+    """Return what tells whether an argument is a short text without references to groups."""
 
-    return puts_short_text
+    def has_short_text(arguments: Sequence[str]) -> bool:
+        if len(arguments) <= argument:
+            return False
+        text = _TEXT.fullmatch(arguments[argument].strip())
+        return text is not None and len(text[1]) <= _SHORT_CHARACTERS and not set(text[1]) & set("\\$")
+
+    return has_short_text
 
 
-_JOIN = _Growing(1, _of_array_to_string, _puts_short_text(1))
-GROWING: Mapping[str, _Growing] = {
-    "lpad": _Growing(1, _of_length, _has_short_length, is_count=True),
-    "rpad": _Growing(1, _of_length, _has_short_length, is_count=True),
-    "repeat": _Growing(1, _of_repeat, _never, is_count=True),
-    "replace": _Growing(2, _of_replace, _adds_nothing),
-    "regexp_replace": _Growing(2, _of_regexp_replace, _puts_short_text(2)),
-    "array_to_string": _JOIN, "array_join": _JOIN, "list_to_string": _JOIN, "list_join": _JOIN,
-}  # fmt: skip
+_JOIN = _GrowingFunction(1, _array_to_string_size, _has_short_text(1))
+GROWING: Mapping[str, _GrowingFunction] = {
+    "lpad": _GrowingFunction(1, _length_size, _has_short_length, is_count=True),
+    "rpad": _GrowingFunction(1, _length_size, _has_short_length, is_count=True),
+    "repeat": _GrowingFunction(1, _repeat_size, _never, is_count=True),
+    "replace": _GrowingFunction(2, _replace_size, _adds_nothing),
+    "regexp_replace": _GrowingFunction(2, _regexp_replace_size, _has_short_text(2)),
+    "array_to_string": _JOIN,
+    "array_join": _JOIN,
+    "list_to_string": _JOIN,
+    "list_join": _JOIN,
+}
 
 
 def guard_calls(sql: str) -> str:
@@ -104,71 +118,80 @@ def guard_calls(sql: str) -> str:
 
     What is no SQL stays what it is, for DataFusion to refuse.
     """
-    found = (match[0] for match in _TOKEN.finditer(sql))
-    tokens = [" " if token.startswith(("--", "/*")) else token for token in found]
-    if own := GUARDS & {token.strip('"').lower() for token in tokens}:
-        raise SpecError(f"{', '.join(own)} is a function of headrace's own; take it out")
+    matches = (match[0] for match in _TOKEN.finditer(sql))
+    tokens = [" " if token.startswith(("--", "/*")) else token for token in matches]
+    guards = GUARDS & {token.strip('"').lower() for token in tokens}
+    if guards:
+        raise SpecError(f"{', '.join(guards)} is a function of headrace's own; take it out")
     if not any(token.lower() in GROWING for token in tokens):
         return sql
-    guarded = "".join(_guarded(tokens))
-    if len(guarded) > _SQL_MAX:
+    guarded = "".join(_guard_tokens(tokens))
+    if len(guarded) > _SQL_CHARACTERS_MAX:
         raise SpecError(
             f"{', '.join(sorted(GROWING))} stand too deep inside each other; derive a column in fewer steps"
         )
     return guarded
 
 
-def _guarded(tokens: Sequence[str]) -> list[str]:
-    out: list[str] = []
-    at = 0
-    while at < len(tokens):
-        growing = GROWING.get(tokens[at].lower())
-        start = _next(tokens, at + 1)
-        end = None if growing is None or start >= len(tokens) or tokens[start] != "(" else _closing(tokens, start)
-        if growing is None or end is None:
-            out.append(tokens[at])
-            at += 1
+def _guard_tokens(tokens: Sequence[str]) -> list[str]:
+    """Return the tokens with each growing call as one token, which asks its guard first."""
+    guarded: list[str] = []
+    position = 0
+    while position < len(tokens):
+        growing = GROWING.get(tokens[position].lower())
+        opening = _skip_spaces(tokens, position + 1)
+        is_call = growing is not None and opening < len(tokens) and tokens[opening] == "("
+        closing = _closing_bracket(tokens, opening) if is_call else None
+        if growing is None or closing is None:
+            guarded.append(tokens[position])
+            position += 1
             continue
-        arguments = ["".join(_guarded(argument)) for argument in _arguments(tokens[start + 1 : end])]
+        arguments = ["".join(_guard_tokens(argument)) for argument in _split_arguments(tokens[opening + 1 : closing])]
         if len(arguments) > growing.argument and not growing.is_small(arguments):
-            count, each = growing.size(arguments)
-            sizes = f"(CAST({count} AS BIGINT), CAST({each} AS BIGINT))"
-            value = f"CASE WHEN {GUARD}{sizes} THEN {arguments[growing.argument]} END"
-            arguments[growing.argument] = f"{COUNT_GUARD}{sizes}" if growing.is_count else value
-        out.append(f"{tokens[at]}({', '.join(arguments)})")
-        at = end + 1
-    return out
+            arguments[growing.argument] = _guard_argument(growing, arguments)
+        guarded.append(f"{tokens[position]}({', '.join(arguments)})")
+        position = closing + 1
+    return guarded
 
 
-def _next(tokens: Sequence[str], at: int) -> int:
-    while at < len(tokens) and tokens[at].isspace():
-        at += 1
-    return at
+def _guard_argument(growing: _GrowingFunction, arguments: Sequence[str]) -> str:
+    count, piece_size = growing.size(arguments)
+    sizes = f"(CAST({count} AS BIGINT), CAST({piece_size} AS BIGINT))"
+    if growing.is_count:
+        return f"{COUNT_GUARD}{sizes}"
+    return f"CASE WHEN {GUARD}{sizes} THEN {arguments[growing.argument]} END"
 
 
-def _closing(tokens: Sequence[str], start: int) -> int | None:
-    """Return the position of the bracket that closes the one at `start`; None where none does."""
+def _skip_spaces(tokens: Sequence[str], position: int) -> int:
+    """Return the position of the next token that is no space."""
+    while position < len(tokens) and tokens[position].isspace():
+        position += 1
+    return position
+
+
+def _closing_bracket(tokens: Sequence[str], opening: int) -> int | None:
+    """Return the position of the bracket that closes the one at `opening`; None where none does."""
     depth = 0
-    for at in range(start, len(tokens)):
-        depth += tokens[at] in ("(", "[")
-        depth -= tokens[at] in (")", "]")
+    for position in range(opening, len(tokens)):
+        depth += tokens[position] in ("(", "[")
+        depth -= tokens[position] in (")", "]")
         if depth == 0:
-            return at
+            return position
     return None
 
 
-def _arguments(tokens: Sequence[str]) -> list[Sequence[str]]:
+def _split_arguments(tokens: Sequence[str]) -> list[Sequence[str]]:
     """Split at the commas that are in no bracket."""
     depth = 0
-    begin = 0
-    parts: list[Sequence[str]] = []
-    for at, part in enumerate(tokens):
+    start = 0
+    arguments: list[Sequence[str]] = []
+    for position, part in enumerate(tokens):
         depth += part in ("(", "[")
         depth -= part in (")", "]")
         if part == "," and depth == 0:
-            parts.append(tokens[begin:at])
-            begin = at + 1
-    return [*parts, tokens[begin:]]
+            arguments.append(tokens[start:position])
+            start = position + 1
+    return [*arguments, tokens[start:]]
 
 
 def check_guards(expression: Any, label: str) -> None:
@@ -186,7 +209,7 @@ def check_guards(expression: Any, label: str) -> None:
         raise SpecError(f"{label}: {name} is written in a way that headrace cannot bound; write it as {name}(…)")
 
 
-def _within_bound(counts: pa.Array, sizes: pa.Array) -> pa.Array:
+def _check_bound(counts: pa.Array, sizes: pa.Array) -> pa.Array:
     """Return true for each row. Raises ValueError where one would make more than BYTES_MAX."""
     product = pc.multiply(counts.cast(pa.float64(), safe=False), sizes.cast(pa.float64(), safe=False))
     if (pc.max(product).as_py() or 0) > BYTES_MAX:
@@ -194,9 +217,9 @@ def _within_bound(counts: pa.Array, sizes: pa.Array) -> pa.Array:
     return pa.repeat(pa.scalar(True), len(counts))
 
 
-def _bounded_count(counts: pa.Array, sizes: pa.Array) -> pa.Array:
-    """Return the counts, a negative one as 0. Raises ValueError as `_within_bound` does."""
-    _within_bound(counts, sizes)
+def _limit_counts(counts: pa.Array, sizes: pa.Array) -> pa.Array:
+    """Return the counts, a negative one as 0. Raises ValueError as `_check_bound` does."""
+    _check_bound(counts, sizes)
     return pc.max_element_wise(counts, pa.scalar(0, pa.int64()), skip_nulls=False)
 
 
@@ -205,5 +228,5 @@ def register_guards(context: Any) -> None:
     from datafusion import udf
 
     sizes = [pa.int64(), pa.int64()]
-    context.register_udf(udf(_within_bound, sizes, pa.bool_(), "volatile", GUARD))
-    context.register_udf(udf(_bounded_count, sizes, pa.int64(), "volatile", COUNT_GUARD))
+    context.register_udf(udf(_check_bound, sizes, pa.bool_(), "volatile", GUARD))
+    context.register_udf(udf(_limit_counts, sizes, pa.int64(), "volatile", COUNT_GUARD))

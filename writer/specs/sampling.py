@@ -10,7 +10,7 @@ from math import ceil
 import pyarrow as pa
 
 from bucketers.arrow import fields_of, fix
-from writer.specs.expressions import quoted
+from writer.specs.expressions import quote_path
 from writer.specs.spec import SpecError
 
 _BITS = 256
@@ -33,12 +33,12 @@ def digest_sql(by: str, columns: pa.Schema) -> str:
             fitting = (path for path, kind in fields_of(columns) if _has_digest(kind))
             raise SpecError(f"sample.by: no schema of its records has {by!r}; {fix(by, fitting)}")
         kind = kind.field(step).type
-    at = quoted(by)
+    column = quote_path(by)
     if pa.types.is_binary(kind):
-        return f"sha256(coalesce({at}, X''))"
+        return f"sha256(coalesce({column}, X''))"
     if not _has_digest(kind):
         raise SpecError(f"sample.by: {by!r} is {kind}; name a column that is a text, bytes, an integer or a boolean")
-    return f"sha256(coalesce(CAST({at} AS VARCHAR), ''))"
+    return f"sha256(coalesce(CAST({column} AS VARCHAR), ''))"
 
 
 def _has_digest(kind: pa.DataType) -> bool:

@@ -19,25 +19,35 @@ class SpecError(ValueError):
 class Sample:
     """A share of the records, by a hash of one column: all records with the same value stay, or none does."""
 
-    share: Fraction  # 0 < share <= 1
-    by: str  # dotted
+    # 0 < share <= 1
+    share: Fraction
+    # A dotted path.
+    by: str
 
 
 @dataclass(frozen=True)
 class Spec:
     """What becomes of the records of one type, or of the types that a pattern matches."""
 
-    name: str  # full name of a record, or a pattern with *, ? and […]
-    where: str = ""  # SQL; records for which it is not true are left out
+    # Full name of a record, or a pattern with *, ? and […].
+    name: str
+    # SQL; records for which it is not true are left out.
+    where: str = ""
     sample: Sample | None = None
-    include: tuple[str, ...] = ()  # dotted; empty: all columns
+    # Dotted paths; empty: all columns.
+    include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    rename: tuple[tuple[str, str], ...] = ()  # column → its name in the table
-    cast: tuple[tuple[str, str], ...] = ()  # column → name of a type
-    flatten: tuple[str, ...] = ()  # columns whose nested fields become columns
+    # Column → its name in the table.
+    rename: tuple[tuple[str, str], ...] = ()
+    # Column → name of a type.
+    cast: tuple[tuple[str, str], ...] = ()
+    # Columns whose nested fields become columns.
+    flatten: tuple[str, ...] = ()
     flatten_all: bool = False
-    derive: tuple[tuple[str, str], ...] = ()  # column → SQL
-    forgives: bool = False  # to find whose records are: none is left out, and what fails on one gives null
+    # Column → SQL.
+    derive: tuple[tuple[str, str], ...] = ()
+    # To find whose records are: none is left out, and what fails on one gives null.
+    forgives: bool = False
 
     def matches(self, record: str) -> bool:
         """Return whether it is the spec of a record, by the full name of this."""
@@ -52,32 +62,37 @@ class Spec:
 
         None of a derived column, which is what an expression makes of them.
         """
-        if column[0] in dict(self.derive):
+        name, *inner_steps = column
+        if name in dict(self.derive):
             return []
-        names = dict(self.rename)
-        former = {name: field for field, name in names.items()}
-        flat = [
-            path for path in fields
-            if len(path) > 1 and (self.flatten_all or path[0] in self.flatten)
-            and "_".join((names.get(path[0], path[0]), *path[1:])) == column[0]
-        ]  # fmt: skip
-        return [(former.get(column[0], column[0]), *column[1:]), *((*path, *column[1:]) for path in flat)]
+        source_names = {table_name: source_name for source_name, table_name in self.rename}
+        flat_paths = [path for path in fields if len(path) > 1 and self._flat_name(path) == name]
+        return [
+            (source_names.get(name, name), *inner_steps),
+            *((*path, *inner_steps) for path in flat_paths),
+        ]
+
+    def _flat_name(self, path: Path) -> str | None:
+        """Return the column that a field inside a record becomes; None where the record is not flattened."""
+        if not self.flatten_all and path[0] not in self.flatten:
+            return None
+        return "_".join((dict(self.rename).get(path[0], path[0]), *path[1:]))
 
     def to_json(self) -> dict[str, Any]:
         """Write what it says as JSON values, without what it does not say."""
-        found = {key: value for key, value in asdict(self).items() if value and key != "name"}
-        found |= {key: dict(found[key]) for key in ("rename", "cast", "derive") if key in found}
+        document = {key: value for key, value in asdict(self).items() if value and key != "name"}
+        document |= {key: dict(document[key]) for key in ("rename", "cast", "derive") if key in document}
         if self.sample is not None:
-            found["sample"] = {"share": str(self.sample.share), "by": self.sample.by}
-        return found
+            document["sample"] = {"share": str(self.sample.share), "by": self.sample.by}
+        return document
 
 
 def spec_of(specs: Sequence[Spec], record: str | None) -> Spec | None:
     """Return the spec of a record: one with its name, else the first whose pattern matches it."""
     if record is None:
         return None
-    named = next((spec for spec in specs if spec.name == record), None)
-    return named or next((spec for spec in specs if spec.matches(record)), None)
+    by_name = next((spec for spec in specs if spec.name == record), None)
+    return by_name or next((spec for spec in specs if spec.matches(record)), None)
 
 
 def to_json(specs: Sequence[Spec]) -> dict[str, Any]:

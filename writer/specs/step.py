@@ -15,18 +15,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bucketers.arrow import contiguous, fix
-from writer.specs.expressions import TIMESTAMP, Expressions, quoted
-from writer.specs.projection import Leaf, check_names, leaves, narrowed, projected
+from writer.specs.expressions import TIMESTAMP, Expressions, SqlExpression, quote_path
+from writer.specs.projection import Leaf, check_names, leaves, project_values, select_columns
 from writer.specs.sampling import digest_sql, threshold
 from writer.specs.spec import Spec, SpecError
 
-RULES = ("where", "sample")  # what leaves records out
+# What leaves records out, in this order.
+RULES = ("where", "sample")
 _TYPES: Mapping[str, pa.DataType] = {
-    "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
-    "string": pa.string(), "bytes": pa.binary(), "date": pa.date32(), "timestamp": TIMESTAMP,
-}  # fmt: skip
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": TIMESTAMP,
+}
+_SQL_TYPES: Mapping[pa.DataType, str] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "REAL",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BYTEA",
+    pa.date32(): "DATE",
+    TIMESTAMP: "TIMESTAMP WITH TIME ZONE",
+}
 TYPE_NAMES = (*_TYPES, "decimal(10, 2)")
 _DECIMAL_DIGITS_MAX = 38
+_SHOWN_CHARACTERS_MAX = 100
 Mask = npt.NDArray[np.bool_]
 
 
@@ -34,10 +54,26 @@ Mask = npt.NDArray[np.bool_]
 class ShapedRows:
     """What a spec made of some rows. Each of them stays, or is left out by one rule, or has a reason why it failed."""
 
-    rows: pa.Table  # with the columns of the spec
-    kept: Mask | None  # of the rows that were given; None: all stay
-    filtered: Mapping[str, Mask]  # by rule, where it left rows out
-    failed: Mapping[int, str]  # by position
+    # With the columns of the spec.
+    rows: pa.Table
+    # Which of the rows stay; None: all do.
+    mask: Mask | None
+    # By rule, where it left rows out.
+    filtered: Mapping[str, Mask]
+    # The reasons why rows failed, by position.
+    failures: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class _RemainingRows:
+    """Rows that stay so far, and their positions among all."""
+
+    positions: npt.NDArray[np.int64]
+    rows: pa.Table
+
+    def filter(self, mask: Mask) -> "_RemainingRows":
+        """Return the rows of a mask."""
+        return _RemainingRows(self.positions[mask], self.rows.filter(pa.array(mask)))
 
 
 class Step:
@@ -47,126 +83,143 @@ class Step:
         """Raise SpecError when the spec does not fit the columns."""
         self._spec = spec
         derived = dict(spec.derive)
-        left = [column for column in narrowed(columns, spec.include, spec.exclude) if column.name not in derived]
-        self._kept = pa.schema(left)
+        selection = select_columns(columns, spec.include, spec.exclude)
+        # The columns of the record that stay, but those that a derived column replaces.
+        self._selected = pa.schema([column for column in selection if column.name not in derived])
         self._casts = {name: cast_type(name, kind) for name, kind in spec.cast}
         self._check_keys(columns, derived)
-        self._filter = Expressions(columns, _filters(spec, columns))
+        self._filter = Expressions(columns, _filter_expressions(spec, columns))
         if spec.where and self._filter.kinds[0] != pa.bool_():
             raise SpecError(f"where: it gives {self._filter.kinds[0]}, not true or false; write a comparison")
-        casts = [(f"cast.{n}", f"TRY_CAST({quoted(n)} AS {_sql_type(kind)})", kind) for n, kind in self._casts.items()]
-        self._results = Expressions(columns, [*((f"derive.{n}", sql, None) for n, sql in spec.derive), *casts])
-        self._leaves = list(self._all_leaves())
+        expressions = [SqlExpression(f"derive.{name}", sql) for name, sql in spec.derive]
+        expressions += [_cast_expression(name, kind) for name, kind in self._casts.items()]
+        self._results = Expressions(columns, expressions)
+        self._leaves = self._all_leaves()
         check_names([leaf.name for leaf in self._leaves])
         if not self._leaves:
             raise SpecError("it leaves no column; include one, or derive one")
-        read = {*self._results.columns, *(column.name for column in self._kept), *self._casts}
-        self._needed = [name for name in columns.names if name in read] or columns.names[:1]
+        used_names = {*self._results.columns, *self._selected.names, *self._casts}
+        self._needed = [name for name in columns.names if name in used_names] or columns.names[:1]
         self.columns = pa.schema([pa.field(leaf.name, leaf.kind) for leaf in self._leaves])
 
     def apply(self, rows: pa.Table) -> ShapedRows:
         """Apply the spec to rows of the columns that it was compiled for."""
+        needed = rows.select(self._needed)
         if self._spec.forgives:
-            left = rows.select(self._needed)
-            return ShapedRows(self._shaped(left, self._results.evaluate_each(left)), None, {}, {})
-        stays, filtered, failed = self._filtered(rows)
-        places, left = np.arange(rows.num_rows), rows.select(self._needed)
+            return ShapedRows(self._shape(needed, self._results.evaluate_each(needed)), None, {}, {})
+        stays, filtered, filter_failures = self._filter_rows(rows)
+        remaining = _RemainingRows(np.arange(rows.num_rows), needed)
         if stays is not None:
-            places, left = np.flatnonzero(stays), left.filter(pa.array(stays))
-        found = self._results.evaluate(left)
-        columns, reasons = found.columns, {int(places[at]): why for at, why in found.failed.items()}
-        if reasons:
-            good = _without(left.num_rows, found.failed)
-            places, left = places[good], left.filter(pa.array(good))
-        if bad := self._uncast(left, columns):
-            reasons |= {int(places[at]): why for at, why in bad.items()}
-            good = _without(left.num_rows, bad)
-            places, left = places[good], left.filter(pa.array(good))
-            columns = [column.filter(pa.array(good)) for column in columns]
-        kept: Mask | None = None
-        if len(places) < rows.num_rows:
-            kept = np.zeros(rows.num_rows, bool)
-            kept[places] = True
-        return ShapedRows(self._shaped(left, columns), kept, filtered, dict(sorted({**failed, **reasons}.items())))
+            remaining = remaining.filter(stays)
+        results = self._results.evaluate(remaining.rows)
+        columns = results.columns
+        failures = dict(filter_failures)
+        if results.failures:
+            failures |= {int(remaining.positions[row]): reason for row, reason in results.failures.items()}
+            # The results are of the rows that did not fail.
+            remaining = remaining.filter(_mask_without(remaining.rows.num_rows, results.failures))
+        cast_failures = self._find_cast_failures(remaining.rows, columns)
+        if cast_failures:
+            failures |= {int(remaining.positions[row]): reason for row, reason in cast_failures.items()}
+            mask = _mask_without(remaining.rows.num_rows, cast_failures)
+            remaining = remaining.filter(mask)
+            columns = [column.filter(pa.array(mask)) for column in columns]
+        shaped = self._shape(remaining.rows, columns)
+        return ShapedRows(shaped, _mask_of(remaining, rows.num_rows), filtered, dict(sorted(failures.items())))
 
     def made_of(self, columns: Collection[str]) -> set[str]:
         """Return the columns of the table that these columns of the record become, and all that may be derived."""
         derived = {name for name, _ in self._spec.derive} if columns else set()
         return {leaf.name for leaf in self._leaves if leaf.source[0] in columns or leaf.source[0] in derived}
 
-    def _filtered(self, rows: pa.Table) -> tuple[Mask | None, dict[str, Mask], Mapping[int, str]]:
-        """Return which rows stay (None: all), which a rule leaves out, and why rules fail on others."""
+    def _filter_rows(self, rows: pa.Table) -> tuple[Mask | None, dict[str, Mask], Mapping[int, str]]:
+        """Return which rows stay (None: all), which a rule leaves out, and why rules fail on others.
+
+        Of the rows a, b, c, d, where a rule fails on b and is true for c alone: c stays, and a and d are left out.
+        """
         if not self._filter.kinds or rows.num_rows == 0:
             return None, {}, {}
-        found = self._filter.evaluate(rows)
-        stays = _without(rows.num_rows, found.failed)
-        places, filtered = np.flatnonzero(stays), dict[str, Mask]()
+        results = self._filter.evaluate(rows)
+        stays = _mask_without(rows.num_rows, results.failures)
+        # Of the rows that have results.
+        positions = np.flatnonzero(stays)
+        filtered = dict[str, Mask]()
         rules = [rule for rule in RULES if getattr(self._spec, rule)]
-        for rule, result in zip(rules, found.columns, strict=True):
+        for rule, result in zip(rules, results.columns, strict=True):
             passes = result.fill_null(False).to_numpy(zero_copy_only=False)
-            out = np.zeros(rows.num_rows, bool)
-            out[places[~passes]] = True
-            out &= stays
-            if out.any():
-                filtered[rule] = out
-                stays &= ~out
-        return None if stays.all() else stays, filtered, found.failed
+            is_filtered = np.zeros(rows.num_rows, bool)
+            is_filtered[positions[~passes]] = True
+            # A row counts for the first rule that leaves it out.
+            is_filtered &= stays
+            if is_filtered.any():
+                filtered[rule] = is_filtered
+                stays &= ~is_filtered
+        return None if stays.all() else stays, filtered, results.failures
 
-    def _uncast(self, rows: pa.Table, columns: list[pa.Array]) -> dict[int, str]:
+    def _find_cast_failures(self, rows: pa.Table, columns: list[pa.Array]) -> dict[int, str]:
         """Find the rows that a cast has no value for: null where there was one."""
-        found = dict[int, str]()
-        for (name, kind), values in zip(self._spec.cast, columns[len(self._spec.derive) :], strict=True):
-            before = contiguous(rows.column(name))
-            if values.null_count == before.null_count:
+        failures = dict[int, str]()
+        cast_columns = columns[len(self._spec.derive) :]
+        for (name, kind), values in zip(self._spec.cast, cast_columns, strict=True):
+            source = contiguous(rows.column(name))
+            if values.null_count == source.null_count:
                 continue
-            lost = pc.indices_nonzero(pc.and_(values.is_null(), before.is_valid()))
-            for at in lost.to_pylist():  # cold: rows that fail
-                found.setdefault(at, f"cast.{name}: {str(before[at].as_py())[:100]!r} is no {kind}")
-        return found
+            # Python sees the rows that fail only.
+            failed_rows = pc.indices_nonzero(pc.and_(values.is_null(), source.is_valid())).to_pylist()
+            for row in failed_rows:
+                value = str(source[row].as_py())[:_SHOWN_CHARACTERS_MAX]
+                failures.setdefault(row, f"cast.{name}: {value!r} is no {kind}")
+        return failures
 
-    def _shaped(self, rows: pa.Table, results: list[pa.Array]) -> pa.Table:
+    def _shape(self, rows: pa.Table, results: list[pa.Array]) -> pa.Table:
         """Put the columns of the table together."""
         names = [*(name for name, _ in self._spec.derive), *self._casts]
-        found = dict(zip(names, results, strict=True))
-        for column in self._kept:
-            if column.name not in found:
-                found[column.name] = projected(contiguous(rows.column(column.name)), column.type)
-        return pa.table([leaf.of(found) for leaf in self._leaves], schema=self.columns)
+        columns = dict(zip(names, results, strict=True))
+        for column in self._selected:
+            if column.name not in columns:
+                columns[column.name] = project_values(contiguous(rows.column(column.name)), column.type)
+        return pa.table([leaf.values(columns) for leaf in self._leaves], schema=self.columns)
 
     def _all_leaves(self) -> list[Leaf]:
-        renamed, found = dict(self._spec.rename), list[Leaf]()
-        for column in self._kept:
-            flat = self._spec.flatten_all or column.name in self._spec.flatten
+        renames = dict(self._spec.rename)
+        all_leaves: list[Leaf] = []
+        for column in self._selected:
+            is_flat = self._spec.flatten_all or column.name in self._spec.flatten
             kind = self._casts.get(column.name, column.type)
-            found += leaves(renamed.get(column.name, column.name), (column.name,), kind, flat=flat)
-        derived = zip(self._spec.derive, self._results.kinds, strict=False)
-        return [*found, *(Leaf(name, (name,), kind) for (name, _), kind in derived)]
+            all_leaves += leaves(renames.get(column.name, column.name), (column.name,), kind, is_flat=is_flat)
+        for (name, _), kind in zip(self._spec.derive, self._results.kinds, strict=False):
+            all_leaves.append(Leaf(name, (name,), kind))
+        return all_leaves
 
     def _check_keys(self, columns: pa.Schema, derived: Mapping[str, str]) -> None:
         """Raise SpecError where a key names a column that is not kept."""
-        spec = self._spec
-        for key, names in (("rename", dict(spec.rename)), ("cast", dict(spec.cast)), ("flatten", spec.flatten)):
+        names_by_key: Mapping[str, Collection[str]] = {
+            "rename": dict(self._spec.rename),
+            "cast": dict(self._spec.cast),
+            "flatten": self._spec.flatten,
+        }
+        for key, names in names_by_key.items():
             for name in names:
                 if name in derived:
                     raise SpecError(f"{key}: {name!r} is derived; say it in its expression")
                 if name not in columns.names:
-                    usable = (one.name for one in self._kept if self._may_name(key, name, one, derived))
+                    usable = (column.name for column in self._selected if self._may_name(key, name, column, derived))
                     raise SpecError(f"{key}: no schema of its records has a column {name!r}; {fix(name, usable)}")
-                if name not in self._kept.names:
+                if name not in self._selected.names:
                     raise SpecError(f"{key}: {name!r} is not among the columns that stay; take the key out")
         self._check_types(columns)
 
-    def _may_name(self, key: str, wrong: str, column: pa.Field, derived: Mapping[str, str]) -> bool:
-        """Return whether a column could stand in a key in the place of a name that there is not."""
+    def _may_name(self, key: str, wrong_name: str, column: pa.Field, derived: Mapping[str, str]) -> bool:
+        """Return whether a column could stand in a key in place of a name that there is not."""
         if key == "rename" or column.name in derived:
             return column.name not in derived
         if key == "flatten":
             return bool(pa.types.is_struct(column.type))
-        label, sql = f"cast.{column.name}", f"TRY_CAST({quoted(column.name)} AS {_sql_type(self._casts[wrong])})"
-        if pa.types.is_nested(column.type) or (self._casts[wrong] == TIMESTAMP and _is_number(column.type)):
+        kind = self._casts[wrong_name]
+        if pa.types.is_nested(column.type) or (kind == TIMESTAMP and _is_number(column.type)):
             return False
         try:
-            Expressions(pa.schema([column]), [(label, sql, self._casts[wrong])])
+            Expressions(pa.schema([column]), [_cast_expression(column.name, kind)])
         except SpecError:
             return False
         return True
@@ -176,56 +229,73 @@ class Step:
         for name in self._spec.flatten:
             if not pa.types.is_struct(columns.field(name).type):
                 raise SpecError(f"flatten: {name!r} is {columns.field(name).type}, not a record; take it out")
-        for name in self._casts:
-            if pa.types.is_nested(columns.field(name).type):
-                raise SpecError(f"cast: {name!r} is {columns.field(name).type}; derive a column from its fields")
-            if self._casts[name] == TIMESTAMP and _is_number(columns.field(name).type):
-                raise SpecError(f"cast: {name!r} is a number, of which unit is not known; derive a column with "
-                                "to_timestamp_millis, to_timestamp_micros or to_timestamp_seconds")  # fmt: skip
+        for name, kind in self._casts.items():
+            column_type = columns.field(name).type
+            if pa.types.is_nested(column_type):
+                raise SpecError(f"cast: {name!r} is {column_type}; derive a column from its fields")
+            if kind == TIMESTAMP and _is_number(column_type):
+                raise SpecError(
+                    f"cast: {name!r} is a number, of which unit is not known; derive a column with "
+                    "to_timestamp_millis, to_timestamp_micros or to_timestamp_seconds"
+                )
 
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
+def compile_step(spec: Spec, columns: pa.Schema) -> Step:
+    """Return the step of a spec for these columns; a process compiles it once. Raises SpecError."""
+    # By process: DataFusion's threads do not survive a fork.
+    return _compile_in_process(spec, columns, os.getpid())
+
+
 @lru_cache(maxsize=256)
-def _compiled(spec: Spec, columns: pa.Schema, _process: int) -> Step:
+def _compile_in_process(spec: Spec, columns: pa.Schema, _process: int) -> Step:
     return Step(spec, columns)
 
 
-def compile_step(spec: Spec, columns: pa.Schema) -> Step:
-    """Return the step of a spec for these columns; a process compiles it once. Raises SpecError."""
-    return _compiled(spec, columns, os.getpid())  # by process: DataFusion's threads do not survive a fork
-
-
-def _filters(spec: Spec, columns: pa.Schema) -> list[tuple[str, str, pa.DataType | None]]:
-    found: list[tuple[str, str, pa.DataType | None]] = [("where", spec.where, None)] if spec.where else []
+def _filter_expressions(spec: Spec, columns: pa.Schema) -> list[SqlExpression]:
+    """Return the expressions of the rules that a spec has, in the order of `RULES`."""
+    expressions: list[SqlExpression] = []
+    if spec.where:
+        expressions.append(SqlExpression("where", spec.where))
     if spec.sample is not None:
-        found.append(("sample", f"{digest_sql(spec.sample.by, columns)} < X'{threshold(spec.sample.share)}'", None))
-    return found
+        digest = digest_sql(spec.sample.by, columns)
+        expressions.append(SqlExpression("sample", f"{digest} < X'{threshold(spec.sample.share)}'"))
+    return expressions
 
 
-def _without(rows: int, failed: Collection[int]) -> Mask:
+def _cast_expression(name: str, kind: pa.DataType) -> SqlExpression:
+    return SqlExpression(f"cast.{name}", f"TRY_CAST({quote_path(name)} AS {_sql_type(kind)})", kind)
+
+
+def _mask_without(rows: int, positions: Collection[int]) -> Mask:
     """Return a mask of rows, but those at some positions."""
-    found = np.ones(rows, bool)
-    found[list(failed)] = False
-    return found
+    mask = np.ones(rows, bool)
+    mask[list(positions)] = False
+    return mask
+
+
+def _mask_of(remaining: _RemainingRows, rows: int) -> Mask | None:
+    """Return a mask of the remaining rows among all; None when all remain."""
+    if len(remaining.positions) == rows:
+        return None
+    mask = np.zeros(rows, bool)
+    mask[remaining.positions] = True
+    return mask
 
 
 def _sql_type(kind: pa.DataType) -> str:
-    names = {
-        pa.bool_(): "BOOLEAN", pa.int32(): "INT", pa.int64(): "BIGINT", pa.float32(): "REAL", pa.float64(): "DOUBLE",
-        pa.string(): "VARCHAR", pa.binary(): "BYTEA", pa.date32(): "DATE", TIMESTAMP: "TIMESTAMP WITH TIME ZONE",
-    }  # fmt: skip
-    return names.get(kind) or f"DECIMAL({kind.precision}, {kind.scale})"
+    return _SQL_TYPES.get(kind) or f"DECIMAL({kind.precision}, {kind.scale})"
 
 
 def cast_type(name: str, kind: str) -> pa.DataType:
     """Return the type that a cast names. Raises SpecError."""
-    head, _, rest = kind.partition("(")
-    if head.strip() == "decimal" and rest.endswith(")"):
-        digits = [part.strip() for part in rest[:-1].split(",")]
-        if len(digits) == 2 and all(part.isdigit() for part in digits):  # noqa: PLR2004 - precision and scale
+    type_name, _, arguments = kind.partition("(")
+    if type_name.strip() == "decimal" and arguments.endswith(")"):
+        digits = [digit.strip() for digit in arguments[:-1].split(",")]
+        if len(digits) == 2 and all(digit.isdigit() for digit in digits):  # noqa: PLR2004 - precision and scale
             precision, scale = map(int, digits)
             if 0 < precision <= _DECIMAL_DIGITS_MAX and scale <= precision:
                 return pa.decimal128(precision, scale)
