@@ -19,12 +19,12 @@ from tests.support.reprocess_lake import BERLIN, reprocessed
 from tests.support.sample_records import EVENT, NOW, Schemas, value
 from writer.cli.start.privacy import privacy
 from writer.cli.table.convert import run_convert
-from writer.cli.table.shadow import shadow_writer
 from writer.commit.privacy import record_privacy
 from writer.core.errors import ConfigError
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import opened
 from writer.maintenance.migration.promotion import Promotion, PromotionRequest
+from writer.maintenance.migration.shadow import shadow_writer_config
 from writer.maintenance.replay import Replaying
 from writer.output.tables import console
 from writer.preflight import source_checks
@@ -220,7 +220,7 @@ def test_a_backfill_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> Non
 def test_a_shadow_begins_from_what_the_first_table_has_and_a_promote_keeps_it(tmp_path: Path) -> None:
     driver = taught(tmp_path)
     place = str(tmp_path / "elsewhere" / "v2")
-    config = shadow_writer(driver.config, driver.config, "clicks", place, {"clicks": {0: 0}})
+    config = shadow_writer_config(driver.config, driver.config, "clicks", place, {"clicks": {0: 0}})
     shadow = Driver(tmp_path, whole=config, schemas=Schemas({2: NEW}, [2]))
     shadow.start()
     shadow.carry([log({0: note(0), 1: note(1)})], {0: 2})

@@ -13,10 +13,10 @@ from tests.support.sample_records import NOW, event
 from tests.support.shadow_lake import FORMS, HOUR, Lake, compared, contents, names, shadowed, writer_fixture  # noqa: F401 - a fixture
 from writer.audit.audit import audit
 from writer.cli.main import app
-from writer.cli.table.shadow import offsets_of
 from writer.config.loader import load
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
+from writer.maintenance.migration.shadow import shadow_start_offsets
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -82,13 +82,13 @@ def test_a_shadow_begins_where_it_is_told(tmp_path: Path) -> None:
     version = lake.first.table.snapshot().version
     lake.to(lake.first, 20)
     config = load(lake.file)
-    assert [offsets_of(config, "clicks", begin)["clicks"] for begin in ("start", str(version), "now")] == [
+    assert [shadow_start_offsets(config, "clicks", begin)["clicks"] for begin in ("start", str(version), "now")] == [
         {0: 4}, {0: 9}, {0: 20},
     ]  # fmt: skip
     lake.first.table.begin({TopicPartition("clicks", 2, 0): 3}, {"clicks": ["uuid-1", "uuid-2"]})
-    assert offsets_of(config, "clicks", "now") == {"clicks": {0: 3}}, "of the topic that is there now"
+    assert shadow_start_offsets(config, "clicks", "now") == {"clicks": {0: 3}}, "of the topic that is there now"
     with pytest.raises(ConfigError, match="neither start, now nor a version"):
-        offsets_of(config, "clicks", "yesterday")
+        shadow_start_offsets(config, "clicks", "yesterday")
 
 
 @pytest.mark.parametrize("die", ["after_stage", "after_commit"])

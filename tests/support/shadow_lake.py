@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from tests.support.local_driver import Driver, configured, log
 from tests.support.sample_records import EVENT, NOW, event
 from writer.cli.main import app
-from writer.cli.table.shadow import offsets_of, shadow_writer
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.offsets import TopicPartition
+from writer.maintenance.migration.shadow import shadow_start_offsets, shadow_writer_config
 
 FORMS = ["delta", "parquet", "iceberg"]
 HOUR = timedelta(hours=1)
@@ -63,8 +63,8 @@ class Lake:
 
     def config_of(self, begin: str = "start") -> Config:
         """The configuration of the shadow."""
-        offsets = offsets_of(load(self.file), "clicks", begin)
-        return shadow_writer(load(self.file), load(self.other), "clicks", self.place, offsets)
+        offsets = shadow_start_offsets(load(self.file), "clicks", begin)
+        return shadow_writer_config(load(self.file), load(self.other), "clicks", self.place, offsets)
 
     def shadow(self, begin: str = "start") -> Driver:
         """Start the shadow's writer."""

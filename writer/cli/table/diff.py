@@ -1,99 +1,89 @@
 """`headrace diff`: compares two tables that were written of the same offsets."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from writer.audit.comparison import Comparison, Difference, PartitionPair, compare
-from writer.audit.coverage import Coverage, coverage, pairs
-from writer.commit.privacy import hidden_columns
+from writer.audit.comparison import Comparison, Difference, PartitionPair
 from writer.core.errors import ConfigError
 from writer.core.text import plural
+from writer.maintenance.table_diff import diff_tables
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
 from writer.output.tables import Column, TextTable, cell, console, emit_whole, numbers, plain, sentence
-from writer.privacy.record_sealing import RecordScreen
-from writer.table.factory import existing_table
 from writer.table.locations import shadow_config
-from writer.table.log.foreign_writes import reading
 
-_VALUE = 40  # columns of a terminal for a value
-
-
-def in_common(first: Coverage, second: Coverage) -> list[PartitionPair]:
-    """Return what is compared. Raises ConfigError where there is nothing."""
-    if not (found := pairs(first, second)):
-        raise ConfigError(
-            f"{first.location} and {second.location} have no offset in common: they read other topics, or from other "
-            "positions"
-        )
-    return found
+# Columns of a terminal for a value.
+_VALUE_WIDTH = 40
 
 
-def without_protected(one: Difference, columns: Collection[str]) -> Difference:
-    """Return a difference to be shown: of protected columns that there is a value. A row from before may have it."""
-    screen = RecordScreen(hides=True)
-
-    def shown(row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        if row is None:
-            return None
-        return {
-            name: screen.text("") if name in columns and value is not None else value for name, value in row.items()
-        }
-
-    return replace(one, first=shown(one.first), second=shown(one.second))
-
-
-def document(found: Comparison, compared: Sequence[PartitionPair]) -> dict[str, Any]:
-    """Write it as `--json` does."""
+def comparison_document(comparison: Comparison, partitions: Sequence[PartitionPair]) -> dict[str, Any]:
+    """Return a comparison as JSON values."""
     return {
-        "same": found.is_same, "offsets": found.offsets, "equal": found.equal, "different": found.different,
-        "only_first": found.only_first, "only_second": found.only_second, "columns": dict(found.columns),
-        "columns_only_first": list(found.first_alone), "columns_only_second": list(found.second_alone),
-        "compared": [
-            {"topic": one.first.topic, "partition": one.first.partition, "start": one.offsets[0], "end": one.offsets[1]}
-            for one in compared
-        ],
-        "samples": [
-            {
-                "topic": one.part.topic, "partition": one.part.partition, "offset": one.offset,
-                "columns": list(one.columns), "first": plain(one.first), "second": plain(one.second),
-            }
-            for one in found.samples
-        ],
-    }  # fmt: skip
+        "same": comparison.is_same,
+        "offsets": comparison.offsets,
+        "equal": comparison.equal,
+        "different": comparison.different,
+        "only_first": comparison.only_first,
+        "only_second": comparison.only_second,
+        "columns": dict(comparison.columns),
+        "columns_only_first": list(comparison.first_alone),
+        "columns_only_second": list(comparison.second_alone),
+        "compared": [_partition_document(partition) for partition in partitions],
+        "samples": [_difference_document(difference) for difference in comparison.samples],
+    }
 
 
-def show(found: Comparison, out: Console) -> None:
-    """Print it."""
+def _partition_document(partition: PartitionPair) -> dict[str, Any]:
+    start, end = partition.offsets
+    return {"topic": partition.first.topic, "partition": partition.first.partition, "start": start, "end": end}
+
+
+def _difference_document(difference: Difference) -> dict[str, Any]:
+    return {
+        "topic": difference.part.topic,
+        "partition": difference.part.partition,
+        "offset": difference.offset,
+        "columns": list(difference.columns),
+        "first": plain(difference.first),
+        "second": plain(difference.second),
+    }
+
+
+def show_comparison(comparison: Comparison, out: Console) -> None:
+    """Print a comparison."""
     sentence(
         out,
-        f"{plural(found.offsets, 'offset')} that both tables committed: {plural(found.equal, 'row')} equal, "
-        f"{found.different:,} different, {found.only_first:,} only in the first, {found.only_second:,} only in the "
-        "second.",
-        "green" if found.is_same else "yellow",
+        f"{plural(comparison.offsets, 'offset')} that both tables committed: {plural(comparison.equal, 'row')} equal, "
+        f"{comparison.different:,} different, {comparison.only_first:,} only in the first, "
+        f"{comparison.only_second:,} only in the second.",
+        "green" if comparison.is_same else "yellow",
     )
-    for which, names in (("first", found.first_alone), ("second", found.second_alone)):
+    for side, names in (("first", comparison.first_alone), ("second", comparison.second_alone)):
         if names:
-            sentence(out, f"Not compared, as only the {which} has them: {', '.join(names)}.")
-    if found.columns:
-        sheet = TextTable(out, [Column("column"), *numbers("rows that differ")])
-        sheet.add([[name, f"{rows:,}"] for name, rows in found.columns.most_common()])
-    if found.samples:
-        sheet = TextTable(out, [Column("offset"), Column("column"), Column("first"), Column("second")])
-        sheet.add([row for one in found.samples for row in _lines(one)])
+            sentence(out, f"Not compared, as only the {side} has them: {', '.join(names)}.")
+    if comparison.columns:
+        table = TextTable(out, [Column("column"), *numbers("rows that differ")])
+        table.add([[name, f"{rows:,}"] for name, rows in comparison.columns.most_common()])
+    if comparison.samples:
+        rows: list[list[Any]] = []
+        for difference in comparison.samples:
+            rows += _difference_rows(difference)
+        TextTable(out, [Column("offset"), Column("column"), Column("first"), Column("second")]).add(rows)
 
 
-def _lines(one: Difference) -> Iterator[list[Any]]:
-    where = f"{one.part.topic}/{one.part.partition}:{one.offset}"
-    if one.first is None or one.second is None:
-        yield [where, "", *("no row" if side is None else "a row" for side in (one.first, one.second))]
+def _difference_rows(difference: Difference) -> Iterator[list[Any]]:
+    """Yield a row for each column that differs; the first says where."""
+    position = f"{difference.part.name}:{difference.offset}"
+    if difference.first is None or difference.second is None:
+        sides = ["no row" if row is None else "a row" for row in (difference.first, difference.second)]
+        yield [position, "", *sides]
         return
-    for at, name in enumerate(one.columns):
-        yield [where if at == 0 else "", name, cell(one.first[name], _VALUE), cell(one.second[name], _VALUE)]
+    for name in difference.columns:
+        yield [position, name, cell(difference.first[name], _VALUE_WIDTH), cell(difference.second[name], _VALUE_WIDTH)]
+        position = ""
 
 
 def diff(
@@ -126,19 +116,10 @@ def diff(
         others = shadow_config(settings, others, second, shadow)
     if others is settings and second == name:
         raise ConfigError("both are the same table; name another one, by --with, --other-pipeline or --shadow")
-    places = [settings.one_table(name).table.location, others.one_table(second).table.location]
-    if places[0] == places[1]:
-        raise ConfigError(f"both are the table at {places[0]}")
-    compared = in_common(coverage(settings, name), coverage(others, second))
-    with reading(" or ".join(places)):
-        tables = [existing_table(name, settings).rows(), existing_table(second, others).rows()]
-        found = compare(tables[0], tables[1], compared, samples)
-    columns = [*tables[0].schema.names, *tables[1].schema.names]
-    hidden = hidden_columns(name, settings, columns) | hidden_columns(second, others, columns)
-    found.samples = [without_protected(one, hidden) for one in found.samples]
+    table_diff = diff_tables(settings, name, others, second, samples)
     if as_json:
-        emit_whole(document(found, compared))
+        emit_whole(comparison_document(table_diff.comparison, table_diff.partitions))
     else:
-        show(found, console())
-    if not found.is_same:
+        show_comparison(table_diff.comparison, console())
+    if not table_diff.comparison.is_same:
         raise typer.Exit(1)
