@@ -20,8 +20,6 @@ from writer.audit.audit import audit
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.main import app
-from writer.cli.read import explain
-from writer.cli.read.explain import KafkaOffset
 from writer.cli.write import delete_rows
 from writer.commit import builder
 from writer.commit.event_specs import check_specs
@@ -35,6 +33,7 @@ from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import Piece, opened
 from writer.maintenance.replay import Replaying
 from writer.output.tables import console
+from writer.status.commit_explanation import KafkaOffset, search_ledger
 from writer.status.model import Totals, event_time_newest
 from writer.table.factory import all_tables
 from writer.table.ledger.segment import segments
@@ -138,8 +137,8 @@ def test_explain_knows_from_the_ledger_what_is_a_gap(tmp_path: Path) -> None:
     driver.start()
     driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
     skipped(driver, 8)
-    assert "by version 1 of the event specs" in explain._in_ledger(driver.config, "clicks", KafkaOffset("clicks", 0, 3))
-    assert "lies in a gap" in explain._in_ledger(driver.config, "clicks", KafkaOffset("clicks", 0, 5))
+    assert "by version 1 of the event specs" in search_ledger(driver.config, "clicks", KafkaOffset("clicks", 0, 3))
+    assert "lies in a gap" in search_ledger(driver.config, "clicks", KafkaOffset("clicks", 0, 5))
 
 
 def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: Path) -> None:

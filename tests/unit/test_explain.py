@@ -14,13 +14,14 @@ from rich.console import Console
 from tests.support.commits import LIMITS, Lake, account
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import event
-from writer.cli.read.explain import choose, run_explain, to_dict
+from writer.cli.read.explain import run_explain, to_dict
 from writer.cli.write import delete_rows
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.text import describe_entry, reason
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
+from writer.status.commit_explanation import choose_commit
 from writer.table.log.entries import ANY_CLIENT, CREATED, Entry
 from writer.table.log.operations import Closing
 from writer.table.log.snapshot import KINDS
@@ -122,7 +123,7 @@ LOG = [
     ("batch", "version", "expected"), [(None, None, 9), (0, None, 7), (1, None, 9), (None, 6, 6), (1, 6, 6)]
 )
 def test_a_commit_is_chosen_by_version_by_its_newest_batch_or_the_last(batch, version, expected):
-    assert choose(LOG, batch=batch, version=version).entry.version == expected
+    assert choose_commit(LOG, batch=batch, version=version).entry.version == expected
 
 
 def test_a_gap_is_explained_where_it_is_the_last_or_asked_for():
@@ -131,20 +132,20 @@ def test_a_gap_is_explained_where_it_is_the_last_or_asked_for():
         ranges=[{"topic": "clicks", "incarnation": 2, "partition": 0, "start": 5, "end": 1_205}],
     )  # fmt: skip
     for version in (None, 10):
-        assert choose([gap, *LOG], batch=None, version=version).entry is gap
-    assert choose([gap, *LOG], batch=1, version=None).entry.version == 9
-    found = to_dict(choose([gap, *LOG], batch=None, version=None))
+        assert choose_commit([gap, *LOG], batch=None, version=version).entry is gap
+    assert choose_commit([gap, *LOG], batch=1, version=None).entry.version == 9
+    found = to_dict(choose_commit([gap, *LOG], batch=None, version=None))
     assert (found["kind"], found["id"], found["offsets"], found["run"]) == ("gap", "ticket-1", 1_200, 2)
     assert "retention" in found["why"]
 
 
 def test_any_other_entry_is_explained_by_its_version():
     fill = entry(10, "fill", id="f1", gap="3f2a9c4100", offsets=500, left=0, done=True)
-    assert choose([fill, *LOG], batch=None, version=None).entry.version == 9, "the last commit is no fill"
-    found = to_dict(choose([fill, *LOG], batch=None, version=10))
+    assert choose_commit([fill, *LOG], batch=None, version=None).entry.version == 9, "the last commit is no fill"
+    found = to_dict(choose_commit([fill, *LOG], batch=None, version=10))
     assert (found["kind"], found["why"]) == ("fill", "a backfill settled 500 offsets of gap 3f2a9c41, 0 offsets left")
-    assert to_dict(choose(LOG, batch=None, version=8))["kind"] == "start"
-    assert choose([fill, *LOG], batch=None, version=7).phases == {"tasks": 3.0, "commit": 0.5, "redo": 0.1}
+    assert to_dict(choose_commit(LOG, batch=None, version=8))["kind"] == "start"
+    assert choose_commit([fill, *LOG], batch=None, version=7).phases == {"tasks": 3.0, "commit": 0.5, "redo": 0.1}
 
 
 def written_kinds() -> set[str]:
@@ -213,12 +214,12 @@ def test_every_version_of_a_table_is_explained(tmp_path):
 
 @pytest.mark.parametrize(("batch", "version"), [(7, None), (None, 4), (0, 6)])
 def test_what_is_not_there_is_not_chosen(batch, version):
-    assert choose(LOG, batch=batch, version=version) is None
+    assert choose_commit(LOG, batch=batch, version=version) is None
 
 
 def test_the_next_commit_of_the_same_driver_tells_what_this_one_cost():
-    assert choose(LOG, batch=None, version=7).phases == {"tasks": 3.0, "commit": 0.5, "redo": 0.1}
-    assert choose(LOG, batch=None, version=5).phases == {"tasks": 4.0}
+    assert choose_commit(LOG, batch=None, version=7).phases == {"tasks": 3.0, "commit": 0.5, "redo": 0.1}
+    assert choose_commit(LOG, batch=None, version=5).phases == {"tasks": 4.0}
 
 
 # --- the page ---------------------------------------------------------------------------------------------------

@@ -5,15 +5,13 @@ From the commit's own facts in the table's log: no driver need run, now or ever 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.audit.table_history import read
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
@@ -21,12 +19,12 @@ from writer.core.text import describe_entry, held, instant, iso, lost, plural, r
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import emit_whole, label_grid, ruled_table, show
+from writer.status.commit_explanation import Explanation, KafkaOffset, find_explanation
 from writer.status.document import gap_record
 from writer.status.model import OUTCOMES, Totals
-from writer.table.factory import existing_table
 from writer.table.log.entries import Entry
 
-# In the order of the line.
+# In the order in which a task takes them.
 _STEPS = ("fetch", "skip", "raw", "split", "decode", "shape", "conform", "assign", "stage", "columnar")
 _PHASES = {
     "wait": "between the batch before and this one",
@@ -36,97 +34,82 @@ _PHASES = {
     "commit": "the table's commit",
     "redo": "the dead-letter table",
 }
-_PLACE = re.compile(r"([^/]+)/(\d+):(\d+)")
+# A commit cannot say what it will cost itself.
+_LATER_PHASES = ("commit", "redo")
+_OFFSET = re.compile(r"([^/]+)/(\d+):(\d+)")
 _TIMES = ("started", "assembled", "event_time_min", "event_time_max")
-_LATER = ("commit", "redo")  # a commit cannot say what it will cost itself
-_SMALL_SHARE = 0.001  # that would read 0.0 %, and what is left of it 100.0 %
-_NEWEST = 50  # entries of the log that are looked at first: the last commit is nearly always there
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """One commit and what followed it: the next commit of the same driver knows what this one's commit cost."""
-
-    entry: Entry
-    phases: Mapping[str, float]  # wall seconds on the driver
-
-
-class KafkaOffset(NamedTuple):
-    """One offset of Kafka."""
-
-    topic: str
-    partition: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}:{self.offset}"
+# Facts of a batch that `--json` prints as the log has them.
+_BATCH_FACTS = (
+    "run",
+    "batch",
+    "started",
+    "assembled",
+    "reason",
+    "offsets",
+    "waiting",
+    "limits",
+    "tasks",
+    "value_bytes",
+    "rows",
+    "bytes",
+    "files",
+    "buckets",
+    "dead_letter_files",
+    "dead_letter_bytes",
+    "spilled_bytes",
+    "event_time_min",
+    "event_time_max",
+    "ranges",
+)
+# A share below it would read 0.0 %, and what is left of it 100.0 %.
+_SMALL_SHARE = 0.001
 
 
 def run_explain(
-    config: Config, names: list[str], *, batch: int | None, version: int | None, as_json: bool, console: Console,
+    config: Config,
+    names: Sequence[str],
+    *,
+    batch: int | None,
+    version: int | None,
+    as_json: bool,
+    console: Console,
     offset: KafkaOffset | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Show the chosen or the last commit of each pipeline. Raises HeadraceError when one has none, after the others."""
-    found, missing = dict[str, Explanation](), list[HeadraceError]()
+    explanations: dict[str, Explanation] = {}
+    errors: list[HeadraceError] = []
     for name in names:
         try:
-            found[name] = _find(config, name, batch, version, offset)
+            explanations[name] = find_explanation(config, name, batch=batch, version=version, offset=offset)
         except HeadraceError as error:
-            missing.append(error)
-    if as_json and found:
-        emit_whole({name: to_dict(one) for name, one in found.items()})
+            errors.append(error)
+    if as_json and explanations:
+        emit_whole({name: to_dict(explanation) for name, explanation in explanations.items()})
     else:
-        for i, (name, one) in enumerate(found.items()):
-            show(Group(*([""] if i else []), *_page(name, one)), console)
-    if missing:
-        raise HeadraceError("\nheadrace: ".join(map(str, missing)))
+        for number, (name, explanation) in enumerate(explanations.items()):
+            blank_line = [""] if number else []
+            show(Group(*blank_line, *_page(name, explanation)), console)
+    if errors:
+        raise HeadraceError("\nheadrace: ".join(map(str, errors)))
 
 
-def choose(
-    entries: Sequence[Entry], *, batch: int | None, version: int | None, offset: KafkaOffset | None = None
-) -> Explanation | None:
-    """Pick a commit of the log (newest first): by version, by the newest batch of that number, or the last.
-
-    `offset`: that it has to hold.
-    """
-    commits = [entry for entry in entries if entry.kind in ("batch", "gap") or version is not None]
-    for i, entry in enumerate(commits):
-        is_it = (version is None or entry.version == version) and (batch is None or entry.facts.get("batch") == batch)
-        if is_it and (offset is None or _holds(entry.facts, offset)):
-            following = next((later for later in reversed(commits[:i]) if later.kind in ("batch", "gap")), None)
-            after = (following.facts.get("former") or {}) if following else {}
-            later = after.get("phases", {}) if after.get("version") == entry.version else {}
-            return Explanation(entry, {**entry.facts.get("phases", {}), **later})
-    return None
-
-
-def to_dict(one: Explanation) -> dict[str, Any]:
+def to_dict(explanation: Explanation) -> dict[str, Any]:
     """Describe the commit as JSON values."""
-    facts = one.entry.facts
-    if one.entry.kind == "gap":
-        about = {**gap_record(facts), "why": lost(facts["cause"])}
-        return {"version": one.entry.version, "kind": "gap", **about}
-    if one.entry.kind != "batch":
-        return {
-            **facts,
-            "version": one.entry.version,
-            "at": iso(one.entry.logged_at),
-            "why": describe_entry(one.entry.kind, facts),
-        }
+    entry = explanation.entry
+    facts = entry.facts
+    if entry.kind == "gap":
+        return {"version": entry.version, "kind": "gap", **gap_record(facts), "why": lost(facts["cause"])}
+    if entry.kind != "batch":
+        return {**facts, "version": entry.version, "at": iso(entry.logged_at), "why": describe_entry(entry.kind, facts)}
     sums = Totals()
     sums.add(facts)
-    kept = (
-        "run", "batch", "started", "assembled", "reason", "offsets", "waiting", "limits", "tasks", "value_bytes",
-        "rows", "bytes", "files", "buckets", "dead_letter_files", "dead_letter_bytes", "spilled_bytes",
-        "event_time_min", "event_time_max", "ranges",
-    )  # fmt: skip
     return {
-        "version": one.entry.version,
+        "version": entry.version,
         "kind": "batch",
-        "at": iso(one.entry.logged_at),
+        "at": iso(entry.logged_at),
         "why": reason(facts),
         "rate_limit": facts.get("rate_limit"),
-        **{name: facts[name] for name in kept},
+        **{name: facts[name] for name in _BATCH_FACTS},
         **{name: iso(facts[name]) for name in _TIMES if facts.get(name)},
         "records": {name: sums.records[name] for name in OUTCOMES},
         "specs": facts.get("specs"),
@@ -134,108 +117,64 @@ def to_dict(one: Explanation) -> dict[str, Any]:
         "late_rows_by": sums.late.by_policy,
         "offsets_without_records": sums.offsets_without_records,
         "step_cpu_seconds": facts["seconds"],
-        "phase_seconds": dict(one.phases),
+        "phase_seconds": dict(explanation.phases),
     }
 
 
-def _holds(facts: Mapping[str, Any], place: KafkaOffset) -> bool:
-    ranges = facts.get("ranges", ()) if facts.get("kind") in ("batch", "gap") else ()
-    mine = (r for r in ranges if (r["topic"], r["partition"]) == place[:2])
-    return any(r["start"] <= place.offset < r["end"] for r in mine)
+def _page(name: str, explanation: Explanation) -> list[RenderableType]:
+    match explanation.entry.kind:
+        case "batch":
+            return _batch_page(name, explanation)
+        case "gap":
+            return _gap_page(name, explanation.entry)
+        case _:
+            return _other_page(name, explanation.entry)
 
 
-def _find(
-    config: Config, name: str, batch: int | None, version: int | None, offset: KafkaOffset | None
-) -> Explanation:  # fmt: skip
-    place = config.pipelines[name].table.location
-    table = existing_table(name, config)
-    entries: list[Entry] = []
-    for count in (_NEWEST, None) if batch is None and version is None else (None,):
-        entries = table.history(count)
-        one = choose(entries, batch=batch, version=version, offset=offset)
-        if one is not None:
-            return one
-    if offset is not None:
-        raise HeadraceError(_in_ledger(config, name, offset))
-    raise HeadraceError(_missing(name, place, entries, batch, version))
-
-
-def _in_ledger(config: Config, name: str, place: KafkaOffset) -> str:
-    """Say what the ledger knows of an offset whose commit is no longer in the log."""
-    kept = (one for page in read(config, name).rows.history for one in page.committed_ranges)
-    mine = (one for one in kept if (one.part.topic, one.part.partition) == place[:2])
-    found = [one for one in mine if one.start <= place.offset < one.end]
-    if not found:
-        return f"the table of pipeline {name!r} has no commit with {place}. `headrace status` says how far it has come."
-    one = found[-1]
-    if one.gap:
-        return f"{place} lies in a gap, recorded in one of versions {one.first} to {one.last}; see `headrace gaps`"
-    by = f"by version {one.specs} of the event specs" if one.specs else "without event specs"
-    return (
-        f"{place} was committed in one of versions {one.first} to {one.last} of the table, {by}; their entries are no "
-        "longer in its log, so there is nothing more to explain"
+def _head(name: str, subject: str, entry: Entry, verb: str) -> Text:
+    return Text.assemble(
+        (name, "bold"), f"  {subject}", (f", {verb}version {entry.version} at {instant(entry.logged_at)}", "dim")
     )
 
 
-def _missing(name: str, place: str, entries: Sequence[Entry], batch: int | None, version: int | None) -> str:
-    have = [entry for entry in entries if entry.kind == "batch"]
-    known = entries if batch is None else have
-    if not have:
-        return (
-            f"the table of pipeline {name!r} at {place} has no commit with records yet. `headrace status` tells more."
-        )
-    wanted = " of ".join(
-        filter(None, ("" if version is None else f"version {version}", "" if batch is None else f"batch {batch}"))
-    )
-    return (
-        f"the log of the table at {place} has no commit of pipeline {name!r} with {wanted}; it has versions "
-        f"{known[-1].version} to {known[0].version}, the last is batch {have[0].facts['batch']} of run "
-        f"{have[0].facts['run']}. Without --batch and --version, the last is explained."
-    )
-
-
-def _page(name: str, one: Explanation) -> list[RenderableType]:
-    facts, at = one.entry.facts, one.entry.logged_at
-    if one.entry.kind == "gap":
-        return _gap_page(name, one.entry)
-    if one.entry.kind != "batch":
-        return _other_page(name, one.entry)
-    head = Text.assemble((name, "bold"), f"  batch {facts['batch']} of run {facts['run']}")
-    head.append(f", committed as version {one.entry.version} at {instant(at)}", style="dim")
-    why = Text(f"Its batch ended because {reason(facts)}." + (f" Before, {late}." if (late := held(facts)) else ""))
-    tables: list[RenderableType] = [_records(facts), _steps(facts), *([_phases(one.phases)] if one.phases else [])]
-    return [head, why, "", *(part for table in tables for part in (table, "")), _files(facts)]
+def _batch_page(name: str, explanation: Explanation) -> list[RenderableType]:
+    entry = explanation.entry
+    facts = entry.facts
+    head = _head(name, f"batch {facts['batch']} of run {facts['run']}", entry, "committed as ")
+    why = f"Its batch ended because {reason(facts)}."
+    delay = held(facts)
+    if delay:
+        why += f" Before, {delay}."
+    page: list[RenderableType] = [head, Text(why), "", _records_table(facts), "", _steps_table(facts), ""]
+    if explanation.phases:
+        page += [_phases_table(explanation.phases), ""]
+    return [*page, _files_grid(facts)]
 
 
 def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
     facts = entry.facts
-    head = Text.assemble(
-        (name, "bold"), "  gap", (f", recorded as version {entry.version} at {instant(entry.logged_at)}", "dim")
-    )
-    why = Text(f"{plural(gap_record(facts)['offsets'], 'offset')} gave no record because {lost(facts['cause'])}.")
+    why = f"{plural(gap_record(facts)['offsets'], 'offset')} gave no record because {lost(facts['cause'])}."
     table = ruled_table("partition", "incarnation", "from", "to", "offsets")
-    for r in facts["ranges"]:
-        table.add_row(
-            f"{r['topic']}/{r['partition']}", str(r["incarnation"]), f"{r['start']:,}", f"{r['end']:,}",
-            f"{r['end'] - r['start']:,}",
-        )  # fmt: skip
-    return [head, why, "", table, "", Text(f"gap record {facts['id']}", style="dim")]
+    for offsets in facts["ranges"]:
+        start = offsets["start"]
+        end = offsets["end"]
+        partition = f"{offsets['topic']}/{offsets['partition']}"
+        table.add_row(partition, str(offsets["incarnation"]), f"{start:,}", f"{end:,}", f"{end - start:,}")
+    gap_id = Text(f"gap record {facts['id']}", style="dim")
+    return [_head(name, "gap", entry, "recorded as "), Text(why), "", table, "", gap_id]
 
 
 def _other_page(name: str, entry: Entry) -> list[RenderableType]:
-    head = Text.assemble(
-        (name, "bold"), f"  {entry.kind}", (f", version {entry.version} at {instant(entry.logged_at)}", "dim")
-    )
-    rows = [
-        (key.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value)
-        for key, value in entry.facts.items()
-        if isinstance(value, str | int | float) and key not in ("kind", "format")
-    ]
-    done = describe_entry(entry.kind, entry.facts)
-    return [head, Text(f"{done[0].upper()}{done[1:]}."), "", label_grid(rows, 3)]
+    rows = []
+    for key, value in entry.facts.items():
+        if key in ("kind", "format") or not isinstance(value, str | int | float):
+            continue
+        rows.append((key.replace("_", " "), value if isinstance(value, str) else f"{value:,}"))
+    text = describe_entry(entry.kind, entry.facts)
+    return [_head(name, entry.kind, entry, ""), Text(f"{text[0].upper()}{text[1:]}."), "", label_grid(rows, 3)]
 
 
-def _records(facts: Mapping[str, Any]) -> Table:
+def _records_table(facts: Mapping[str, Any]) -> Table:
     sums = Totals()
     sums.add(facts)
     read = sums.records["read"]
@@ -255,46 +194,48 @@ def _records(facts: Mapping[str, Any]) -> Table:
     return table
 
 
-def _steps(facts: Mapping[str, Any]) -> Table:
-    seconds: Mapping[str, float] = facts["seconds"]
-    read = sum(account.get("read", 0) for account in facts["ranges"])
-    known = [step for step in _STEPS if step in seconds] + sorted(seconds.keys() - set(_STEPS))
+def _steps_table(facts: Mapping[str, Any]) -> Table:
+    step_seconds: Mapping[str, float] = facts["seconds"]
+    seconds = sum(step_seconds.values())
+    read = _count_read(facts)
+    steps = [step for step in _STEPS if step in step_seconds]
+    # Of another version of headrace.
+    steps += sorted(step_seconds.keys() - set(_STEPS))
     table = ruled_table("step", "CPU s", "share", "µs/record")
-    for step in known:
+    for step in steps:
         table.add_row(
-            step, f"{seconds[step]:.3f}", _share(seconds[step], sum(seconds.values())), _each(seconds[step], read)
+            step,
+            f"{step_seconds[step]:.3f}",
+            _share(step_seconds[step], seconds),
+            _per_record(step_seconds[step], read),
         )
-    table.add_row(
-        f"all, in {plural(facts['tasks'], 'task')}", f"{sum(seconds.values()):.3f}", "",
-        _each(sum(seconds.values()), read), style="bold",
-    )  # fmt: skip
+    tasks = plural(facts["tasks"], "task")
+    table.add_row(f"all, in {tasks}", f"{seconds:.3f}", "", _per_record(seconds, read), style="bold")
     return table
 
 
-def _phases(phases: Mapping[str, float]) -> Table:
+def _phases_table(phases: Mapping[str, float]) -> Table:
     table = ruled_table("driver", "wall s")
     table.add_column("", style="dim")
     for phase in [*_PHASES, *sorted(phases.keys() - _PHASES.keys())]:
         if phase in phases:
             table.add_row(phase, f"{phases[phase]:.3f}", _PHASES.get(phase, ""))
-        elif phase in _LATER:
+        elif phase in _LATER_PHASES:
             table.add_row(phase, "-", f"{_PHASES[phase]}; known with this start's next commit")
     return table
 
 
-def _files(facts: Mapping[str, Any]) -> Table:
-    count, read = facts["rows"], sum(account.get("read", 0) for account in facts["ranges"])
+def _files_grid(facts: Mapping[str, Any]) -> Table:
     rows: list[tuple[str, str]] = []
+    read = _count_read(facts)
     if facts["value_bytes"] and read:
-        each = facts["value_bytes"] / read
-        rows.append(("read", f"{show_size(facts['value_bytes'])} of values, {each:.1f} bytes/record"))
-    out = [
-        plural(facts["files"], "file"),
-        show_size(facts["bytes"]),
-        f"{facts['bytes'] / count:.1f} bytes/row" if count else "",
-        plural(facts["buckets"], "bucket"),
-    ]
-    rows.append(("written", ", ".join(filter(None, out))))
+        bytes_per_record = facts["value_bytes"] / read
+        rows.append(("read", f"{show_size(facts['value_bytes'])} of values, {bytes_per_record:.1f} bytes/record"))
+    written = [plural(facts["files"], "file"), show_size(facts["bytes"])]
+    if facts["rows"]:
+        written.append(f"{facts['bytes'] / facts['rows']:.1f} bytes/row")
+    written.append(plural(facts["buckets"], "bucket"))
+    rows.append(("written", ", ".join(written)))
     if facts["dead_letter_files"]:
         dead_letters = plural(facts["dead_letter_files"], "file")
         rows.append(("dead letters", f"{dead_letters}, {show_size(facts['dead_letter_bytes'])}"))
@@ -306,15 +247,19 @@ def _files(facts: Mapping[str, Any]) -> Table:
     return label_grid(rows, 3)
 
 
-def _share(part: float, whole: float) -> str:
-    if not whole:
+def _count_read(facts: Mapping[str, Any]) -> int:
+    return sum(account.get("read", 0) for account in facts["ranges"])
+
+
+def _share(part: float, total: float) -> str:
+    if not total:
         return ""
-    share = part / whole
-    fine = 0 < share < _SMALL_SHARE or 1 - _SMALL_SHARE < share < 1
-    return f"{share:.4%}" if fine else f"{share:.1%}"
+    share = part / total
+    is_extreme = 0 < share < _SMALL_SHARE or 1 - _SMALL_SHARE < share < 1
+    return f"{share:.4%}" if is_extreme else f"{share:.1%}"
 
 
-def _each(seconds: float, records: int) -> str:
+def _per_record(seconds: float, records: int) -> str:
     return f"{seconds / records * 1e6:.2f}" if records else ""
 
 
@@ -336,17 +281,23 @@ def explain(
 
     Exit codes: 0 shown, 1 a pipeline has no such commit, 2 configuration.
     """
-    settings, console = load(config), Console(highlight=False)
-    place = _place(offset)
+    settings = load(config)
     run_explain(
-        settings, settings.chosen(pipeline), batch=batch, version=version, offset=place, as_json=as_json,
-        console=console,
-    )  # fmt: skip
+        settings,
+        settings.chosen(pipeline),
+        batch=batch,
+        version=version,
+        offset=_parse_offset(offset),
+        as_json=as_json,
+        console=Console(highlight=False),
+    )
 
 
-def _place(given: str | None) -> KafkaOffset | None:
-    if given is None:
+def _parse_offset(text: str | None) -> KafkaOffset | None:
+    if text is None:
         return None
-    if (found := _PLACE.fullmatch(given)) is None:
-        raise typer.BadParameter(f"{given!r} is no offset; write clicks/0:1234", param_hint="--offset")
-    return KafkaOffset(found[1], int(found[2]), int(found[3]))
+    match = _OFFSET.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no offset; write clicks/0:1234", param_hint="--offset")
+    topic, partition, offset = match.groups()
+    return KafkaOffset(topic, int(partition), int(offset))
