@@ -16,11 +16,12 @@ from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 from writer.cli.main import app
-from writer.cli.read.status import Screen, chosen_screen, collect_all, exit_code, run_status
+from writer.cli.read.status import Screen, choose_screen, run_status
 from writer.config.connections import Http
 from writer.output import fleet_screen, fleet_tables
 from writer.output.health import Health, health
 from writer.output.tables import show
+from writer.status.collection import collect_releases, exit_code
 from writer.status.document import document
 from writer.status.progress import PipelineProgress, Progress
 from writer.web.endpoints import serving
@@ -190,7 +191,7 @@ def test_several_releases_are_one_table_and_one_that_is_silent_says_so(tmp_path:
         assert first is not None
         assert second is not None
         places = [first, second, "http://127.0.0.1:1", str(broken)]
-        found = collect_all(places)
+        found = collect_releases(places)
         told = CliRunner().invoke(app, ["status", *[word for place in places[:2] for word in ("--all", place)]])
     assert list(found["releases"]) == places
     assert exit_code(found) == 1
@@ -210,7 +211,7 @@ def test_a_url_of_another_process_costs_its_own_line_alone() -> None:
     with ExitStack() as stack:
         driver = stack.enter_context(serving(Http(port=0), board))
         urls = [stack.enter_context(answering(found)) for found in others]
-        releases = collect_all([str(driver), *urls])["releases"]
+        releases = collect_releases([str(driver), *urls])["releases"]
     for url, what in zip(urls, ("a supervisor", *["another program"] * 3), strict=True):
         assert releases[url] == {"error": f"{what} answers there. Give the URL of the driver (http.port)."}
     shown = printed(fleet_screen.fleet(fleet_screen.rows(releases)), 300)
@@ -247,7 +248,7 @@ RELEASES = {
 
 
 def screen(**options: Any) -> Screen:
-    return chosen_screen(**{"long": False, "tables": False, "search": "", "sort": "worst", **options})
+    return choose_screen(**{"long": False, "tables": False, "search": "", "sort": "worst", **options})
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.support.commits import LIMITS, PARTS, Lake, account, facts
 from tests.support.sample_records import GAP_FACTS
 from tests.unit.test_status_executors import EXECUTORS
-from writer.cli.read.status import _cluster, collect, exit_code, run_status
+from writer.cli.read.status import run_status
 from writer.clients.driver_endpoint import Driver, announce, this_driver
 from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.config.pipeline import Pipeline
@@ -22,6 +22,7 @@ from writer.core.text import plural, span
 from writer.output.status_screen import block, line, screen
 from writer.output.tables import show
 from writer.status import from_table
+from writer.status.collection import collect_status, exit_code, open_cluster
 from writer.status.document import document
 from writer.status.model import Sample
 from writer.status.progress import Progress
@@ -183,10 +184,10 @@ def test_pipelines_share_one_wait_for_a_silent_broker(config, written, tmp_path)
     }  # fmt: skip
     pipelines = {"clicks": config.pipelines["clicks"], "installs": Pipeline.model_validate(other)}
     both, cluster = config.model_copy(update={"pipelines": pipelines}), Cluster(up=False)
-    found = collect(both, ["clicks", "installs"], cluster, NOON)["pipelines"]
+    found = collect_status(both, ["clicks", "installs"], cluster, NOON)["pipelines"]
     assert {one["error"] for one in found.values()} == {"no Kafka broker answers"}
     assert cluster.waits == 1
-    collect(both, ["clicks", "installs"], cluster, NOON)
+    collect_status(both, ["clicks", "installs"], cluster, NOON)
     assert cluster.waits == 2, "each look asks again"
 
 
@@ -247,7 +248,7 @@ def test_a_running_driver_is_asked_before_the_lake(config, progress):
     told = {"executors": EXECUTORS}
     with serving(config.http.model_copy(update={"port": 0}), {"clicks": progress}, more=lambda: told) as url:
         announce(config.checkpoints, "clicks", this_driver(url, 1))
-        found = collect(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
+        found = collect_status(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
     assert (found["source"], found["state"]) == ("driver", "running")
     assert found["executors"] == EXECUTORS
     assert found["driver"]["url"] == url
@@ -257,7 +258,7 @@ def test_a_running_driver_is_asked_before_the_lake(config, progress):
 @pytest.mark.usefixtures("written")
 def test_a_stale_announcement_is_no_error(config):
     announce(config.checkpoints, "clicks", Driver("http://127.0.0.1:1", 1, "2026-11-20T12:00:00+00:00", 1))
-    found = collect(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
+    found = collect_status(config, ["clicks"], Cluster(), NOON)["pipelines"]["clicks"]
     assert (found["source"], found["state"], found["error"]) == ("lake", "unknown", "")
     assert found["executors"] is None
     assert found["driver"]["answers"] is False
@@ -352,7 +353,7 @@ def test_a_pipe_that_watches_gets_one_line_each_time(progress):
 
 def test_json_is_one_document(config, written, capsys):
     written.commit(0, 100)
-    look = [collect(config, ["clicks"], _cluster(config), datetime.now(UTC))]
+    look = [collect_status(config, ["clicks"], open_cluster(config), datetime.now(UTC))]
     code = run_status(look, screen, every=None, as_json=True, console=Console(file=StringIO()))
     found = json.loads(capsys.readouterr().out)
     assert code == 0

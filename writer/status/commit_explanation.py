@@ -124,7 +124,8 @@ def _describe_missing(
 ) -> str:
     batches = [entry for entry in entries if entry.kind == "batch"]
     if not batches:
-        return f"the table of pipeline {name!r} at {location} has no commit with records yet. `headrace status` tells more."
+        table = f"the table of pipeline {name!r} at {location}"
+        return f"{table} has no commit with records yet. `headrace status` tells more."
     conditions = []
     if version is not None:
         conditions.append(f"version {version}")

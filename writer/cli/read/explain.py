@@ -203,12 +203,8 @@ def _steps_table(facts: Mapping[str, Any]) -> Table:
     steps += sorted(step_seconds.keys() - set(_STEPS))
     table = ruled_table("step", "CPU s", "share", "µs/record")
     for step in steps:
-        table.add_row(
-            step,
-            f"{step_seconds[step]:.3f}",
-            _share(step_seconds[step], seconds),
-            _per_record(step_seconds[step], read),
-        )
+        cpu_s = step_seconds[step]
+        table.add_row(step, f"{cpu_s:.3f}", _share(cpu_s, seconds), _per_record(cpu_s, read))
     tasks = plural(facts["tasks"], "task")
     table.add_row(f"all, in {tasks}", f"{seconds:.3f}", "", _per_record(seconds, read), style="bold")
     return table
