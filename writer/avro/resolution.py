@@ -10,130 +10,66 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from writer.avro import schema as avro
 from writer.avro.column_cast import CastRules, ColumnPath, Defaults, cast_values
-from writer.avro.decoding.value_reader import branch_members, value_converter
+from writer.avro.field_default import read_default
 from writer.privacy.union_branches import is_protected_name
 
-_INT_RANGE, _LONG_RANGE = range(-(2**31), 2**31), range(-(2**63), 2**63)
-
-
-class NoValue(ValueError):
-    """A default that is no value of its field's type, which Avro forbids and not every registry notices."""
-
-
-def default_of(record: avro.Record, field: Mapping[str, Any]) -> pa.Array | None:
-    """Return a field's default as an array of one; None when it has none, or null, or one that its type cannot hold."""
-    if field.get("default") is None:
-        return None
-    kind = avro.table_type(record, field["type"])
-    try:
-        return pa.array([_read(record, field["type"], field["default"])], kind)
-    except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
-        return None
-
-
-def _read(record: avro.Record, schema: avro.Schema, given: Any) -> Any:
-    """Turn JSON into the value of a column. Raises NoValue, and ValueError for what the column cannot hold."""
-    schema = record.resolve(schema)
-    if isinstance(schema, list):
-        return _branch(record, schema, given)
-    value = _read_one(record, schema, given)
-    shape = value_converter(schema)
-    return value if shape is None else shape(value)
-
-
-def _read_one(record: avro.Record, schema: avro.Schema, given: Any) -> Any:
-    """Turn JSON into a value of no union, as it is written. Avro 1.12, "Complex Types": bytes are code points."""
-    kind = schema["type"] if isinstance(schema, dict) else schema
-    match kind, given:
-        case "null", None:
-            return None
-        case "boolean", bool():
-            return given
-        case ("int", int()) | ("long", int()) if not isinstance(given, bool):
-            if given in (_INT_RANGE if kind == "int" else _LONG_RANGE):
-                return given
-        case "float" | "double", int() | float() if not isinstance(given, bool):
-            return float(given)
-        case "string", str():
-            return given
-        case "enum", str() if given in schema["symbols"]:
-            return given
-        case "bytes", str():
-            return given.encode("latin-1")
-        case "fixed", str() if len(given) == schema["size"]:
-            return given.encode("latin-1")
-        case "array", list():
-            return [_read(record, schema["items"], item) for item in given]
-        case "map", dict():
-            return {str(key): _read(record, schema["values"], item) for key, item in given.items()}
-        case "record", dict():
-            return {f["name"]: _read(record, f["type"], _given(f, given)) for f in schema["fields"]}
-    raise NoValue(f"{given!r} is no {kind}")
-
-
-def _given(field: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-    if field["name"] in values:
-        return values[field["name"]]
-    if "default" in field:
-        return field["default"]
-    raise NoValue(f"it has no {field['name']!r}")
-
-
-def _branch(record: avro.Record, schema: list[Any], given: Any) -> Any:
-    """Choose the first branch that can hold it, as Avro 1.12 defines; older versions allowed only the first branch."""
-    for member, branch in zip(branch_members(record, schema), schema, strict=True):
-        try:
-            value = _read(record, branch, given)
-        except NoValue:
-            continue
-        return value if member is None else {member: value}
-    raise NoValue(f"{given!r} is of none of the types of its union")
-
-
-_INT, _LONG, _FLOAT, _DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()
+_INT = pa.int32()
+_LONG = pa.int64()
+_FLOAT = pa.float32()
+_DOUBLE = pa.float64()
 # Avro 1.12, schema resolution; a date is an int to a reader that does not know dates. But bytes are no text here: they
 # need not be UTF-8.
 _PROMOTIONS = {
-    _INT: (_LONG, _FLOAT, _DOUBLE), _LONG: (_FLOAT, _DOUBLE), _FLOAT: (_DOUBLE,), pa.string(): (pa.binary(),),
+    _INT: (_LONG, _FLOAT, _DOUBLE),
+    _LONG: (_FLOAT, _DOUBLE),
+    _FLOAT: (_DOUBLE,),
+    pa.string(): (pa.binary(),),
     pa.date32(): (_INT,),
-}  # fmt: skip
+}
 # Column and value → what holds both exactly, and what readers make of the column's older files.
 _WIDER = {
-    (_INT, _LONG): _LONG, (_INT, _DOUBLE): _DOUBLE, (_INT, _FLOAT): _DOUBLE, (_FLOAT, _DOUBLE): _DOUBLE,
-}  # fmt: skip
-_BRANCH_PROMOTIONS = {"int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",),
-                      "string": ("bytes",), "bytes": ()}  # fmt: skip
-Widening = Literal["any", "iceberg", "none"]  # which columns may get a wider type; iceberg: by Iceberg's rules
+    (_INT, _LONG): _LONG,
+    (_INT, _DOUBLE): _DOUBLE,
+    (_INT, _FLOAT): _DOUBLE,
+    (_FLOAT, _DOUBLE): _DOUBLE,
+}
+_BRANCH_PROMOTIONS: Mapping[str, tuple[str, ...]] = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": (),
+}
+# Which columns may get a wider type; iceberg: by Iceberg's rules.
+Widening = Literal["any", "iceberg", "none"]
 _BRANCH_WIDENED: Mapping[Widening, Mapping[str, tuple[str, ...]]] = {
     "any": {"long": ("int",), "double": ("float", "int"), "float": ()},
     "iceberg": {"long": ("int",), "double": ("float",)},
     "none": {},
 }
-# Of JSON, inside one another: delta-rs reads at most 127, and the table around the columns has some.
-_BRACKETS_MAX = 121
-# Of types inside one another: Arrow hands none of more to other libraries, such as delta-rs.
-_LEVELS_MAX = 60
 _MEMBER = re.compile(r"member(\d+)")
 _MICROSECONDS = {"ms": 1_000, "us": 1}
 _TIMES_OF_DAY = {("int", "time-millis"), ("long", "time-micros")}
+# The types of columns, or of members of a struct, by their names.
+Types = Mapping[str, pa.DataType]
 
 
 @dataclass(frozen=True)
 class Reader:
     """What the accepted schemas define about the table's columns, besides their types."""
 
-    names: Mapping[ColumnPath, str] = field(default_factory=dict)  # (*place of a record, name or alias) → its member
-    branches: Mapping[ColumnPath, str] = field(
-        default_factory=dict
-    )  # (*place of a union, name of a branch) → its member
-    times: Mapping[ColumnPath, str] = field(default_factory=dict)  # place of a number that is a time of day → its unit
+    # (*path of a record, name or alias of a field) → its member.
+    names: Mapping[ColumnPath, str] = field(default_factory=dict)
+    # (*path of a union, name of a branch) → its member.
+    branches: Mapping[ColumnPath, str] = field(default_factory=dict)
+    # Path of a number that is a time of day → its unit.
+    times: Mapping[ColumnPath, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=dict)
 
 
@@ -143,337 +79,342 @@ class ResolvedSchema:
 
     columns: pa.Schema
     reader: Reader
-    mapping: Mapping[str, str]  # field → column
+    # Field → column.
+    mapping: Mapping[str, str]
     cast_rules: CastRules
 
 
 def resolve(
-    record: avro.Record, columns: pa.Schema, reader: Reader, reserved: frozenset[str], *, widen: Widening,
+    record: avro.Record,
+    columns: pa.Schema,
+    reader: Reader,
+    reserved: frozenset[str],
+    *,
+    widen: Widening,
     is_newest: bool = True,
-) -> ResolvedSchema:  # fmt: skip
+) -> ResolvedSchema:
     """Resolve a writer's schema against the columns. Raises UnsupportedSchema with the first thing that does not fit.
 
     `reserved`: lower-case names that no column may take. `widen`: a column may get a wider type. `is_newest`: the
     schema decides over the defaults of columns that are there.
     """
-    work = _Resolution(record, reader, reserved, widen=widen, is_newest=is_newest)
-    have = {column.name: column.type for column in columns}
-    members, mapping = work.members((), "", record.fields, have)
-    cast_rules = CastRules(work.parts, work.wrapped, work.divided)
-    defaults = {place: one for place, one in reader.defaults.items() if place not in work.declared}
-    for place, (one, kind) in work.declared.items():
-        if one is not None:
-            defaults[place] = cast_values(one, kind, place, cast_rules, {})
-    fields = [columns.field(name).with_type(kind) if name in have else pa.field(name, kind)
-              for name, kind in members.items()]  # fmt: skip
-    known = Reader(work.names, work.branches, work.times, defaults)
-    return ResolvedSchema(pa.schema(fields), known, mapping, cast_rules)
-
-
-def check_depth(columns: pa.Schema) -> None:
-    """Raise UnsupportedSchema for columns that lie too deep for readers: of a log, as JSON, or of Arrow's types."""
-    deepest = max((_brackets(column.type) for column in columns), default=0)
-    if deepest > _BRACKETS_MAX:
-        raise avro.UnsupportedSchema("its records and unions lie more than 40 levels inside one another; flatten it")
-    if max((_levels(column.type) for column in columns), default=0) > _LEVELS_MAX:
-        raise avro.UnsupportedSchema(
-            f"its types lie more than {_LEVELS_MAX} levels inside one another, where a map is two; flatten it"
-        )
-
-
-def _brackets(kind: pa.DataType) -> int:
-    """Return how many brackets stand inside one another where a type is written as Delta and Iceberg do."""
-    if pa.types.is_map(kind):
-        return 1 + max(_brackets(kind.key_type), _brackets(kind.item_type))
-    inner = max((_brackets(kind.field(number).type) for number in range(kind.num_fields)), default=0)
-    return inner + (3 if pa.types.is_struct(kind) else 1)
-
-
-def _levels(kind: pa.DataType) -> int:
-    """Return how many types lie inside one another, as Arrow counts them: a map has entries, which are structs."""
-    return 1 + max((_levels(kind.field(number).type) for number in range(kind.num_fields)), default=0)
-
-
-def check_dotted_paths(columns: pa.Schema, reserved: frozenset[str]) -> None:
-    """Raise UnsupportedSchema for two fields whose paths, with dots between the names, are alike but for their case.
-
-    `reserved`: lower-case names of columns besides these.
-    """
-    paths: dict[str, ColumnPath] = {}
-    for place in _places(list(columns), ()):
-        path = ".".join(place)
-        is_of_other = len(place) == 1 and "." in path and path.lower().partition(".")[0] in reserved
-        if is_of_other or paths.setdefault(path.lower(), place) != place:
-            raise avro.UnsupportedSchema(
-                f"field {path!r} has the name of a field inside another, as the table's format writes names; rename it"
-            )
-
-
-def _places(fields: Iterable[pa.Field], around: ColumnPath) -> Iterator[ColumnPath]:
-    """Yield where each of these fields lies, and each part of them."""
-    for part in fields:
-        place = (*around, part.name)
-        yield place
-        if pa.types.is_map(part.type):
-            yield from _places([part.type.key_field, part.type.item_field], place)
-        else:
-            yield from _places((part.type.field(number) for number in range(part.type.num_fields)), place)
+    resolution = _Resolution(record, reader, reserved, widen=widen, is_newest=is_newest)
+    types = {column.name: column.type for column in columns}
+    grown_types, mapping = resolution.fill_members((), "", record.fields, types)
+    fields: list[pa.Field] = []
+    for name, kind in grown_types.items():
+        fields.append(columns.field(name).with_type(kind) if name in types else pa.field(name, kind))
+    cast_rules = CastRules(resolution.sources, resolution.union_members, resolution.divisors)
+    defaults = {path: default for path, default in reader.defaults.items() if path not in resolution.defaults}
+    for path, (default, kind) in resolution.defaults.items():
+        if default is not None:
+            defaults[path] = cast_values(default, kind, path, cast_rules, {})
+    grown_reader = Reader(resolution.names, resolution.branches, resolution.times, defaults)
+    return ResolvedSchema(pa.schema(fields), grown_reader, mapping, cast_rules)
 
 
 class _Resolution:
-    """One writer schema on its way through the columns. Grows copies of what the reader knows."""
+    """One writer schema that is resolved against the columns. Grows copies of what the reader knows.
+
+    `path` is that of a column; `field_path` names the same part in the writer's schema, for a person.
+    """
 
     def __init__(
-        self, record: avro.Record, reader: Reader, reserved: frozenset[str], *, widen: Widening, is_newest: bool,
+        self,
+        record: avro.Record,
+        reader: Reader,
+        reserved: frozenset[str],
+        *,
+        widen: Widening,
+        is_newest: bool,
         trials: dict[tuple[ColumnPath, str], bool] | None = None,
-    ) -> None:  # fmt: skip
-        """`trials`: place of a branch, and its full name → whether it fits; of a resolution that tries a part."""
-        self._record, self._reserved, self._widen = record, reserved, widen
+    ) -> None:
+        """`trials`: path of a branch, and its full name → whether it fits; of a resolution that tries a part."""
+        self._record = record
+        self._reserved = reserved
+        self._widen = widen
         self._is_newest = is_newest
         # Shared with trials: else each level of unions is tried twice as often as the one around it.
         self._trials = dict[tuple[ColumnPath, str], bool]() if trials is None else trials
         self.names = dict(reader.names)
         self.branches = dict(reader.branches)
         self.times = dict(reader.times)
-        # By place of a union: name of a branch → its member.
-        self._unions = _group_by_place(reader.branches)
-        self._records = {place[:-1] for place in reader.names}
-        self.parts: dict[ColumnPath, Mapping[str, str]] = {}
-        self.wrapped: dict[ColumnPath, str] = {}
-        self.divided: dict[ColumnPath, int] = {}
-        self.declared: dict[
-            ColumnPath, tuple[pa.Array | None, pa.DataType]
-        ] = {}  # place → its default, None without one
+        # By path of a union: name of a branch → its member.
+        self._unions = _group_by_union(reader.branches)
+        self._records = {path[:-1] for path in reader.names}
+        # As in `CastRules`.
+        self.sources: dict[ColumnPath, Mapping[str, str]] = {}
+        self.union_members: dict[ColumnPath, str] = {}
+        self.divisors: dict[ColumnPath, int] = {}
+        # Path of a field → its default, None without one, and the type of its column.
+        self.defaults: dict[ColumnPath, tuple[pa.Array | None, pa.DataType]] = {}
 
-    def members(
-        self, place: ColumnPath, at: str, fields: Sequence[Mapping[str, Any]], have: Mapping[str, pa.DataType]
+    def fill_members(
+        self, path: ColumnPath, field_path: str, fields: Sequence[Mapping[str, Any]], types: Types
     ) -> tuple[dict[str, pa.DataType], dict[str, str]]:
-        """Fill the members of a record, or the columns. `at`: where the writer has it, for a person.
+        """Fill the members of a record, or the columns. `types`: of those that are there.
 
-        Returns the members as they become, and field → member.
+        Returns the types of the members as they become, and field → member.
         """
-        stored = [f for f in fields if avro.table_type(self._record, f["type"]) is not None]
-        mapping = self._targets(place, at, stored, have)
-        members = dict(have)
-        for spec in stored:
-            member, shown = mapping[spec["name"]], _dotted(at, spec["name"])
-            kind = self._kind((*place, member), shown, spec["type"], have.get(member))
-            members[member] = kind
-            if self._is_newest or member not in have:
-                self.declared[*place, member] = (default_of(self._record, spec), kind)
-            self.names[*place, spec["name"]] = member
-            self._records.add(place)
+        stored_fields = [spec for spec in fields if avro.table_type(self._record, spec["type"]) is not None]
+        mapping = self._match_fields(path, field_path, stored_fields, types)
+        grown_types = dict(types)
+        for spec in stored_fields:
+            name = spec["name"]
+            member = mapping[name]
+            member_path = (*path, member)
+            kind = self._grow(member_path, _dotted(field_path, name), spec["type"], types.get(member))
+            grown_types[member] = kind
+            if self._is_newest or member not in types:
+                self.defaults[member_path] = (read_default(self._record, spec), kind)
+            self.names[*path, name] = member
+            self._records.add(path)
             for alias in spec.get("aliases", []):
-                self.names.setdefault((*place, alias), member)
-        return members, mapping
+                self.names.setdefault((*path, alias), member)
+        return grown_types, mapping
 
-    def _targets(
-        self, place: ColumnPath, at: str, fields: Sequence[Mapping[str, Any]], have: Mapping[str, pa.DataType]
+    def _match_fields(
+        self, path: ColumnPath, field_path: str, fields: Sequence[Mapping[str, Any]], types: Types
     ) -> dict[str, str]:
         """Find the member that each field fills: of its name, of an alias, or known by one of them; else a new one."""
-        by_case = {name.lower(): name for name in have}
-        taken = {f["name"] for f in fields if f["name"] in have}
+        member_by_lower_name = {name.lower(): name for name in types}
+        used_members = {spec["name"] for spec in fields if spec["name"] in types}
         mapping: dict[str, str] = {}
-        filled: set[str] = set()
+        filled_members: set[str] = set()
         for spec in fields:
-            name, aliases = str(spec["name"]), spec.get("aliases", [])
-            stored = next((known for known in (name, *aliases) if known in have), None)
-            member = stored or self._remembered(place, (name, *aliases), have, taken) or name
-            if not place and member.lower() in self._reserved:
+            name = str(spec["name"])
+            names = (name, *spec.get("aliases", []))
+            member = next((alias for alias in names if alias in types), None)
+            member = member or self._earlier_member(path, names, types, used_members) or name
+            if not path and member.lower() in self._reserved:
                 raise avro.UnsupportedSchema(f"field {name!r} has a name that headrace keeps for itself; rename it")
-            if by_case.setdefault(member.lower(), member) != member:
-                other = _dotted(".".join(place), by_case[member.lower()])
-                raise avro.UnsupportedSchema(f"field {_dotted(at, name)!r} differs from column {other!r} only in case")
-            if member in filled:
-                raise avro.UnsupportedSchema(f"two fields would fill column {_dotted('.'.join(place), member)!r}")
+            if member_by_lower_name.setdefault(member.lower(), member) != member:
+                raise avro.UnsupportedSchema(
+                    f"field {_dotted(field_path, name)!r} differs from column "
+                    f"{_dotted('.'.join(path), member_by_lower_name[member.lower()])!r} only in case"
+                )
+            if member in filled_members:
+                raise avro.UnsupportedSchema(f"two fields would fill column {_dotted('.'.join(path), member)!r}")
             mapping[name] = member
-            filled.add(member)
-            taken.add(member)
+            filled_members.add(member)
+            used_members.add(member)
         return mapping
 
-    def _remembered(
-        self, place: ColumnPath, names: Iterable[str], have: Mapping[str, pa.DataType], taken: set[str]
+    def _earlier_member(
+        self, path: ColumnPath, names: Iterable[str], types: Types, used_members: set[str]
     ) -> str | None:
         """Return the member that an earlier schema filled with a field of one of these names."""
-        known = (self.names.get((*place, name)) for name in names)
-        return next((member for member in known if member in have and member not in taken), None)
+        members = (self.names.get((*path, name)) for name in names)
+        return next((member for member in members if member in types and member not in used_members), None)
 
-    def _kind(self, place: ColumnPath, at: str, schema: avro.Schema, have: pa.DataType | None) -> pa.DataType:
-        """Return the type that a place gets from this schema. `have`: the type it has, None for a new one."""
+    def _grow(
+        self, path: ColumnPath, field_path: str, schema: avro.Schema, column_type: pa.DataType | None
+    ) -> pa.DataType:
+        """Return the type that a column gets from this schema. `column_type`: the type it has, None for a new one."""
         schema = self._record.resolve(schema)
-        want = avro.table_type(self._record, schema)
+        writer_type = avro.table_type(self._record, schema)
         if isinstance(schema, list):
             branches = [branch for branch in map(self._record.resolve, schema) if branch != "null"]
             if len(branches) == 1:
-                return self._kind(place, at, branches[0], have)
-            if pa.types.is_struct(want):
-                return self._union(place, at, branches, have, want)
-        if place in self._unions or (have is not None and self._is_union(place, schema, have)):
-            return self._one_branch(place, at, schema, want, have)
+                return self._grow(path, field_path, branches[0], column_type)
+            if pa.types.is_struct(writer_type):
+                return self._grow_union(path, field_path, branches, column_type, writer_type)
+        if path in self._unions or (column_type is not None and self._is_union(path, schema, column_type)):
+            return self._grow_union_by_branch(path, field_path, schema, column_type, writer_type)
+        is_new = column_type is None
         match schema["type"] if isinstance(schema, dict) else schema:
-            case "record" if have is None or pa.types.is_struct(have):
-                inside = {} if have is None else {part.name: part.type for part in have}
-                members, mapping = self.members(place, at, schema["fields"], inside)
-                self._remember_parts(place, {member: name for name, member in mapping.items()})
-                return pa.struct(list(members.items()))
-            case "array" if have is None or pa.types.is_list(have):
-                item = self._kind(
-                    (*place, "element"), f"{at}.element", schema["items"], have.value_type if have is not None else None
-                )
-                return pa.list_(pa.field("element", item))
-            case "map" if have is None or pa.types.is_map(have):
-                value = self._kind(
-                    (*place, "value"), f"{at}.value", schema["values"], have.item_type if have is not None else None
-                )
-                return pa.map_(pa.string(), value)
-        return self._scalar(place, at, schema, want, have)
+            case "record" if is_new or pa.types.is_struct(column_type):
+                types, mapping = self.fill_members(path, field_path, schema["fields"], _member_types(column_type))
+                self._set_sources(path, {member: name for name, member in mapping.items()})
+                return pa.struct(list(types.items()))
+            case "array" if is_new or pa.types.is_list(column_type):
+                item_type = None if column_type is None else column_type.value_type
+                item_type = self._grow((*path, "element"), f"{field_path}.element", schema["items"], item_type)
+                return pa.list_(pa.field("element", item_type))
+            case "map" if is_new or pa.types.is_map(column_type):
+                value_type = None if column_type is None else column_type.item_type
+                value_type = self._grow((*path, "value"), f"{field_path}.value", schema["values"], value_type)
+                return pa.map_(pa.string(), value_type)
+        return self._grow_scalar(path, field_path, schema, column_type, writer_type)
 
-    def _scalar(
-        self, place: ColumnPath, at: str, schema: avro.Schema, want: pa.DataType, have: pa.DataType | None
+    def _grow_scalar(
+        self,
+        path: ColumnPath,
+        field_path: str,
+        schema: avro.Schema,
+        column_type: pa.DataType | None,
+        writer_type: pa.DataType,
     ) -> pa.DataType:
         unit = time_of_day(schema)
-        known = self.times.setdefault(place, unit) if unit else None
-        if have is None:
-            return want
-        column = ".".join(place)
-        if known != unit:
-            raise avro.UnsupportedSchema(f"field {at!r} is a {unit}, but column {column!r} holds {known}")
-        if want == have or have in _PROMOTIONS.get(want, ()) or _holds(have, want):
-            return have
-        per_number = _MICROSECONDS.get(avro.timestamp_unit(schema) or "")
-        if have == _LONG and per_number:  # a long that was given a logical type goes on as the number it is
-            self.divided[place] = per_number
-            return have
-        wider = _WIDER.get((have, want)) or _wider_decimal(have, want)
+        column_unit = self.times.setdefault(path, unit) if unit else None
+        if column_type is None:
+            return writer_type
+        column = ".".join(path)
+        if column_unit != unit:
+            raise avro.UnsupportedSchema(f"field {field_path!r} is a {unit}, but column {column!r} holds {column_unit}")
+        if _can_promote(writer_type, column_type):
+            return column_type
+        microseconds = _MICROSECONDS.get(avro.timestamp_unit(schema) or "")
+        # A long that was given a logical type goes on as the number it is.
+        if column_type == _LONG and microseconds:
+            self.divisors[path] = microseconds
+            return column_type
+        wider = _WIDER.get((column_type, writer_type)) or _wider_decimal(column_type, writer_type)
+        conflict = f"field {field_path!r} is {writer_type}, but column {column!r} holds {column_type}"
         if wider is None:
-            raise avro.UnsupportedSchema(f"field {at!r} is {want}, but column {column!r} holds {have}")
+            raise avro.UnsupportedSchema(conflict)
         if self._widen == "none":
-            raise avro.UnsupportedSchema(
-                f"field {at!r} is {want}, but column {column!r} holds {have}, and schemas.widen is 'reject'"
-            )
-        if self._widen == "iceberg" and not _iceberg_widens(have, wider):
-            raise avro.UnsupportedSchema(
-                f"field {at!r} is {want}, but column {column!r} holds {have}, which Iceberg does not widen to {wider}"
-            )
+            raise avro.UnsupportedSchema(f"{conflict}, and schemas.widen is 'reject'")
+        if self._widen == "iceberg" and not _can_widen_in_iceberg(column_type, wider):
+            raise avro.UnsupportedSchema(f"{conflict}, which Iceberg does not widen to {wider}")
         return wider
 
-    def _union(
-        self, place: ColumnPath, at: str, branches: list[avro.Schema], have: pa.DataType | None, want: pa.DataType
+    def _grow_union(
+        self,
+        path: ColumnPath,
+        field_path: str,
+        branches: list[avro.Schema],
+        column_type: pa.DataType | None,
+        writer_type: pa.DataType,
     ) -> pa.DataType:
         """Fill a union of several: each branch its own member, matched by name at any position."""
-        if have is not None and not self._is_union(place, branches, have):
-            raise avro.UnsupportedSchema(f"field {at!r} is {want}, but column {'.'.join(place)!r} holds {have}")
-        stored = set(want.names)
-        mine = {f"member{i}": branch for i, branch in enumerate(branches) if f"member{i}" in stored}
-        members = {} if have is None else {part.name: part.type for part in have}
-        is_new = have is None and place not in self._unions
-        targets = {source: source for source in mine} if is_new else self._targets_in(place, mine, members)
+        if column_type is not None and not self._is_union(path, branches, column_type):
+            raise avro.UnsupportedSchema(
+                f"field {field_path!r} is {writer_type}, but column {'.'.join(path)!r} holds {column_type}"
+            )
+        writer_members = set(writer_type.names)
+        sources = {f"member{i}": branch for i, branch in enumerate(branches) if f"member{i}" in writer_members}
+        types = _member_types(column_type)
+        if column_type is None and path not in self._unions:
+            targets = {source: source for source in sources}
+        else:
+            targets = self._match_branches(path, sources, types)
         for source, member in targets.items():
-            self._fill(place, at, mine[source], member, members)
-        self._remember_parts(place, {member: source for source, member in targets.items()})
-        return _in_order(members)
+            self._fill_union_member(path, field_path, sources[source], member, types)
+        self._set_sources(path, {member: source for source, member in targets.items()})
+        return _union_type(types)
 
-    def _one_branch(
-        self, place: ColumnPath, at: str, schema: avro.Schema, want: pa.DataType, have: pa.DataType | None
+    def _grow_union_by_branch(
+        self,
+        path: ColumnPath,
+        field_path: str,
+        schema: avro.Schema,
+        column_type: pa.DataType | None,
+        writer_type: pa.DataType,
     ) -> pa.DataType:
         """Fill a union by a writer that has one of its branches only."""
-        branch = ("long" if want == _LONG else "double") if isinstance(schema, list) else schema
-        members = {} if have is None else {part.name: part.type for part in have}
-        member = self._targets_in(place, {"": branch}, members)[""]
-        self.wrapped[place] = member
-        self._fill(place, at, branch, member, members)
-        return _in_order(members)
+        branch = schema
+        # A union of numbers is a single number to the table.
+        if isinstance(schema, list):
+            branch = "long" if writer_type == _LONG else "double"
+        types = _member_types(column_type)
+        member = self._match_branches(path, {"": branch}, types)[""]
+        self.union_members[path] = member
+        self._fill_union_member(path, field_path, branch, member, types)
+        return _union_type(types)
 
-    def _fill(
-        self, place: ColumnPath, at: str, branch: avro.Schema, member: str, members: dict[str, pa.DataType]
+    def _fill_union_member(
+        self, path: ColumnPath, field_path: str, branch: avro.Schema, member: str, types: dict[str, pa.DataType]
     ) -> None:
-        members[member] = self._kind((*place, member), f"{at}.{member}", branch, members.get(member))
-        union = self._unions.setdefault(place, {})
+        types[member] = self._grow((*path, member), f"{field_path}.{member}", branch, types.get(member))
+        union = self._unions.setdefault(path, {})
         name, *aliases = avro.branch_names(branch)
         union[name] = member
         for alias in aliases:
             union.setdefault(alias, member)
-        self.branches |= {(*place, known): union[known] for known in (name, *aliases)}
+        self.branches |= {(*path, branch_name): union[branch_name] for branch_name in (name, *aliases)}
 
-    def _targets_in(
-        self, place: ColumnPath, mine: Mapping[str, avro.Schema], members: Mapping[str, pa.DataType]
-    ) -> dict[str, str]:
+    def _match_branches(self, path: ColumnPath, sources: Mapping[str, avro.Schema], types: Types) -> dict[str, str]:
         """Find the member for each branch: that of its full name, of an alias, or of its name without the namespace.
 
         Else one that it is promoted to, or that it widens; else one without a name so far; else a new one, whose number
         follows the others. No two branches have one member. (Avro 1.12, "Schema Resolution" and "Aliases")
 
-        Protected values get no member without a name: it may have values in the clear. `members`: of the column; those
-        that are known by names need not be among them yet, where a spec shapes the records.
+        Protected values get no member without a name: it may have values in the clear. `types`: of the column's
+        members; those that are known by names need not be among them yet, where a spec shapes the records.
         """
-        known = dict(self._unions.get(place, {}))
-        targets = self._named_targets(place, mine, members, known)
-        taken = set(targets.values())
-        named = set(known.values())
-        unnamed = [member for member in members if member not in named]
-        free = max(map(_number, [*members, *named]), default=-1) + 1
-        for key, branch in mine.items():
-            if key in targets:
+        member_by_name = dict(self._unions.get(path, {}))
+        targets = self._match_branches_by_name(path, sources, types, member_by_name)
+        used_members = set(targets.values())
+        named_members = set(member_by_name.values())
+        unnamed_members = [member for member in types if member not in named_members]
+        next_number = max(map(_member_number, [*types, *named_members]), default=-1) + 1
+        for source, branch in sources.items():
+            if source in targets:
                 continue
-            name, want = avro.branch_names(branch)[0], avro.table_type(self._record, branch)
-            near = (*_BRANCH_PROMOTIONS.get(name, ()), *_BRANCH_WIDENED[self._widen].get(name, ()))
-            of_other_names = (known[other] for other in near if other in known)
-            without_names = [] if is_protected_name(name) else unnamed
-            of_type = (member for member in without_names if member not in taken and _alike(want, members[member]))
-            fitting = chain(of_other_names, of_type)
-            target = next((member for member in fitting if member not in taken), f"member{free}")
-            free += target == f"member{free}"
-            targets[key] = target
-            taken.add(target)
+            candidates = self._unused_members(branch, types, member_by_name, unnamed_members, used_members)
+            target = next(candidates, None)
+            if target is None:
+                target = f"member{next_number}"
+                next_number += 1
+            targets[source] = target
+            used_members.add(target)
         return targets
 
-    def _named_targets(
+    def _unused_members(
         self,
-        place: ColumnPath,
-        mine: Mapping[str, avro.Schema],
-        members: Mapping[str, pa.DataType],
-        known: Mapping[str, str],
+        branch: avro.Schema,
+        types: Types,
+        member_by_name: Mapping[str, str],
+        unnamed_members: Sequence[str],
+        used_members: set[str],
+    ) -> Iterator[str]:
+        """Yield the members that a branch may fill, the best first: of another name, then of its type alone."""
+        name = avro.branch_names(branch)[0]
+        for near_name in (*_BRANCH_PROMOTIONS.get(name, ()), *_BRANCH_WIDENED[self._widen].get(name, ())):
+            if near_name in member_by_name and member_by_name[near_name] not in used_members:
+                yield member_by_name[near_name]
+        if is_protected_name(name):
+            return
+        writer_type = avro.table_type(self._record, branch)
+        for member in unnamed_members:
+            if member not in used_members and _can_fill(writer_type, types[member]):
+                yield member
+
+    def _match_branches_by_name(
+        self, path: ColumnPath, sources: Mapping[str, avro.Schema], types: Types, member_by_name: Mapping[str, str]
     ) -> dict[str, str]:
-        """Find the members that branches have by their names. `known`: name of a branch → its member."""
+        """Find the members that branches have by their names, by an alias, or by their names without the namespace."""
         targets: dict[str, str] = {}
-        taken: set[str] = set()
-        names = {key: avro.branch_names(branch) for key, branch in mine.items()}
-        keys = {full: key for key, (full, *_) in reversed(names.items())}
-        # Of two branches that one member is known for, the one has it for which it was made.
-        for name, member in known.items():
-            key = keys.get(name)
-            if key is not None and member not in taken:
-                targets[key] = member
-                taken.add(member)
-        for key, (_, *aliases) in names.items():
-            by_alias = next((known[alias] for alias in aliases if alias in known), None)
-            if key not in targets and by_alias is not None and by_alias not in taken:
-                targets[key] = by_alias
-                taken.add(by_alias)
-        by_short_name = defaultdict[tuple[str, bool], set[str]](set)
-        for name, member in known.items():
-            by_short_name[_short_name(name)].add(member)
-        for key, (full, *_) in names.items():
-            near = by_short_name.get(_short_name(full), set())
-            if key in targets or len(near) != 1 or not near.isdisjoint(taken):
+        used_members: set[str] = set()
+        names = {source: avro.branch_names(branch) for source, branch in sources.items()}
+        # Of two branches of one full name, the first.
+        source_by_name = {full_name: source for source, (full_name, *_) in reversed(names.items())}
+        # Of two branches whose names have one member, the one gets it for which it was made.
+        for name, member in member_by_name.items():
+            source = source_by_name.get(name)
+            if source is not None and member not in used_members:
+                targets[source] = member
+                used_members.add(member)
+        for source, (_, *aliases) in names.items():
+            by_alias = next((member_by_name[alias] for alias in aliases if alias in member_by_name), None)
+            if source not in targets and by_alias is not None and by_alias not in used_members:
+                targets[source] = by_alias
+                used_members.add(by_alias)
+        members_by_short_name = defaultdict[tuple[str, bool], set[str]](set)
+        for name, member in member_by_name.items():
+            members_by_short_name[_short_name(name)].add(member)
+        for source, (full_name, *_) in names.items():
+            members = members_by_short_name.get(_short_name(full_name), set())
+            if source in targets or len(members) != 1 or not members.isdisjoint(used_members):
                 continue
-            (member,) = near
-            have = members.get(member)
-            if have is None or self._fits((*place, member), mine[key], have):
-                targets[key] = member
-                taken.add(member)
+            (member,) = members
+            member_type = types.get(member)
+            if member_type is None or self._fits((*path, member), sources[source], member_type):
+                targets[source] = member
+                used_members.add(member)
         return targets
 
-    def _fits(self, place: ColumnPath, branch: avro.Schema, have: pa.DataType) -> bool:
-        """Return whether a place was made for such a named type and can take its values, without taking them."""
-        key = place, avro.branch_names(branch)[0]
+    def _fits(self, path: ColumnPath, branch: avro.Schema, member_type: pa.DataType) -> bool:
+        """Return whether a member was made for such a named type and can take its values, without taking them."""
+        key = (path, avro.branch_names(branch)[0])
         if key not in self._trials:
-            self._trials[key] = self._try(place, branch, have)
+            self._trials[key] = self._try_to_grow(path, branch, member_type)
         return self._trials[key]
 
-    def _try(self, place: ColumnPath, schema: avro.Schema, have: pa.DataType) -> bool:
-        want = avro.table_type(self._record, schema)
-        if want is None or want.id != have.id:
+    def _try_to_grow(self, path: ColumnPath, schema: avro.Schema, member_type: pa.DataType) -> bool:
+        writer_type = avro.table_type(self._record, schema)
+        if writer_type is None or writer_type.id != member_type.id:
             return False
         trial = _Resolution(
             self._record,
@@ -484,86 +425,100 @@ class _Resolution:
             trials=self._trials,
         )
         try:
-            trial._kind(place, "", schema, have)
+            trial._grow(path, "", schema, member_type)
         except avro.UnsupportedSchema:
             return False
         return True
 
-    def _is_union(self, place: ColumnPath, schema: avro.Schema, have: pa.DataType) -> bool:
-        """Return whether a place holds a union of several: known as one, or, as yet unknown, with members of one."""
-        if place in self._unions:
+    def _is_union(self, path: ColumnPath, schema: avro.Schema, column_type: pa.DataType) -> bool:
+        """Return whether a column holds a union of several: known as one, or, as yet unknown, with members of one."""
+        if path in self._unions:
             return True
-        named = pa.types.is_struct(have) and all(_MEMBER.fullmatch(name) for name in have.names)
+        if not pa.types.is_struct(column_type) or not all(_MEMBER.fullmatch(name) for name in column_type.names):
+            return False
         is_record = isinstance(schema, dict) and schema["type"] == "record"
-        return named and not is_record and place not in self._records
+        return not is_record and path not in self._records
 
-    def _remember_parts(self, place: ColumnPath, sources: Mapping[str, str]) -> None:
+    def _set_sources(self, path: ColumnPath, sources: Mapping[str, str]) -> None:
         if any(member != source for member, source in sources.items()):
-            self.parts[place] = sources
+            self.sources[path] = sources
 
 
-def _group_by_place(branches: Mapping[ColumnPath, str]) -> dict[ColumnPath, dict[str, str]]:
-    """Return the members of branches by the place of their union, and by their names."""
+def _group_by_union(branches: Mapping[ColumnPath, str]) -> dict[ColumnPath, dict[str, str]]:
+    """Return the members of branches by the path of their union, and by their names."""
     unions: dict[ColumnPath, dict[str, str]] = {}
-    for place, member in branches.items():
-        unions.setdefault(place[:-1], {})[place[-1]] = member
+    for path, member in branches.items():
+        unions.setdefault(path[:-1], {})[path[-1]] = member
     return unions
+
+
+def _member_types(struct: pa.StructType | None) -> dict[str, pa.DataType]:
+    """Return the types of a struct's members by their names; none for a column that is new."""
+    return {} if struct is None else {member.name: member.type for member in struct}
 
 
 def time_of_day(schema: avro.Schema) -> str | None:
     """Return the unit, as its logical type, of a time of day; None for all else."""
     if not isinstance(schema, dict):
         return None
-    found = (schema["type"], schema.get("logicalType"))
-    return str(found[1]) if found in _TIMES_OF_DAY else None
+    logical = schema.get("logicalType")
+    return str(logical) if (schema["type"], logical) in _TIMES_OF_DAY else None
 
 
-def _short_name(full: str) -> tuple[str, bool]:
+def _short_name(full_name: str) -> tuple[str, bool]:
     """Return a name without its namespace, and whether it is that of protected values: they share no member."""
-    return avro.short_name(full), is_protected_name(full)
+    return avro.short_name(full_name), is_protected_name(full_name)
 
 
-def _dotted(at: str, name: str) -> str:
-    return f"{at}.{name}" if at else name
+def _dotted(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
-def _number(member: str) -> int:
-    found = _MEMBER.fullmatch(member)
-    return int(found[1]) if found else -1
+def _member_number(member: str) -> int:
+    """Return the number of a union's member; -1 for a name that is none of one."""
+    match = _MEMBER.fullmatch(member)
+    return int(match[1]) if match else -1
 
 
-def _in_order(members: Mapping[str, pa.DataType]) -> pa.DataType:
-    return pa.struct(sorted(members.items(), key=lambda part: _number(part[0])))
+def _union_type(types: Types) -> pa.DataType:
+    """Return the struct of a union's members, by their numbers."""
+    return pa.struct(sorted(types.items(), key=lambda member: _member_number(member[0])))
 
 
-def _alike(kind: pa.DataType, member: pa.DataType) -> bool:
-    """Return whether a branch may be what a member of a union was made for."""
-    if pa.types.is_nested(kind):
-        return bool(kind.id == member.id)
-    return kind == member or member in _PROMOTIONS.get(kind, ()) or _holds(member, kind)
-
-
-def _holds(column: pa.DataType, kind: pa.DataType) -> bool:
-    """Return whether a decimal column holds every value of another decimal."""
-    if not (pa.types.is_decimal(column) and pa.types.is_decimal(kind)):
+def _can_promote(writer_type: pa.DataType, column_type: pa.DataType) -> bool:
+    """Return whether a column of a type takes values of another as they are, or by Avro's promotion."""
+    if writer_type == column_type or column_type in _PROMOTIONS.get(writer_type, ()):
+        return True
+    if not (pa.types.is_decimal(column_type) and pa.types.is_decimal(writer_type)):
         return False
-    return bool(kind.scale <= column.scale and kind.precision - kind.scale <= column.precision - column.scale)
+    column_digits = column_type.precision - column_type.scale
+    writer_digits = writer_type.precision - writer_type.scale
+    return bool(writer_type.scale <= column_type.scale and writer_digits <= column_digits)
 
 
-def _iceberg_widens(have: pa.DataType, wider: pa.DataType) -> bool:
+def _can_fill(writer_type: pa.DataType, member_type: pa.DataType) -> bool:
+    """Return whether a branch may be what a member of a union was made for."""
+    if pa.types.is_nested(writer_type):
+        return bool(writer_type.id == member_type.id)
+    return _can_promote(writer_type, member_type)
+
+
+def _can_widen_in_iceberg(column_type: pa.DataType, wider: pa.DataType) -> bool:
     """Return whether Iceberg can give a column the wider type: int to long, float to double, more digits of a scale.
 
     https://iceberg.apache.org/spec/#schema-evolution
     """
-    if pa.types.is_decimal(have):
-        return bool(have.scale == wider.scale)
-    return bool((pa.types.is_integer(have) and pa.types.is_integer(wider)) or pa.types.is_float32(have))
+    if pa.types.is_decimal(column_type):
+        return bool(column_type.scale == wider.scale)
+    if pa.types.is_float32(column_type):
+        return True
+    return bool(pa.types.is_integer(column_type) and pa.types.is_integer(wider))
 
 
-def _wider_decimal(column: pa.DataType, kind: pa.DataType) -> pa.DataType | None:
+def _wider_decimal(column_type: pa.DataType, writer_type: pa.DataType) -> pa.DataType | None:
     """Return the least decimal that holds the values of both; None when there is none."""
-    if not (pa.types.is_decimal(column) and pa.types.is_decimal(kind)):
+    if not (pa.types.is_decimal(column_type) and pa.types.is_decimal(writer_type)):
         return None
-    scale = max(column.scale, kind.scale)
-    digits = max(column.precision - column.scale, kind.precision - kind.scale)
+    scale = max(column_type.scale, writer_type.scale)
+    digits = max(column_type.precision - column_type.scale, writer_type.precision - writer_type.scale)
     return pa.decimal128(digits + scale, scale) if digits + scale <= avro.DECIMAL_DIGITS_MAX else None

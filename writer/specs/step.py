@@ -127,7 +127,7 @@ class Step:
         shaped = self._shape(remaining.rows, columns)
         return ShapedRows(shaped, _mask_of(remaining, rows.num_rows), filtered, dict(sorted(failures.items())))
 
-    def made_of(self, columns: Collection[str]) -> set[str]:
+    def dependent_columns(self, columns: Collection[str]) -> set[str]:
         """Return the columns of the table that these columns of the record become, and all that may be derived."""
         derived = {name for name, _ in self._spec.derive} if columns else set()
         return {leaf.name for leaf in self._leaves if leaf.source[0] in columns or leaf.source[0] in derived}
