@@ -116,8 +116,9 @@ def _show_outcome(name: str, outcome: GapOutcome, out: Console) -> None:
             "yellow",
         )
         return
-    remark = f" about right, by event time: {gap_record.unplaced:,} rows in all" if gap_record.unplaced else ""
-    tables.sentence(out, f"{gap} is {gap_record.state}: {rows}{remark}.", "green")
+    if gap_record.unplaced:
+        rows += f" about right, by event time: {gap_record.unplaced:,} rows in all"
+    tables.sentence(out, f"{gap} is {gap_record.state}: {rows}.", "green")
 
 
 @dataclass(frozen=True)
@@ -199,9 +200,10 @@ def _count_offsets(ranges: Sequence[OffsetRange]) -> int:
 
 
 def _list_ranges(ranges: Sequence[OffsetRange]) -> str:
-    texts = [f"{r.part.topic}/{r.part.partition} [{r.start:,}, {r.end:,})" for r in ranges[:_RANGES_SHOWN]]
-    more = f" and {len(ranges) - _RANGES_SHOWN} more" if len(ranges) > _RANGES_SHOWN else ""
-    return ", ".join(texts) + more
+    text = ", ".join(f"{r.part.name} [{r.start:,}, {r.end:,})" for r in ranges[:_RANGES_SHOWN])
+    if len(ranges) > _RANGES_SHOWN:
+        text += f" and {len(ranges) - _RANGES_SHOWN} more"
+    return text
 
 
 _Gaps = Annotated[

@@ -24,20 +24,22 @@ from writer.preflight.finding import MARKS, PLAIN_MARKS
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.locations import checked
 
-_WORDS = {
+_REMEDIES = {
     RecoveryLevel.WAIT: "wait until it answers",
     RecoveryLevel.RESTART: "start again",
     RecoveryLevel.NEW_RUN: "a new run from the table's frontier",
     RecoveryLevel.WALK_BACK: "an older checkpoint",
     RecoveryLevel.LATEST: "skip what is gone, and write it down",
 }
-_OF_A_STRANGER = {RecoveryLevel.NEW_RUN: "a new checkpoint from where your sink ends"}
-_FOUND = 1  # exit code
+# Remedies of a checkpoint that headrace did not write, where they differ.
+_FOREIGN_REMEDIES = {RecoveryLevel.NEW_RUN: "a new checkpoint from where your sink ends"}
+# The exit code when a check fails.
+_CHECK_FAILED = 1
 
 
 @dataclass(frozen=True)
 class CheckpointExamination:
-    """One checkpoint, and what was found."""
+    """One checkpoint, and the results of its checks."""
 
     pipeline: str | None
     run: int | None
@@ -49,16 +51,39 @@ class CheckpointExamination:
         """Return it as JSON values."""
         level = leads_to(self.checks)
         return {
-            "pipeline": self.pipeline, "run": self.run, "checkpoint": self.checkpoint,
-            "leads_to": None if level is None else level.label, "halt": any(check.halt for check in self.checks),
-            "checks": [
-                {
-                    "name": check.name, "ok": check.ok, "message": check.message, "halt": check.halt,
-                    "level": None if check.level is None else check.level.label,
-                }
-                for check in self.checks
-            ],
-        }  # fmt: skip
+            "pipeline": self.pipeline,
+            "run": self.run,
+            "checkpoint": self.checkpoint,
+            "leads_to": None if level is None else level.label,
+            "halt": self.needs_person,
+            "checks": [_check_to_dict(check) for check in self.checks],
+        }
+
+    @property
+    def has_failed(self) -> bool:
+        """A check has failed."""
+        return any(check.ok is False for check in self.checks)
+
+    @property
+    def needs_person(self) -> bool:
+        """A person must act."""
+        return any(check.halt for check in self.checks)
+
+    def remedy(self, level: RecoveryLevel) -> str:
+        """Return what a recovery level does for it, as a phrase."""
+        if self.facts.foreign and level in _FOREIGN_REMEDIES:
+            return _FOREIGN_REMEDIES[level]
+        return _REMEDIES[level]
+
+
+def _check_to_dict(check: Check) -> dict[str, Any]:
+    return {
+        "name": check.name,
+        "ok": check.ok,
+        "message": check.message,
+        "halt": check.halt,
+        "level": None if check.level is None else check.level.label,
+    }
 
 
 def doctor(
@@ -83,73 +108,84 @@ def doctor(
     if config is not None and checkpoint is not None:
         raise ConfigError("name either a configuration file, or a checkpoint with --checkpoint")
     if checkpoint is None:
-        found = _of_pipelines(config or default_config(), pipeline)
+        examinations = _examine_pipelines(config or default_config(), pipeline)
     else:
-        found = [_of_place(checkpoint, bootstrap_servers)]
+        examinations = [_examine_checkpoint(checkpoint, bootstrap_servers)]
     if as_json:
-        emit_whole([one.document() for one in found])
+        emit_whole([examination.document() for examination in examinations])
     else:
-        for one in found:
-            show(one, console())
-    raise typer.Exit(_FOUND if any(check.ok is False for one in found for check in one.checks) else 0)
+        for examination in examinations:
+            show(examination, console())
+    if any(examination.has_failed for examination in examinations):
+        raise typer.Exit(_CHECK_FAILED)
 
 
-def show(one: CheckpointExamination, out: Console) -> None:
-    """Show what was found, a line for each check."""
-    marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
-    title = f"{one.pipeline}: " if one.pipeline else ""
-    out.print(Text(f"{title}{one.checkpoint}", "bold"), soft_wrap=True)
-    width = max(len(check.name) for check in one.checks)
-    for check in one.checks:
-        mark, style = {True: (marks["ok"], "green"), None: (marks["not_checked"], "dim")}.get(
-            check.ok, (marks["failed"], "bold red")
-        )
-        out.print(
-            Text.assemble((mark, style), f" {check.name:<{width}}  {check.message}{_lead(check, one)}"), soft_wrap=True
-        )
-    level, halt = leads_to(one.checks), any(check.halt for check in one.checks)
-    if halt:
+def show(examination: CheckpointExamination, out: Console) -> None:
+    """Show the results, a line for each check."""
+    title = examination.checkpoint
+    if examination.pipeline:
+        title = f"{examination.pipeline}: {title}"
+    out.print(Text(title, "bold"), soft_wrap=True)
+    width = max(len(check.name) for check in examination.checks)
+    for check in examination.checks:
+        line = f" {check.name:<{width}}  {check.message}{_consequence(check, examination)}"
+        out.print(Text.assemble(_mark(check, out), line), soft_wrap=True)
+    level = leads_to(examination.checks)
+    style = "bold red"
+    if examination.needs_person:
         message = "A person must act first."
     elif level is None:
         message = "All is well."
+        style = ""
     else:
-        message = f"Leads to {level.label}: {_words(level, one)}."
-    out.print(Text(message, "bold red" if halt or level else ""), "")
+        message = f"Leads to {level.label}: {examination.remedy(level)}."
+        if level is RecoveryLevel.WAIT:
+            style = ""
+    out.print(Text(message, style), "")
 
 
-def _lead(check: Check, one: CheckpointExamination) -> str:
+def _mark(check: Check, out: Console) -> tuple[str, str]:
+    """Return the mark of a result, and its style."""
+    marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
+    if check.ok is None:
+        return marks["not_checked"], "dim"
+    if check.ok:
+        return marks["ok"], "green"
+    return marks["failed"], "bold red"
+
+
+def _consequence(check: Check, examination: CheckpointExamination) -> str:
+    """Return what a check that failed leads to; empty for others."""
     if check.ok is not False:
         return ""
-    return " → a person must act" if check.level is None else f" → {check.level.label}, {_words(check.level, one)}"
+    if check.level is None:
+        return " → a person must act"
+    return f" → {check.level.label}, {examination.remedy(check.level)}"
 
 
-def _words(level: RecoveryLevel, one: CheckpointExamination) -> str:
-    return _OF_A_STRANGER.get(level, _WORDS[level]) if one.facts.foreign else _WORDS[level]
-
-
-def _of_pipelines(path: Path, only: list[str] | None) -> list[CheckpointExamination]:
+def _examine_pipelines(path: Path, pipelines: list[str] | None) -> list[CheckpointExamination]:
     settings = load(path)
-    cluster = probe_cluster(
-        kafka_sample.open_cluster(settings.kafka)
-    )  # once: all pipelines share the wait for a silent broker
-    found = []
-    for name in settings.chosen(only):
+    # Probed once: all pipelines share the wait for a silent broker.
+    cluster = probe_cluster(kafka_sample.open_cluster(settings.kafka))
+    examinations = []
+    for name in settings.chosen(pipelines):
         try:
-            asked = of_pipeline(settings, name, cluster)
+            pipeline = of_pipeline(settings, name, cluster)
         except StoreError as error:
-            found.append(_unreadable(name, f"{settings.checkpoints}/{name}", error))
+            examinations.append(_unreadable(name, f"{settings.checkpoints}/{name}", error))
             continue
-        found.append(CheckpointExamination(name, asked.run, asked.location, asked.facts, preflight(asked.facts)))
-    return found
+        checks = preflight(pipeline.facts)
+        examinations.append(CheckpointExamination(name, pipeline.run, pipeline.location, pipeline.facts, checks))
+    return examinations
 
 
-def _of_place(place: str, bootstrap: str | None) -> CheckpointExamination:
+def _examine_checkpoint(checkpoint: str, bootstrap_servers: str | None) -> CheckpointExamination:
     try:
-        location = checked(place)
+        location = checked(checkpoint)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     try:
-        facts = of_checkpoint(location, bootstrap, S3Settings().resolved(os.environ))
+        facts = of_checkpoint(location, bootstrap_servers, S3Settings().resolved(os.environ))
     except StoreError as error:
         return _unreadable(None, location, error)
     if facts.reading is not None and facts.reading.nothing:

@@ -1,6 +1,6 @@
 """`headrace gaps`: lists, shows, opens and closes gaps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -29,41 +29,88 @@ from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.operations import Gap, Loss
 from writer.table.table import PipelineTable
 
-_SHOWN = 8  # characters of an id, for a person
+# Characters of an id, for a person.
+_ID_LENGTH = 8
+_COLUMNS = [
+    tables.Column("pipeline"),
+    tables.Column("gap"),
+    tables.Column("state"),
+    tables.Column("opened"),
+    tables.Column("cause"),
+    tables.Column("offsets", right=True),
+    tables.Column("left", right=True),
+    tables.Column("by"),
+]
+# What `headrace gaps show` has of a gap, before its ranges.
+_SHOWN_KEYS = ("opened_at", "cause", "reason", "opened_by", "claimed_by", "offsets", "left", "rows", "unplaced")
 
 
 class NotOpen(ConfigError):
     """The gap has ended already."""
 
 
-def to_dict(one: GapRecord, claimed_by: str | None) -> dict[str, Any]:
-    """Describe a gap record as JSON values."""
-    known, left = one.opened, one.left()
+def to_dict(gap_record: GapRecord, claimed_by: str | None) -> dict[str, Any]:
+    """Describe a gap record as JSON values. `claimed_by`: the process that fills it now."""
+    opened = gap_record.opened
+    topic_ids: dict[str, str] = {}
+    ranges: list[dict[str, Any]] = []
+    hints: list[dict[str, Any]] = []
+    if opened:
+        topic_ids = dict(opened.topic_ids)
+        ranges = [r.to_dict() for r in opened.ranges]
+        hints = [{"from": to_iso(hint.start), "until": to_iso(hint.end)} for hint in opened.hints]
+    open_ranges = gap_record.left()
     return {
-        "id": one.id, "state": "claimed" if claimed_by else one.state,
-        "opened_at": known and to_iso(known.at), "opened_by": known and (known.by or "the writer"),
-        "cause": known and known.cause, "reason": known and known.reason, "version": known and known.version,
-        "topic_ids": dict(known.topic_ids) if known else {}, "offsets": one.offsets,
-        "left": 0 if one.state == "done" and not left else sum(r.end - r.start for r in left),
-        "rows": one.rows, "unplaced": one.unplaced, "files": one.files, "sources": list(one.sources),
-        "approximate": one.unplaced > 0, "claimed_by": claimed_by,
-        "ranges": [r.to_dict() for r in known.ranges] if known else [], "open": [r.to_dict() for r in left],
-        "hints": [{"from": to_iso(h.start), "until": to_iso(h.end)} for h in known.hints] if known else [],
-        "ended": one.ended and {**vars(one.ended), "at": to_iso(one.ended.at)},
-    }  # fmt: skip
+        "id": gap_record.id,
+        "state": "claimed" if claimed_by else gap_record.state,
+        "opened_at": opened and to_iso(opened.at),
+        "opened_by": opened and (opened.by or "the writer"),
+        "cause": opened and opened.cause,
+        "reason": opened and opened.reason,
+        "version": opened and opened.version,
+        "topic_ids": topic_ids,
+        "offsets": gap_record.offsets,
+        "left": _count_offsets(open_ranges),
+        "rows": gap_record.rows,
+        "unplaced": gap_record.unplaced,
+        "files": gap_record.files,
+        "sources": list(gap_record.sources),
+        "approximate": gap_record.unplaced > 0,
+        "claimed_by": claimed_by,
+        "ranges": ranges,
+        "open": [r.to_dict() for r in open_ranges],
+        "hints": hints,
+        "ended": gap_record.ended and {**vars(gap_record.ended), "at": to_iso(gap_record.ended.at)},
+    }
 
 
-def _row(name: str, one: Mapping[str, Any]) -> list[str]:
-    by = one["claimed_by"] or (one["ended"] or {}).get("by") or one["opened_by"] or ""
+def _row(name: str, document: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a gap: of `headrace gaps list`."""
+    by = document["claimed_by"] or (document["ended"] or {}).get("by") or document["opened_by"] or ""
     return [
-        name, one["id"][:_SHOWN], one["state"], instant(one["opened_at"]) if one["opened_at"] else "?",
-        one["cause"] or "?", f"{one['offsets']:,}", f"{one['left']:,}", by,
-    ]  # fmt: skip
+        name,
+        document["id"][:_ID_LENGTH],
+        document["state"],
+        instant(document["opened_at"]) if document["opened_at"] else "?",
+        document["cause"] or "?",
+        f"{document['offsets']:,}",
+        f"{document['left']:,}",
+        by,
+    ]
 
 
-def _claimed_by(table: PipelineTable, one: GapRecord, now: datetime) -> str | None:
-    found = BackfillLocks(table.store).newest(one.id) if one.state == "open" else None
-    return found.owner if found and found.is_valid(now) and not identity.is_gone(found.owner) else None
+def _lock_owner(table: PipelineTable, gap_record: GapRecord, now: datetime) -> str | None:
+    """Return the process that fills a gap now; None: none does."""
+    if gap_record.state != "open":
+        return None
+    lock = BackfillLocks(table.store).newest(gap_record.id)
+    if lock is None or not lock.is_valid(now) or identity.is_gone(lock.owner):
+        return None
+    return lock.owner
+
+
+def _count_offsets(ranges: Sequence[OffsetRange]) -> int:
+    return sum(r.end - r.start for r in ranges)
 
 
 gaps = typer.Typer(no_args_is_help=True, help="Gaps: offsets that were skipped. List, show, open and close them.")
@@ -87,27 +134,29 @@ def list_(
 
     Exit codes: 0 none is open, 1 some are, or a table cannot be read, 2 configuration.
     """
-    settings, now, out = load(config), datetime.now(UTC), console()
-    found: dict[str, list[dict[str, Any]]] = {}
+    settings = load(config)
+    now = datetime.now(UTC)
+    documents: dict[str, list[dict[str, Any]]] = {}
+    open_count = 0
+    rows: list[list[str]] = []
     for name in settings.chosen(pipeline):
         table = existing_table(name, settings)
-        meant = [one for one in gap_records(table, name).values() if all_ or one.state == "open"]
-        found[name] = [to_dict(one, _claimed_by(table, one, now)) for one in meant]
-    count = sum(one["state"] in ("open", "claimed") for each in found.values() for one in each)
+        selection = [record for record in gap_records(table, name).values() if all_ or record.state == "open"]
+        documents[name] = [to_dict(gap_record, _lock_owner(table, gap_record, now)) for gap_record in selection]
+        open_count += sum(document["state"] in ("open", "claimed") for document in documents[name])
+        rows += [_row(name, document) for document in documents[name]]
     if as_json:
-        tables.emit_whole({"pipelines": found})
-        raise typer.Exit(int(count > 0))
-    columns = [tables.Column(title, right=title in ("offsets", "left")) for title in (
-        "pipeline", "gap", "state", "opened", "cause", "offsets", "left", "by",
-    )]  # fmt: skip
-    if rows := [_row(name, one) for name, each in found.items() for one in each]:
-        tables.TextTable(out, columns).add(rows)
+        tables.emit_whole({"pipelines": documents})
+        raise typer.Exit(int(open_count > 0))
+    out = console()
+    if rows:
+        tables.TextTable(out, _COLUMNS).add(rows)
         out.print()
-    tables.sentence(
-        out,
-        f"{plural(count, 'gap')} open; `headrace backfill` brings what was skipped." if count else "No gap is open.",
-    )
-    raise typer.Exit(int(count > 0))
+    message = "No gap is open."
+    if open_count:
+        message = f"{plural(open_count, 'gap')} open; `headrace backfill` brings what was skipped."
+    tables.sentence(out, message)
+    raise typer.Exit(int(open_count > 0))
 
 
 @gaps.command(cls=ConfigCommand)
@@ -121,30 +170,36 @@ def show(
 
     Exit codes: 0 shown, 1 the table cannot be read, 2 configuration, or no such gap.
     """
-    settings, now, out = load(config), datetime.now(UTC), console()
+    settings = load(config)
     name = settings.one(pipeline)
     table = existing_table(name, settings)
-    one = find_gap_record(gap_records(table, name), gap)
-    document = to_dict(one, _claimed_by(table, one, now))
+    gap_record = find_gap_record(gap_records(table, name), gap)
+    document = to_dict(gap_record, _lock_owner(table, gap_record, datetime.now(UTC)))
     if as_json:
         tables.emit_whole(document)
         return
-    out.print(f"[bold]gap {one.id}[/bold]  {document['state']}", soft_wrap=True)
-    rows = [
-        (key.replace("_", " "), instant(document[key]) if key == "opened_at" and document[key] else document[key])
-        for key in ("opened_at", "cause", "reason", "opened_by", "claimed_by", "offsets", "left", "rows", "unplaced")
-    ]
-    for title, ranges in (("skipped", document["ranges"]), ("open", document["open"])):
-        for r in ranges:
-            where = f"{r['topic']}/{r['partition']} of incarnation {r['incarnation']}"
-            rows.append((title, f"{where} [{r['start']:,}, {r['end']:,})"))
-    rows += [
-        ("event time", f"from {instant(h['from']) if h['from'] else 'the beginning'} to {instant(h['until'])}")
-        for h in document["hints"]
-    ]
-    for label, text in [*rows, ("ended", document["ended"])]:
+    out = console()
+    out.print(f"[bold]gap {gap_record.id}[/bold]  {document['state']}", soft_wrap=True)
+    for label, text in _labels(document):
         if text:
             out.print(f"{label:<11} {text}", soft_wrap=True, markup=False)
+
+
+def _labels(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what a gap has, each with its label. `document`: of `to_dict`."""
+    for key in _SHOWN_KEYS:
+        text = document[key]
+        if key == "opened_at" and text:
+            text = instant(text)
+        yield key.replace("_", " "), text
+    for title, ranges in (("skipped", document["ranges"]), ("open", document["open"])):
+        for r in ranges:
+            part = f"{r['topic']}/{r['partition']} of incarnation {r['incarnation']}"
+            yield title, f"{part} [{r['start']:,}, {r['end']:,})"
+    for hint in document["hints"]:
+        start = instant(hint["from"]) if hint["from"] else "the beginning"
+        yield "event time", f"from {start} to {instant(hint['until'])}"
+    yield "ended", document["ended"]
 
 
 @gaps.command(cls=ConfigCommand)
@@ -169,33 +224,41 @@ def close(
     name = settings.one(pipeline)
     if not reason.strip():
         raise ConfigError("--reason is empty; say why the records will not be brought back")
-    about = {"by": by or identity.person(), "reason": reason, "at": datetime.now(UTC).isoformat()}
-    work = partial(_run_close, existing_table(name, settings), name, gap, about, as_json=as_json)
+    facts = {"by": by or identity.person(), "reason": reason, "at": datetime.now(UTC).isoformat()}
+    work = partial(close_gap, existing_table(name, settings), name, gap, facts, as_json=as_json)
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
-def _run_close(
-    table: PipelineTable, name: str, gap: str, about: Mapping[str, str], *, write: bool, as_json: bool
+def close_gap(
+    table: PipelineTable, name: str, gap: str, facts: Mapping[str, str], *, write: bool, as_json: bool
 ) -> bool:
-    """Show what would be given up of a gap, or give it up. Raises NotOpen, CommitFailed."""
-    snapshot, found = gap_records_in_snapshot(table, name)
-    one = find_gap_record(found, gap)
-    if one.state != "open":
-        raise NotOpen(f"gap {one.id[:_SHOWN]} is {one.state} already.")
-    open_ranges, version = one.left(), None
-    left = sum(r.end - r.start for r in open_ranges)
+    """Show what would be given up of a gap, or give it up. Raises NotOpen, CommitFailed.
+
+    `facts`: who closes it, why and when.
+    """
+    snapshot, records = gap_records_in_snapshot(table, name)
+    gap_record = find_gap_record(records, gap)
+    if gap_record.state != "open":
+        raise NotOpen(f"gap {gap_record.id[:_ID_LENGTH]} is {gap_record.state} already.")
+    open_ranges = gap_record.left()
+    offsets = _count_offsets(open_ranges)
+    version = None
     if write:
-        version = table.give_up(snapshot, Loss(uuid4().hex, one.id, snapshot.gap_changes(one.id), left, about))
+        loss = Loss(uuid4().hex, gap_record.id, snapshot.gap_changes(gap_record.id), offsets, facts)
+        version = table.give_up(snapshot, loss)
     if as_json:
         state = "open" if version is None else "lost"
-        tables.emit_whole({"gap": one.id, "state": state, "offsets": left, "version": version})
+        tables.emit_whole({"gap": gap_record.id, "state": state, "offsets": offsets, "version": version})
     elif version is None:
         _show_ranges(open_ranges)
-        tables.sentence(console(), f"{plural(left, 'offset')} of gap {one.id[:_SHOWN]} would be given up: nobody "
-                        "brings them. `headrace backfill` does, where a copy is left.")  # fmt: skip
+        tables.sentence(
+            console(),
+            f"{plural(offsets, 'offset')} of gap {gap_record.id[:_ID_LENGTH]} would be given up: nobody brings them. "
+            "`headrace backfill` does, where a copy is left.",
+        )
     else:
         tables.sentence(
-            console(), f"{plural(left, 'offset')} given up, as version {version} of the table: {about['reason']}"
+            console(), f"{plural(offsets, 'offset')} given up, as version {version} of the table: {facts['reason']}"
         )
     return True
 
@@ -228,48 +291,64 @@ def open_(
     if not reason.strip():
         raise ConfigError("--reason is empty; say why what waits is to be skipped")
     by = by or identity.person()
-    work = partial(_run_open, settings, name, reason, by, fence=fence, as_json=as_json)
+    work = partial(open_gap, settings, name, reason, by, fence=fence, as_json=as_json)
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
-def _run_open(settings: Config, name: str, reason: str, by: str, *, fence: bool, write: bool, as_json: bool) -> bool:
+def open_gap(settings: Config, name: str, reason: str, by: str, *, fence: bool, write: bool, as_json: bool) -> bool:
     """Show what would be skipped, or skip it. Raises ConfigError where nothing may be skipped, HeadraceError."""
-    found = skip_to_latest.look(settings, name, open_cluster(settings.kafka), "person")
-    if isinstance(found.decision, start_decision.Refuse):
-        raise ConfigError(found.decision.reason)
-    ranges = found.decision.ranges if isinstance(found.decision, skip_to_latest.Skip) else ()
-    written = None
+    state = skip_to_latest.look(settings, name, open_cluster(settings.kafka), "person")
+    if isinstance(state.decision, start_decision.Refuse):
+        raise ConfigError(state.decision.reason)
+    ranges: Sequence[OffsetRange] = ()
+    if isinstance(state.decision, skip_to_latest.Skip):
+        ranges = state.decision.ranges
+    entry = None
     if write:
-        written = skip_to_latest.skip(settings, name, found, by=by, reason=reason, now=datetime.now(UTC), fence=fence)
-    _show_skip(name, found.held, ranges, written, as_json=as_json)
+        entry = skip_to_latest.skip(settings, name, state, by=by, reason=reason, now=datetime.now(UTC), fence=fence)
+    _show_skip(name, state.held, ranges, entry, as_json=as_json)
     return bool(ranges)
 
 
 def _show_ranges(ranges: Sequence[OffsetRange]) -> None:
     for r in ranges:
-        where = f"{r.part.topic}/{r.part.partition} [{r.start:,}, {r.end:,})"
-        console().print(f"{where}  {plural(r.end - r.start, 'offset')}", soft_wrap=True, markup=False)
+        text = f"{r.part.name} [{r.start:,}, {r.end:,})  {plural(r.end - r.start, 'offset')}"
+        console().print(text, soft_wrap=True, markup=False)
 
 
 def _show_skip(
-    name: str, held: int, ranges: Sequence[OffsetRange], written: tuple[int, Gap] | None, *, as_json: bool
+    name: str, available: int, ranges: Sequence[OffsetRange], entry: tuple[int, Gap] | None, *, as_json: bool
 ) -> None:
-    """Show what is skipped, or would be. `held`: offsets of it that Kafka still holds; `written`: version and gap."""
-    offsets, out = sum(r.end - r.start for r in ranges), console()
+    """Show what is skipped, or would be.
+
+    `available`: offsets of it that Kafka still holds; `entry`: version and gap; None: nothing was written.
+    """
+    offsets = _count_offsets(ranges)
     if as_json:
-        tables.emit_whole({
-            "pipeline": name, "offsets": offsets, "kafka_holds": held, "ranges": [r.to_dict() for r in ranges],
-            "gap": written[1].id if written else None, "version": written[0] if written else None,
-        })  # fmt: skip
+        tables.emit_whole(
+            {
+                "pipeline": name,
+                "offsets": offsets,
+                "kafka_holds": available,
+                "ranges": [r.to_dict() for r in ranges],
+                "gap": entry[1].id if entry else None,
+                "version": entry[0] if entry else None,
+            }
+        )
         return
+    out = console()
     if not ranges:
         tables.sentence(out, f"{name}: nothing waits in Kafka; there is nothing to skip.")
         return
     _show_ranges(ranges)
+    if entry is None:
+        tables.sentence(
+            out, f"{name}: {plural(offsets, 'offset')} would be skipped, of which Kafka still holds {available:,}."
+        )
+        return
+    version, gap = entry
     tables.sentence(
         out,
-        f"{name}: {plural(offsets, 'offset')} skipped, of which Kafka still holds {held:,}; gap "
-        f"{written[1].id[:_SHOWN]}, version {written[0]} of the table. Start the pipeline, then `headrace backfill`."
-        if written
-        else f"{name}: {plural(offsets, 'offset')} would be skipped, of which Kafka still holds {held:,}.",
+        f"{name}: {plural(offsets, 'offset')} skipped, of which Kafka still holds {available:,}; gap "
+        f"{gap.id[:_ID_LENGTH]}, version {version} of the table. Start the pipeline, then `headrace backfill`.",
     )

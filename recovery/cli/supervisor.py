@@ -32,37 +32,38 @@ from writer.output.tables import emit_whole, label_grid
 
 
 def run_explain(config: Config, names: Sequence[str], *, as_json: bool, console: Console) -> int:
-    """Show the pipelines. Returns 1 when one is given up, or what is kept of it cannot be read."""
-    documents = {name: collect(with_short_timeouts(config), name, datetime.now(UTC)) for name in names}
+    """Show the pipelines. Returns 1 when one is given up, or its state cannot be read."""
+    documents = {name: collect_state(with_short_timeouts(config), name, datetime.now(UTC)) for name in names}
     if as_json:
         emit_whole(documents)
     else:
-        for name, one in documents.items():
-            _show(console, name, one)
-    return int(any(one["error"] or one["memory"]["state"]["halted"] for one in documents.values()))
+        for name, state in documents.items():
+            _show(console, name, state)
+    return int(any(state["error"] or state["memory"]["state"]["halted"] for state in documents.values()))
 
 
-def collect(config: Config, name: str, now: datetime) -> dict[str, Any]:
-    """Describe one pipeline as JSON values."""
-    place, error = store(config, name), None
+def collect_state(config: Config, name: str, now: datetime) -> dict[str, Any]:
+    """Describe what the supervisor has of one pipeline, and what it would do, as JSON values."""
+    state_store = store(config, name)
     memory: Memory = Memory()
     lease: LeaseRecord | None = None
+    error = None
     try:
-        memory = read(place)
-        lease = leases_of(config, name, place).look()
-    except (OSError, ConfigError) as failed:
-        error = str(failed)
+        memory = read(state_store)
+        lease = leases_of(config, name, state_store).look()
+    except (OSError, ConfigError) as unreadable:
+        error = str(unreadable)
     rules = policy(config, actions(config))
-    frontier, silent = _frontier(config, name)
+    frontier, silence = _check_frontier(config, name)
     return {
         "at": iso(now),
         "error": error,
         "lease": lease and {"epoch": lease.epoch, "holder": lease.holder, "released": lease.released},
         "frontier": frontier.value if frontier else None,
-        "silent": silent,
+        "silent": silence,
         "memory": document(memory),
         "budgets": budgets(rules, memory, now),
-        "next": next_step(rules, memory, frontier, silent, now),
+        "next": next_step(rules, memory, frontier, silence, now),
     }
 
 
@@ -80,49 +81,71 @@ def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str,
     }
 
 
-def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silent: str | None, now: datetime) -> str:
-    """Return what would be done if the last failure came again now; pauses are at their longest."""
-    known = memory.failure
-    if known is None:
+def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silence: str | None, now: datetime) -> str:
+    """Return what would be done if the last failure came again now; pauses are at their longest.
+
+    `silence`: why the frontier is not known; None: it is.
+    """
+    failure = memory.failure
+    if failure is None:
         return "nothing failed yet, as far as is kept"
-    event: Event = Failed(known.verdict, frontier or Frontier.HELD, known.run)
-    if silent is not None and not known.halt:
-        event = DependencyUnavailable(silent)
+    event: Event = Failed(failure.verdict, frontier or Frontier.HELD, failure.run)
+    if silence is not None and not failure.halt:
+        event = DependencyUnavailable(silence)
     return describe(decide(rules, memory.state, event, now, 1.0))
 
 
-def _frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:
+def _check_frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:
+    """Return the state of the table's frontier, or why it is not known."""
     try:
         return frontier_check.frontier(config, name), None
     except frontier_check.FrontierUnknown as error:
         return None, str(error)
 
 
-def _show(console: Console, name: str, documents: dict[str, Any]) -> None:
-    memory, lease = documents["memory"], documents["lease"]
-    state, failure = memory["state"], memory["failure"]
-    console.print(Text(name, style="bold"))
+def _show(console: Console, name: str, document: dict[str, Any]) -> None:
+    """Show one pipeline. `document`: of `collect_state`."""
+    state = document["memory"]["state"]
     rows: list[tuple[str, str]] = []
-    if documents["error"]:
-        rows.append(("unreadable", documents["error"]))
-    held = "it was never held"
-    if lease is not None:
-        held = f"epoch {lease['epoch']}, {'released by' if lease['released'] else 'taken by'} {lease['holder']}"
-    rows.append(("lease", held))
-    rows.append(("frontier", documents["silent"] or documents["frontier"]))
-    if failure is not None:
-        what = "a person must act" if failure["halt"] else f"begins at {failure['level'] or RecoveryLevel.RESTART.name}"
-        rows.append(("last failure", f"{instant(failure['at'])}, exit code {failure['exit_code']}"))
-        rows.append(("message", failure["error"] or "nothing"))
-        rows.append(("class", f"{failure['row']}: {failure['message']} ({what})"))
-        rows.append(("decided then", memory["action"]))
+    if document["error"]:
+        rows.append(("unreadable", document["error"]))
+    rows.append(("lease", _lease_text(document["lease"])))
+    rows.append(("frontier", document["silent"] or document["frontier"]))
+    rows += _failure_rows(document["memory"])
     rows.append(("level", state["level"] or "none"))
     rows.append(("halted", state["halted"] or "no"))
-    for label, one in documents["budgets"].items():
-        spent = f"{one['used']} of {one['times_max']} within {show_duration(timedelta(seconds=one['within_seconds']))}"
-        rows.append((f"{label} {one['level']}", spent + ("" if one["enabled"] else ", not done here by itself")))
-    rows.append(("if it came again", documents["next"]))
+    for label, budget in document["budgets"].items():
+        within = show_duration(timedelta(seconds=budget["within_seconds"]))
+        text = f"{budget['used']} of {budget['times_max']} within {within}"
+        if not budget["enabled"]:
+            text += ", not done here by itself"
+        rows.append((f"{label} {budget['level']}", text))
+    rows.append(("if it came again", document["next"]))
+    console.print(Text(name, style="bold"))
     console.print(label_grid(rows))
+
+
+def _lease_text(lease: dict[str, Any] | None) -> str:
+    if lease is None:
+        return "it was never held"
+    verb = "released" if lease["released"] else "taken"
+    return f"epoch {lease['epoch']}, {verb} by {lease['holder']}"
+
+
+def _failure_rows(memory: dict[str, Any]) -> list[tuple[str, str]]:
+    """Describe the last failure; no rows if nothing failed. `memory`: as JSON values."""
+    failure = memory["failure"]
+    if failure is None:
+        return []
+    consequence = f"begins at {failure['level'] or RecoveryLevel.RESTART.name}"
+    if failure["halt"]:
+        consequence = "a person must act"
+    return [
+        ("last failure", f"{instant(failure['at'])}, exit code {failure['exit_code']}"),
+        ("message", failure["error"] or "nothing"),
+        ("class", f"{failure['row']}: {failure['message']} ({consequence})"),
+        ("decided then", memory["action"]),
+    ]
 
 
 supervisor = typer.Typer(

@@ -1,10 +1,11 @@
 """Plans a rewind and decides whether it is allowed. Pure: facts in, a plan out.
 
-Rows are found by their offsets: every row from the earlier frontier on goes, whatever file it is in by now. So what
-left the table on purpose since then stays away, and a version whose files are gone can be returned to as well.
+Rows are found by their offsets: every row from the earlier frontier on goes, whatever file it is in by now. So rows
+that left the table on purpose since then stay away, and a version whose files are gone can be returned to as well.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -16,58 +17,74 @@ from writer.table.log.entries import file_changes, parse_commit_info, unanswered
 from writer.table.log.foreign_writes import Change
 from writer.table.log.log import Action
 
-_SHOWN = 5  # ranges in a sentence
+# Ranges in a sentence.
+_RANGES_SHOWN = 5
 _ACCEPT = "`headrace table accept` keeps the table as it is."
 
 
 @dataclass(frozen=True)
 class EarlierVersion:
-    """The table at the version to which it is to return."""
+    """The table at the version to which it is to return. `written_at`: None if its entry is gone."""
 
     version: int
     epoch: int
     frontier: Mapping[TopicPartition, int]
-    at: datetime | None = None  # when it was written; None: its entry is gone
+    written_at: datetime | None = None
 
 
 @dataclass(frozen=True)
 class LaterEntries:
     """The log's facts about the versions after that one."""
 
-    begins: Mapping[TopicPartition, int] = field(default_factory=dict)  # where parts begin that were new
-    gaps: tuple[str, ...] = ()  # ids of the gap records that were opened
+    # The first offset of each part that was new.
+    first_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    # Ids of the gap records that were opened.
+    gaps: tuple[str, ...] = ()
     sealed: frozenset[BucketKey] = frozenset()
-    taken: Mapping[str, int] = field(default_factory=dict)  # rows that left on purpose, by why
+    # Rows that left on purpose, by why.
+    removed_rows: Mapping[str, int] = field(default_factory=dict)
     replays: int = 0
-    moved: int | None = None  # version that gave topics other ids, or took the table over
-    foreign: tuple[Change, ...] = ()  # what other clients did that moves rows, where no entry answers it
-    after: int | None = None  # version after the first of these whose files are not of such a change
+    # The version that gave topics other ids, or took the table over.
+    adoption: int | None = None
+    # Changes by other clients that move rows, where no entry answers them.
+    foreign_changes: tuple[Change, ...] = ()
+    # The version after the first of these whose files are not of such a change.
+    later_change: int | None = None
 
 
 @dataclass(frozen=True)
 class RewindFacts:
-    """What is known when a plan is made."""
+    """The facts by which a plan is made."""
 
-    then: EarlierVersion
-    since: LaterEntries
-    frontier: Mapping[TopicPartition, int]  # now
-    numbers: Mapping[str, int]  # topic → number of its incarnation in Kafka; only of topics that the pipeline reads
-    held: Mapping[Source, LogRange]  # of the parts that are read
+    earlier: EarlierVersion
+    later: LaterEntries
+    # As it is now.
+    frontier: Mapping[TopicPartition, int]
+    # Topic → number of its incarnation in Kafka; only of topics that the pipeline reads.
+    incarnations: Mapping[str, int]
+    # Of the parts that are read.
+    log_ranges: Mapping[Source, LogRange]
     gap_records: Mapping[str, GapRecord] = field(default_factory=dict)
-    missing: Sequence[str] = ()  # files that would come back, and are gone
-    cut: Collection[TopicPartition] = ()  # parts whose log is not the one that the table was filled from
+    # Paths of files that would come back, and are gone.
+    missing_files: Sequence[str] = ()
+    # Parts whose log is not the one that the table was filled from.
+    cut_parts: Collection[TopicPartition] = ()
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What would go back. `obstacles`: why it cannot be; `unreadable`: what Kafka does not hold any more."""
+class RewindPlan:
+    """What would go back. `obstacles`: why it cannot be; `unreadable`: what Kafka does not hold any more.
+
+    `deduped`: rows that dedupe removed since; another copy of theirs may be among those that go. `gaps`: open gap
+    records that would end, id → offsets.
+    """
 
     to: int
     ranges: tuple[OffsetRange, ...] = ()
     unreadable: tuple[OffsetRange, ...] = ()
     obstacles: tuple[str, ...] = ()
-    deduped: int = 0  # rows that dedupe took since: another copy of theirs may be among those that go
-    gaps: Mapping[str, int] = field(default_factory=dict)  # open gap records that would be over: id → offsets
+    deduped: int = 0
+    gaps: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def offsets(self) -> int:
@@ -75,132 +92,197 @@ class Plan:
         return sum(r.end - r.start for r in self.ranges)
 
     @property
-    def lossy(self) -> str:
-        """Return what would not come back; empty where all does."""
-        words = []
+    def losses(self) -> str:
+        """Return what would not come back, as a phrase; empty where all does."""
+        losses = []
         if self.unreadable:
             count = sum(r.end - r.start for r in self.unreadable)
-            words.append(f"Kafka does not hold {count:,} of these offsets any more ({_listed(self.unreadable)})")
+            ranges = _list_ranges(self.unreadable)
+            losses.append(f"Kafka does not hold {count:,} of these offsets any more ({ranges})")
         if self.deduped:
-            words.append(
+            losses.append(
                 f"dedupe took {self.deduped:,} rows since, and the copies that stayed may be among those that go"
             )
-        return "; ".join(words)
+        return "; ".join(losses)
 
 
-def plan(facts: RewindFacts) -> Plan:
+def plan_rewind(facts: RewindFacts) -> RewindPlan:
     """Return what would go back, and what is in the way."""
-    then, since = facts.then, facts.since
-    if then.epoch == 0:
-        return Plan(then.version, obstacles=(f"version {then.version} is before the pipeline's first start.",))
-    before = {**since.begins, **then.frontier}
-    ranges, obstacles = [], list(_forbidden(facts))
-    for part, at in sorted(facts.frontier.items()):
-        back = before.get(part, at)
-        if back > at:
-            obstacles.append(
-                f"the table ends at {at} of {part.full_name}, before {back}: it was rewound since. Choose a version "
-                "after that."
+    earlier = facts.earlier
+    if earlier.epoch == 0:
+        return RewindPlan(
+            earlier.version, obstacles=(f"version {earlier.version} is before the pipeline's first start.",)
+        )
+    ranges = _ranges_back(facts)
+    unread = [r for r in ranges if facts.incarnations.get(r.part.topic) != r.part.incarnation]
+    unreadable: list[OffsetRange] = []
+    for r in ranges:
+        if r not in unread:
+            unreadable += _unreadable_ranges(r, facts.log_ranges)
+    gap_records = [facts.gap_records[gap] for gap in facts.later.gaps if gap in facts.gap_records]
+    obstacles = [
+        *_later_obstacles(facts),
+        *_frontier_obstacles(facts),
+        *_log_obstacles(facts, ranges, unread),
+        *_gap_obstacles(gap_records),
+    ]
+    return RewindPlan(
+        earlier.version,
+        tuple(ranges),
+        tuple(unreadable),
+        tuple(obstacles),
+        deduped=facts.later.removed_rows.get("dedupe", 0) if ranges else 0,
+        gaps={gap_record.id: gap_record.offsets for gap_record in gap_records if gap_record.state == "open"},
+    )
+
+
+def _earlier_offset(facts: RewindFacts, part: TopicPartition, offset: int) -> int:
+    """Return the frontier to which a part returns; of one that was new since, where it began."""
+    first_offset = facts.later.first_offsets.get(part, offset)
+    return facts.earlier.frontier.get(part, first_offset)
+
+
+def _ranges_back(facts: RewindFacts) -> list[OffsetRange]:
+    """Return the offsets that go back, of the parts whose frontier is later now."""
+    ranges = []
+    for part, offset in sorted(facts.frontier.items()):
+        earlier_offset = _earlier_offset(facts, part, offset)
+        if earlier_offset < offset:
+            ranges.append(OffsetRange(part, earlier_offset, offset))
+    return ranges
+
+
+def _frontier_obstacles(facts: RewindFacts) -> Iterator[str]:
+    for part, offset in sorted(facts.frontier.items()):
+        earlier_offset = _earlier_offset(facts, part, offset)
+        if earlier_offset > offset:
+            yield (
+                f"the table ends at {offset} of {part.full_name}, before {earlier_offset}: it was rewound since. "
+                "Choose a version after that."
             )
-        elif back < at:
-            ranges.append(OffsetRange(part, back, at))
-    astray = [r for r in ranges if facts.numbers.get(r.part.topic) != r.part.incarnation]
-    if astray:
-        obstacles.append(
-            f"{_listed(astray)} would not be read again: the pipeline does not read the topic any more, it was deleted "
-            "and created again, or its log was cut. Choose a version after that; `headrace delete-rows` takes single "
-            "rows out."
+
+
+def _log_obstacles(facts: RewindFacts, ranges: Sequence[OffsetRange], unread: Sequence[OffsetRange]) -> Iterator[str]:
+    """Yield why Kafka's logs would not give the records again. `unread`: ranges of topics that are not read now."""
+    if unread:
+        yield (
+            f"{_list_ranges(unread)} would not be read again: the pipeline does not read the topic any more, it was "
+            "deleted and created again, or its log was cut. Choose a version after that; `headrace delete-rows` takes "
+            "single rows out."
         )
-    if cut := [r for r in ranges if r.part in facts.cut]:
-        obstacles.append(
-            f"Kafka's log was cut below what the table has of {_listed(cut)}, and is another one now: other records "
-            "would come back. Start the pipeline: it goes on where the log was cut, as on_data_loss says."
+    cut_ranges = [r for r in ranges if r.part in facts.cut_parts]
+    if cut_ranges:
+        yield (
+            f"Kafka's log was cut below what the table has of {_list_ranges(cut_ranges)}, and is another one now: "
+            "other records would come back. Start the pipeline: it goes on where the log was cut, as on_data_loss says."
         )
-    unreadable = [lost for r in ranges if r not in astray for lost in _lost(r, facts.held)]
-    gone = {gap: facts.gap_records[gap] for gap in since.gaps if gap in facts.gap_records}
-    filled = [gap_record.id for gap_record in gone.values() if gap_record.rows or gap_record.carried]
+
+
+def _gap_obstacles(gap_records: Sequence[GapRecord]) -> Iterator[str]:
+    filled = [gap_record.id for gap_record in gap_records if gap_record.rows or gap_record.carried]
     if filled:
-        obstacles.append(
+        yield (
             f"gap {filled[0][:8]} was opened and filled since: what a backfill brought, Kafka does not hold. Choose a "
             "version after that."
         )
-    open_gaps = {gap: gap_record.offsets for gap, gap_record in gone.items() if gap_record.state == "open"}
-    deduped = since.taken.get("dedupe", 0) if ranges else 0
-    return Plan(then.version, tuple(ranges), tuple(unreadable), tuple(obstacles), deduped, open_gaps)
 
 
-def _forbidden(facts: RewindFacts) -> Sequence[str]:
-    since = facts.since
-    found = []
-    if since.moved is not None:
-        found.append(
-            f"version {since.moved} gave topics other ids, or took the table over: offsets before it are not those of "
-            "Kafka's logs now. Choose a version after that."
+def _later_obstacles(facts: RewindFacts) -> Iterator[str]:
+    """Yield what later entries of the log have that cannot be taken back."""
+    later = facts.later
+    if later.adoption is not None:
+        yield (
+            f"version {later.adoption} gave topics other ids, or took the table over: offsets before it are not those "
+            "of Kafka's logs now. Choose a version after that."
         )
-    if since.foreign and since.after is not None:
-        found.append(
-            f"{since.foreign[0]}, and version {since.after} changed files after it, which would be taken back too. "
-            f"{_ACCEPT}"
+    if later.foreign_changes and later.later_change is not None:
+        yield (
+            f"{later.foreign_changes[0]}, and version {later.later_change} changed files after it, which would be "
+            f"taken back too. {_ACCEPT}"
         )
-    if facts.missing:
-        more = f" and {len(facts.missing) - 1:,} more" if len(facts.missing) > 1 else ""
-        found.append(
-            f"the files that {since.foreign[0]} took out are gone ({facts.missing[0]}{more}): a VACUUM removed them. "
-            f"Choose the version that a RESTORE went back to. {_ACCEPT}"
+    missing_files = facts.missing_files
+    if missing_files:
+        files = missing_files[0]
+        if len(missing_files) > 1:
+            files += f" and {len(missing_files) - 1:,} more"
+        yield (
+            f"the files that {later.foreign_changes[0]} took out are gone ({files}): a VACUUM removed them. Choose the "
+            f"version that a RESTORE went back to. {_ACCEPT}"
         )
-    return found
 
 
-def _lost(r: OffsetRange, held: Mapping[Source, LogRange]) -> Sequence[OffsetRange]:
-    """Return what of a range Kafka does not hold."""
-    there = held.get((r.part.topic, r.part.partition), LogRange(r.end, r.end))
-    spans = [(r.start, min(r.end, there.earliest)), (max(r.start, there.end, there.earliest), r.end)]
-    return [OffsetRange(r.part, start, end) for start, end in spans if start < end]
+def _unreadable_ranges(r: OffsetRange, log_ranges: Mapping[Source, LogRange]) -> Sequence[OffsetRange]:
+    """Return what of a range Kafka does not hold: what is before its log, and what is after it."""
+    log_range = log_ranges.get((r.part.topic, r.part.partition), LogRange(r.end, r.end))
+    before = (r.start, min(r.end, log_range.earliest))
+    after = (max(r.start, log_range.end, log_range.earliest), r.end)
+    return [OffsetRange(r.part, *span) for span in (before, after) if span[0] < span[1]]
 
 
-def since(entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[str, TopicPartition]) -> LaterEntries:
+def read_later_entries(
+    entries: Sequence[tuple[int, Sequence[Action]]], frontiers: Mapping[str, TopicPartition]
+) -> LaterEntries:
     """Read the entries after a version, oldest first.
 
     `frontiers`: name of each part's `txn` → the part.
     """
-    begins: dict[TopicPartition, int] = {}
+    first_offsets: dict[TopicPartition, int] = {}
     gaps: list[str] = []
     sealed: set[BucketKey] = set()
-    taken: dict[str, int] = {}
-    replays, moved, after = 0, None, None
-    foreign = unanswered_changes(entries)
-    refused = {change.version for change in foreign}
+    removed_rows: Counter[str] = Counter()
+    replays = 0
+    adoption = None
     for version, actions in entries:
-        about = parse_commit_info(actions)[1]
-        if refused and version > min(refused) and version not in refused and file_changes(actions):
-            after = version if after is None else after
-        match about.get("kind"):
+        facts = parse_commit_info(actions)[1]
+        match facts.get("kind"):
             case "start":
-                set_ = {a["txn"]["appId"]: a["txn"]["version"] for a in actions if a.get("txn")}
-                _first(begins, {frontiers[name]: at for name, at in set_.items() if name in frontiers})
-            case "batch":
-                _first(begins, {part_of(r): r["start"] for r in about["ranges"]})
-            case "gap":
-                _first(begins, {part_of(r): r["start"] for r in about["ranges"]})
-                gaps.append(about["id"])
+                for part, offset in _start_offsets(actions, frontiers).items():
+                    first_offsets.setdefault(part, offset)
+            case "batch" | "gap":
+                for r in facts["ranges"]:
+                    first_offsets.setdefault(part_of(r), r["start"])
+                if facts["kind"] == "gap":
+                    gaps.append(facts["id"])
             case "seal":
-                sealed |= {tuple(manifest["bucket"]) for manifest in about["manifests"]}
-            case "rewrite" if about.get("taken"):
-                why = about["taken"]["why"]
-                taken[why] = taken.get(why, 0) + about["taken"]["rows"]
+                sealed |= {tuple(manifest["bucket"]) for manifest in facts["manifests"]}
+            case "rewrite" if facts.get("taken"):
+                removed_rows[facts["taken"]["why"]] += facts["taken"]["rows"]
             case "replay":
                 replays += 1
             case "adopt" | "take":
-                moved = version
-    return LaterEntries(begins, tuple(gaps), frozenset(sealed), taken, replays, moved, tuple(foreign), after)
+                adoption = version
+    foreign_changes = unanswered_changes(entries)
+    return LaterEntries(
+        first_offsets,
+        tuple(gaps),
+        frozenset(sealed),
+        dict(removed_rows),
+        replays,
+        adoption,
+        tuple(foreign_changes),
+        _later_change(entries, foreign_changes),
+    )
 
 
-def _first(known: dict[TopicPartition, int], found: Mapping[TopicPartition, int]) -> None:
-    """Note where parts begin that were not known."""
-    for part, at in found.items():
-        known.setdefault(part, at)
+def _start_offsets(actions: Sequence[Action], frontiers: Mapping[str, TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the offsets that an entry sets, by part. `frontiers`: name of each part's `txn` → the part."""
+    txns = [action["txn"] for action in actions if action.get("txn")]
+    return {frontiers[txn["appId"]]: txn["version"] for txn in txns if txn["appId"] in frontiers}
 
 
-def _listed(ranges: Sequence[OffsetRange]) -> str:
-    shown = ", ".join(f"{r.part.full_name} [{r.start}, {r.end})" for r in ranges[:_SHOWN])
-    return shown + (f" and {len(ranges) - _SHOWN} more" if len(ranges) > _SHOWN else "")
+def _later_change(entries: Sequence[tuple[int, Sequence[Action]]], foreign_changes: Sequence[Change]) -> int | None:
+    """Return the first version after a foreign change that changed files and is no such change."""
+    foreign_versions = {change.version for change in foreign_changes}
+    if not foreign_versions:
+        return None
+    for version, actions in entries:
+        if version > min(foreign_versions) and version not in foreign_versions and file_changes(actions):
+            return version
+    return None
+
+
+def _list_ranges(ranges: Sequence[OffsetRange]) -> str:
+    text = ", ".join(f"{r.part.full_name} [{r.start}, {r.end})" for r in ranges[:_RANGES_SHOWN])
+    if len(ranges) > _RANGES_SHOWN:
+        text += f" and {len(ranges) - _RANGES_SHOWN} more"
+    return text

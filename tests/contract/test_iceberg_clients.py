@@ -58,7 +58,7 @@ def seen(driver: Driver) -> list[int]:
 
 def rewound(driver: Driver, to: int) -> None:
     way = RewindExecution(driver.config, "clicks", Cluster(100))
-    way.write(way.look(to), NOW)
+    way.write(way.preview(to), NOW)
 
 
 def test_a_row_that_was_deleted_before_does_not_come_back_with_the_file_that_a_rewind_restores(tmp_path: Path) -> None:

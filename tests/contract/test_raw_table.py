@@ -229,7 +229,7 @@ def test_a_rewind_takes_the_raw_records_back_and_they_come_again(driver: Driver)
     good = driver.table.snapshot().version
     carried(driver, {n: None if n == 5 else event(n) for n in range(4, 8)})
     doing = RewindExecution(driver.config, "clicks", Cluster(8))
-    look = doing.look(good)
+    look = doing.preview(good)
     assert look.raw_records == 4
     doing.write(look, NOW)
     assert sorted(kept(driver)) == [0, 1, 2, 3]

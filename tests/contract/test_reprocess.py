@@ -363,7 +363,7 @@ def test_the_ledger_keeps_its_account_and_a_rewind_goes_past_it(tmp_path: Path, 
     assert LedgerStore(driver.table.store, driver.table.state().metadata["id"], "clicks").last() > early
     check_sound(driver)
     back = RewindExecution(driver.config, "clicks", Ends(60, partitions=2))
-    look = back.look(early)
+    look = back.preview(early)
     assert look.moves
     back.write(look, NOW)
     check_sound(driver)

@@ -133,7 +133,7 @@ def test_no_rows_go_back_to_a_log_that_was_cut(driver: Wrong, end: int, is_cut: 
     check = LogCheck("clicks", LeaderAnswers(end), lambda: table.entries(-1))
     # The log has grown beyond the table; nothing is left of the batch before the frontier.
     cluster: Any = Cluster(40, earliest=25)
-    look = RewindExecution(driver.config, "clicks", cluster, check).look(driver.good)
+    look = RewindExecution(driver.config, "clicks", cluster, check).preview(driver.good)
     assert ["log was cut below" in words for words in look.plan.obstacles] == [True] * is_cut
 
 
@@ -187,9 +187,9 @@ def test_a_time_means_the_newest_version_that_was_written_by_then(driver: Wrong)
     written = [parse_commit_info(actions)[0]["timestamp"] for _, actions in driver.table.entries(-1)]
     at = datetime.fromtimestamp(written[driver.good] / 1000, UTC)
     same = max(version for version, stamp in enumerate(written) if stamp <= written[driver.good])
-    assert way(driver).look(at).plan.to == same
+    assert way(driver).preview(at).plan.to == same
     with pytest.raises(ConfigError, match="no version that old"):
-        way(driver).look(NOW - timedelta(days=9_000))
+        way(driver).preview(NOW - timedelta(days=9_000))
 
 
 def test_back_to_the_start_takes_everything(driver: Wrong) -> None:
@@ -205,7 +205,7 @@ def test_back_to_the_start_takes_everything(driver: Wrong) -> None:
 def test_a_version_before_the_first_start_or_not_yet_there_is_refused(driver: Wrong) -> None:
     assert back(driver, 0) == 2
     with pytest.raises(ConfigError, match="choose an earlier one"):
-        way(driver).look(driver.table.snapshot().version)
+        way(driver).preview(driver.table.snapshot().version)
     assert ids(driver) == ROWS
 
 
@@ -218,7 +218,7 @@ def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: Wro
         as_json=True,
         out=console(),
     )
-    look = way(driver).look(driver.good)
+    look = way(driver).preview(driver.good)
     assert look.rows == 9
     assert "run `headrace delete-rows` again" in " ".join(rewind.notes(look))
     assert back(driver, driver.good) == 0
@@ -232,7 +232,7 @@ def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: Wro
 def test_rows_of_both_sides_in_one_file_are_parted(driver: Wrong) -> None:
     """As after a compaction: the files of the earlier version are gone, in a Parquet table for good."""
     compacted(driver)
-    look = way(driver).look(driver.good)
+    look = way(driver).preview(driver.good)
     assert (look.rows, look.files) == (10, 3)
     assert back(driver, driver.good) == 0
     assert ids(driver) == [n for n in ROWS if n < 12]
@@ -318,7 +318,7 @@ def test_a_gap_that_was_opened_since_is_over_and_opened_again_where_kafka_lacks_
         driver.table.snapshot(), Gap("g1", driver.epoch, [OffsetRange(P0, 24, 30)], "retention", GAP_FACTS)
     )
     assert driver.table.snapshot().gaps == (1, 6)
-    look = way(driver, Cluster(40, earliest=0)).look(driver.good)
+    look = way(driver, Cluster(40, earliest=0)).preview(driver.good)
     assert look.plan.gaps == {"g1": 6}
     assert back(driver, driver.good, Cluster(40)) == 0
     assert driver.table.snapshot().gaps == (0, 0)
@@ -363,7 +363,7 @@ def test_an_earlier_writer_is_fenced_and_a_replay_reads_again(driver: Wrong) -> 
 
 def test_it_lands_on_exactly_what_was_looked_at_or_not_at_all(driver: Wrong) -> None:
     going = way(driver)
-    look = going.look(driver.good)
+    look = going.preview(driver.good)
     driver.carry([good(24, 25)], {0: 25})
     with pytest.raises(CommitFailed, match="written to meanwhile"):
         going.write(look, NOW)
@@ -408,7 +408,7 @@ def test_a_version_that_the_log_has_lost_is_refused(driver: Wrong, form: str) ->
     folder = Path(driver.lake) / ("_delta_log" if form == "delta" else "_headrace/log")
     (folder / f"{driver.good:020}.json").unlink()
     with pytest.raises(HeadraceError):
-        way(driver).look(driver.good)
+        way(driver).preview(driver.good)
 
 
 def test_the_ledger_keeps_where_it_went_back(form: str, tmp_path: Path) -> None:

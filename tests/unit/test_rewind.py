@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from recovery.rewind.plan import EarlierVersion, LaterEntries, Plan, RewindFacts, plan, since
+from recovery.rewind.plan import EarlierVersion, LaterEntries, RewindFacts, RewindPlan, plan_rewind, read_later_entries
 from tests.support.sample_records import GAP_FACTS
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.start_decision import LogRange
@@ -24,21 +24,21 @@ FACTS = RewindFacts(
 
 
 def test_only_parts_that_moved_go_back() -> None:
-    assert plan(FACTS) == Plan(7, (OffsetRange(A, 10, 15),))
-    assert plan(FACTS).offsets == 5
-    assert plan(replace(FACTS, frontier={A: 10, B: 20})).ranges == ()
+    assert plan_rewind(FACTS) == RewindPlan(7, (OffsetRange(A, 10, 15),))
+    assert plan_rewind(FACTS).offsets == 5
+    assert plan_rewind(replace(FACTS, frontier={A: 10, B: 20})).ranges == ()
 
 
 def test_a_log_that_was_cut_is_in_the_way_of_its_own_parts_alone() -> None:
-    assert plan(replace(FACTS, cut=[B])).obstacles == ()
+    assert plan_rewind(replace(FACTS, cut_parts=[B])).obstacles == ()
 
 
 def test_a_part_that_was_new_since_goes_back_to_its_beginning() -> None:
     grown = replace(
-        FACTS, frontier={A: 15, B: 20, NEW: 8}, since=LaterEntries(begins={NEW: 3, A: 12}),
-        held={**FACTS.held, ("clicks", 2): LogRange(0, 9)},
+        FACTS, frontier={A: 15, B: 20, NEW: 8}, later=LaterEntries(first_offsets={NEW: 3, A: 12}),
+        log_ranges={**FACTS.log_ranges, ("clicks", 2): LogRange(0, 9)},
     )  # fmt: skip
-    assert plan(grown).ranges == (OffsetRange(A, 10, 15), OffsetRange(NEW, 3, 8))
+    assert plan_rewind(grown).ranges == (OffsetRange(A, 10, 15), OffsetRange(NEW, 3, 8))
 
 
 @pytest.mark.parametrize(
@@ -49,38 +49,40 @@ def test_a_part_that_was_new_since_goes_back_to_its_beginning() -> None:
     ],
 )  # fmt: skip
 def test_what_kafka_does_not_hold_is_named_exactly(held: LogRange, lost: list[tuple[int, int]]) -> None:
-    found = plan(replace(FACTS, held={**FACTS.held, ("clicks", 0): held}))
+    found = plan_rewind(replace(FACTS, log_ranges={**FACTS.log_ranges, ("clicks", 0): held}))
     assert [(r.start, r.end) for r in found.unreadable] == lost
-    assert bool(found.lossy) == bool(lost)
+    assert bool(found.losses) == bool(lost)
     assert found.obstacles == ()
 
 
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        (replace(FACTS, then=replace(FACTS.then, epoch=0)), "before the pipeline's first start"),
+        (replace(FACTS, earlier=replace(FACTS.earlier, epoch=0)), "before the pipeline's first start"),
         (replace(FACTS, frontier={A: 9, B: 20}), "it was rewound since"),
-        (replace(FACTS, numbers={"clicks": 2}), "deleted and created again, or its log was cut"),
-        (replace(FACTS, cut=[A]), "cut below what the table has of clicks/0 [10, 15), and is another one now"),
-        (replace(FACTS, numbers={}), "does not read the topic any more"),
-        (replace(FACTS, since=LaterEntries(moved=9)), "version 9 gave topics other ids"),
+        (replace(FACTS, incarnations={"clicks": 2}), "deleted and created again, or its log was cut"),
+        (replace(FACTS, cut_parts=[A]), "cut below what the table has of clicks/0 [10, 15), and is another one now"),
+        (replace(FACTS, incarnations={}), "does not read the topic any more"),
+        (replace(FACTS, later=LaterEntries(adoption=9)), "version 9 gave topics other ids"),
         (
-            replace(FACTS, since=LaterEntries(foreign=(Change(8, "UPDATE"),), after=9)),
+            replace(FACTS, later=LaterEntries(foreign_changes=(Change(8, "UPDATE"),), later_change=9)),
             "and version 9 changed files after it",
         ),
         (
-            replace(FACTS, since=LaterEntries(foreign=(Change(8, "RESTORE"),)), missing=["a", "b"]),
+            replace(FACTS, later=LaterEntries(foreign_changes=(Change(8, "RESTORE"),)), missing_files=["a", "b"]),
             "are gone (a and 1 more): a VACUUM removed them",
         ),
     ],
 )
 def test_what_cannot_be_is_said(facts: RewindFacts, words: str) -> None:
-    assert words in " ".join(plan(facts).obstacles)
+    assert words in " ".join(plan_rewind(facts).obstacles)
 
 
 def test_a_topic_that_did_not_move_holds_up_no_rewind() -> None:
-    quiet = replace(FACTS, frontier={A: 15, B: 20, OLD: 4}, then=replace(FACTS.then, frontier={A: 10, B: 20, OLD: 4}))
-    assert plan(quiet).obstacles == ()
+    quiet = replace(
+        FACTS, frontier={A: 15, B: 20, OLD: 4}, earlier=replace(FACTS.earlier, frontier={A: 10, B: 20, OLD: 4})
+    )
+    assert plan_rewind(quiet).obstacles == ()
 
 
 def test_gaps_that_opened_since_are_over_unless_they_were_filled() -> None:
@@ -89,15 +91,15 @@ def test_gaps_that_opened_since_are_over_unless_they_were_filled() -> None:
     ]}  # fmt: skip
     gap_record = parse_gap(8, entry)
     assert isinstance(gap_record, GapRecord)
-    open_ = replace(FACTS, since=LaterEntries(gaps=("g1",)), gap_records={"g1": gap_record})
-    assert plan(open_).gaps == {"g1": 2}
+    open_ = replace(FACTS, later=LaterEntries(gaps=("g1",)), gap_records={"g1": gap_record})
+    assert plan_rewind(open_).gaps == {"g1": 2}
     filled = replace(gap_record, carried={A: BackfilledOffsets(((12, 13),), 1, {"read": 1, "rows": 1})})
-    assert "filled since" in plan(replace(open_, gap_records={"g1": filled})).obstacles[0]
+    assert "filled since" in plan_rewind(replace(open_, gap_records={"g1": filled})).obstacles[0]
 
 
 def test_dedupe_since_then_is_a_loss_that_must_be_accepted() -> None:
-    assert "dedupe took 4 rows" in plan(replace(FACTS, since=LaterEntries(taken={"dedupe": 4}))).lossy
-    assert plan(replace(FACTS, since=LaterEntries(taken={"delete": 4}))).lossy == ""
+    assert "dedupe took 4 rows" in plan_rewind(replace(FACTS, later=LaterEntries(removed_rows={"dedupe": 4}))).losses
+    assert plan_rewind(replace(FACTS, later=LaterEntries(removed_rows={"delete": 4}))).losses == ""
 
 
 def test_the_log_is_read_for_what_happened_since() -> None:
@@ -108,7 +110,7 @@ def test_the_log_is_read_for_what_happened_since() -> None:
 
     r = {"topic": "clicks", "incarnation": 1, "partition": 2, "start": 3, "end": 5}
     begun = [*entry(kind="start"), {"txn": {"appId": "p/clicks@1/0", "version": 1}}]
-    found = since(
+    found = read_later_entries(
         [
             (1, begun), (2, entry(kind="batch", ranges=[r])), (3, entry(kind="gap", id="g", ranges=[r])),
             (4, entry(kind="seal", manifests=[{"bucket": ["x"]}])),

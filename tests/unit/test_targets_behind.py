@@ -82,7 +82,7 @@ def test_a_rewind_is_refused_while_a_table_is_behind(tmp_path: Path) -> None:
     one.commit(b)
     one.commit(a, b)
     rewinding = RewindExecution(one.config, "p", Cluster(9))  # type: ignore[arg-type]
-    shown = rewinding.look(version)
+    shown = rewinding.preview(version)
     away(a)
     newest = one.tables.main.snapshot().version
     with pytest.raises(HeadraceError, match="do not take what is committed; nothing was rewound"):
@@ -103,5 +103,5 @@ def test_a_rewind_counts_a_table_that_lies_where_late_rows_of_the_log_would_once
                   "_offset": [0]}), file,
     )  # fmt: skip
     rewinding = RewindExecution(one.config, "p", Cluster(9))  # type: ignore[arg-type]
-    shown = rewinding.look(version)
+    shown = rewinding.preview(version)
     assert (shown.rows, shown.late) == (1, 0)
