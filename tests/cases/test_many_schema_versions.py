@@ -112,6 +112,6 @@ def test_the_columns_of_a_start_are_those_of_all_versions(drawn: list[set[str]],
     assert set(some.columns.names) == set(everything.columns.names)
 
 
-def test_what_is_no_record_is_bounded_too() -> None:
+def test_a_start_bounds_the_texts_that_are_no_record_schema() -> None:
     texts = [(number, text) for number, text in enumerate(['"string"', "no schema", "[]", "{", '{"fields": 3}'] * 20)]
     assert len(choose_start_schemas(texts)) == NEWEST_COUNT

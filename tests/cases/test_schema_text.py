@@ -114,7 +114,7 @@ ROWS: dict[str, tuple[str, str, Json]] = {
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_what_makes_no_value_unreadable_refuses_no_schema(case: str) -> None:
+def test_a_schema_whose_values_can_be_read_is_admitted(case: str) -> None:
     text, value, expected = ROWS[case]
     assert rows(text, value) == [{"a": expected}]
     schema_fingerprint(text)
@@ -387,7 +387,7 @@ def test_a_registered_text_that_is_no_schema_harms_no_test_of_a_pipeline(
     assert done.exit_code == 0, done.output + str(done.exception)
 
 
-def test_what_nobody_foresaw_rejects_the_schema_alone_and_says_so() -> None:
+def test_an_unforeseen_error_rejects_its_schema_alone() -> None:
     def fail(_: SchemaPlan, __: int, text: str, ___: object) -> SchemaPlan:
         raise RecursionError(text)
 

@@ -296,7 +296,7 @@ def test_an_allowance_is_between_nothing_and_one_grace(waits_s: list[float]) -> 
     assert unknown_ids.allowance_s() == pytest.approx(max(1 - sum(waits_s), 0), abs=0.05)
 
 
-def test_what_is_remembered_is_bounded(store: Store) -> None:
+def test_at_most_ten_thousand_unknown_ids_are_stored(store: Store) -> None:
     unknown = UnknownIds("p", GRACE, store)
     names = [f"schema id {number}" for number in range(12_000)]
     unknown.remaining_s(names)

@@ -50,7 +50,9 @@ def test_the_trace_is_left_where_a_folder_is_looked_into(hostile: Path) -> None:
     assert "json" in imported(hostile)
 
 
-def test_what_a_command_starts_imports_nothing_of_it_either(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_a_command_starts_imports_nothing_of_the_working_directory(
+    hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["headrace", "--version"])
     monkeypatch.setenv("PYTHONSAFEPATH", "")
     with pytest.raises(SystemExit):

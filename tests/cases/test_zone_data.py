@@ -151,7 +151,7 @@ for use in (lambda: bucketers.EventTime(timedelta(hours=1), ZONE), lambda: Polic
 @pytest.mark.parametrize(
     "zone", ["Europe/Berln", "Europe", "", "..", "../zoneinfo/Europe/Berlin", "/etc/localtime", "a\0b"]
 )
-def test_what_is_no_name_of_a_zone_is_unknown(zone: str) -> None:
+def test_a_text_that_names_no_zone_is_unknown(zone: str) -> None:
     with pytest.raises(ValueError, match="is unknown; use an IANA name such as 'UTC', or install data that have it"):
         bucketers.EventTime(timedelta(hours=1), zone)
 
@@ -193,7 +193,7 @@ def test_a_version_without_another_label_is_said_as_such() -> None:
     assert find_zone_changes({MEXICO: OLD}, [OLD, zone_data(SUMMER_TIME, "2022a", "America/Cancun")], NOW) == []
 
 
-def test_what_a_log_has_is_read_as_it_was() -> None:
+def test_zone_data_of_a_log_is_read_as_it_was_written() -> None:
     assert parse_zone_data(format_zone_data([OLD])) == {MEXICO: OLD}
     assert parse_zone_data(None) == {}
 

@@ -275,7 +275,7 @@ def partitioned_later(table: Table) -> None:
     ids=["format 1", "format 3", "no partitions", "a transform", "another name", "our column", "another type", "time",
          "older partitions", "row deletes", "renamed", "dropped"],
 )  # fmt: skip
-def test_what_cannot_be_adopted_is_refused_with_a_reason(
+def test_a_table_that_does_not_fit_is_not_adopted_and_the_refusal_gives_the_reason(
     tmp_path: Path, made: dict[str, Any], changed: Callable[[Table], None] | None, reason: str
 ) -> None:
     more = [made.pop("more")] if "more" in made else []

@@ -29,7 +29,7 @@ FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 
 @FORMATS
 @pytest.mark.parametrize("deep", [False, True])
-def test_what_was_carried_adds_up(driver, deep):
+def test_an_audit_of_carried_batches_adds_up(driver, deep):
     driver.carry([log(mixed(0, 40)), log(mixed(0, 10), 1)], {0: 40, 1: 10})
     driver.carry([log(mixed(0, 60))], {0: 60, 1: 10})
     found = audited(driver, deep=deep)

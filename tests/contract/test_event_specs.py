@@ -161,7 +161,7 @@ def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: 
         Replaying("clicks", other, later).run(Selection(), NOW)
 
 
-def test_what_fills_and_replays_leave_out_adds_up_from_any_version_on(tmp_path: Path) -> None:
+def test_records_that_fills_and_replays_filter_add_up_in_audits_since_any_version(tmp_path: Path) -> None:
     place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
     before = Driver(tmp_path, table=place)
     before.start()

@@ -68,7 +68,7 @@ def retrying_store(faults: Faults, location: str) -> Store:
 
 @pytest.mark.parametrize("fault", [SLOW_DOWN, RESET, LOST])
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_passes_is_tried_again(retrying_store: Store, faults: Faults, fault: str, count: int) -> None:
+def test_a_passing_fault_of_s3_is_tried_again(retrying_store: Store, faults: Faults, fault: str, count: int) -> None:
     faults.first(fault, count)
     retrying_store.put("a", b"one")
     faults.first(fault, count, "GET")
@@ -127,7 +127,9 @@ def test_a_put_that_never_left_is_known_not_to_be_there(location: str) -> None:
     assert not isinstance(failed.value, OutcomeUnknown)
 
 
-def test_what_does_not_pass_fails_at_once_and_says_what_to_do(store: Store, faults: Faults, s3: ObjectServer) -> None:
+def test_a_lasting_fault_of_s3_fails_at_once_and_says_what_to_do(
+    store: Store, faults: Faults, s3: ObjectServer
+) -> None:
     faults.always(DENIED)
     with pytest.raises(
         StoreError, match=r"403 SignatureDoesNotMatch .*Let these credentials do s3:GetObject"

@@ -144,7 +144,9 @@ def test_files_that_a_vacuum_removed_do_not_come_back(tmp_path: Path, capsys: py
     assert [row["_offset"] for row in rows(made)] == [at for at in range(40) if at % 10 not in (3, 5, 7)]
 
 
-def test_what_changed_files_after_it_is_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_later_change_of_files_prevents_the_rewind_of_a_foreign_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     driver = changed(tmp_path, UPDATE)
     DeltaTable(driver.lake).delete("_offset = 1")
     assert back(driver, driver.own) == 2

@@ -82,7 +82,7 @@ def statuses(config: Config, name: str = "a") -> set[str]:
         ({"location": "lake"}, "x/../lake"),
     ],
 )
-def test_what_is_new_and_inside_another_location_of_its_pipeline_is_refused(
+def test_a_new_table_inside_another_location_of_its_pipeline_is_refused(
     root: str, tmp_path: Path, form: str, table: dict[str, str], checkpoints: str
 ) -> None:
     below = {key: f"{root}/{place}" for key, place in table.items()}
@@ -111,7 +111,7 @@ def test_siblings_and_folders_that_are_passed_over_are_allowed(root: str, tmp_pa
 
 
 @pytest.mark.parametrize("kind", LOGS)
-def test_what_is_new_and_inside_the_table_of_another_writer_is_refused(root: str, tmp_path: Path, kind: str) -> None:
+def test_a_new_table_inside_the_table_of_another_writer_is_refused(root: str, tmp_path: Path, kind: str) -> None:
     store_at(f"{root}/theirs").put(LOGS[kind], b"{}")
     for table in (
         {"location": f"{root}/theirs/deep/lake"},
@@ -162,7 +162,9 @@ def existing(root: str, tmp_path: Path, form: str) -> Driver:
     return driver
 
 
-def test_what_was_inside_before_is_opened_with_a_warning(existing: Driver, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_existing_table_inside_another_is_opened_with_a_warning(
+    existing: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("WARNING", "headrace")
     assert [status for status, _ in said(existing.config, "clicks") if status != "failed"] == ["warning"]
     (event,) = (record.message for record in caplog.records)

@@ -130,7 +130,7 @@ def test_whenever_the_process_dies_no_row_is_in_the_clear(
     assert leaks(tmp_path) == set()
 
 
-def test_what_is_in_the_log_outlives_its_entries(tmp_path: Path) -> None:
+def test_protected_paths_outlive_the_log_entries_that_added_them(tmp_path: Path) -> None:
     driver = taught(tmp_path, interval=2)
     for at in range(1, 8):
         driver.carry([log({at: note(at, 1, TAGGED)})], {0: at + 1})
@@ -163,7 +163,7 @@ def test_a_replay_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> None:
     assert leaks(tmp_path) == set()
 
 
-def test_what_a_replay_learns_the_writer_goes_by(tmp_path: Path) -> None:
+def test_the_writer_protects_the_paths_that_a_replay_found(tmp_path: Path) -> None:
     """It runs on beside the command, and has met no schema with the tag."""
     driver = started(tmp_path, Schemas({2: NEW}, [2]), POLICIES, **placed("delta"))
     driver.carry([log({0: note(0, 1, TAGGED)})], {0: 1})

@@ -68,7 +68,7 @@ def check(driver: Driver, rows: int, dead_letters: int) -> None:
     assert found.adds_up, found.problems
 
 
-def test_what_can_be_a_row_becomes_one_and_the_rest_stays(driver):
+def test_dead_letters_that_decode_become_rows_and_the_others_stay(driver):
     check(driver, 49, 21)
     found = replayed(driver)
     assert (found.chosen, found.rows) == (21, 7)
@@ -151,7 +151,7 @@ def test_a_replay_and_a_start_do_not_mind_each_other(driver):
     check(driver, 56, 14)
 
 
-def test_what_batches_found_is_not_hidden_by_starts_and_replays(driver):
+def test_recent_commits_are_those_of_batches_whatever_starts_and_replays_add(driver):
     for _ in range(12):
         driver.start(2)
     assert [facts["time_unit"] for facts in driver.table.recent_commits(10)] == ["logical"]

@@ -266,7 +266,7 @@ def test_earlier_dead_letters_stay_dead_letters_when_they_are_replayed(driver: D
     assert replay.run(Selection(outcome="dead_letter"), NOW + timedelta(days=9)).rows == 5
 
 
-def test_what_is_shown_of_such_records_is_that_they_are_older(delta: Driver) -> None:
+def test_records_from_before_an_accepted_schema_are_dead_letters(delta: Driver) -> None:
     accepted(delta)
     walk = opened("clicks", delta.config, REBUILT)
     old = walk.decoded(records([event(1), event(2)], came=NOW - timedelta(seconds=1)))

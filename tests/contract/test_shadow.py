@@ -40,7 +40,9 @@ def test_a_shadow_writes_the_same_offsets_and_no_byte_of_the_first_changes(tmp_p
     assert contents(tmp_path) == before
 
 
-def test_what_tells_others_is_off_and_places_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shadow_tells_no_other_system_and_has_locations_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake = Lake(tmp_path, "delta", commit_offsets_to_group="told")
     raw = yaml.safe_load(lake.other.read_text())
     monkeypatch.setenv("TOLD", "http://127.0.0.1:1/")

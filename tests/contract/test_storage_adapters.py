@@ -27,7 +27,7 @@ def content(store: Store, name: str) -> bytes | None:
     return None if found is None else found.content
 
 
-def test_what_was_put_is_read(store: Store) -> None:
+def test_an_object_is_read_as_it_was_put(store: Store) -> None:
     store.put("a/b", b"one")
     assert content(store, "a/b") == b"one"
     store.put("a/b", b"two")
@@ -36,7 +36,7 @@ def test_what_was_put_is_read(store: Store) -> None:
     assert content(store, "empty") == b""
 
 
-def test_what_is_not_there_is_none(store: Store) -> None:
+def test_a_missing_object_is_read_as_none(store: Store) -> None:
     assert (store.read("none"), store.mark("none"), list(store.list()), list(store.list("none/"))) == (
         None, None, [], [],
     )  # fmt: skip
@@ -105,7 +105,7 @@ def test_an_object_is_not_put_when_something_speaks_against_it(store: Store) -> 
     assert list(store.list("log")) == ["2"]
 
 
-def test_what_speaks_against_an_object_is_asked_while_nothing_of_it_is_seen(store: Store) -> None:
+def test_the_condition_of_a_put_is_asked_before_the_object_is_visible(store: Store) -> None:
     seen: list[object] = []
 
     def still() -> bool:
@@ -153,7 +153,7 @@ def test_a_copy_stands_for_itself(store: Store) -> None:
     assert content(store, "b/c") == b"one"
 
 
-def test_what_is_moved_stands_under_its_new_name_alone(store: Store) -> None:
+def test_a_moved_object_is_read_by_its_new_name_alone(store: Store) -> None:
     store.put("staged/a", b"one")
     store.put("b/c", b"old")
     assert store.move("staged/a", "b/c")

@@ -142,7 +142,7 @@ def test_the_exit_code_of_one_pipeline_says_nothing_of_another_that_was_silent(t
     assert not play.supervised_pipelines["views"].halted
 
 
-def test_what_is_found_before_a_start_is_treated_before_it(tmp_path: Path) -> None:
+def test_a_fault_that_a_check_finds_is_treated_before_the_driver_starts(tmp_path: Path) -> None:
     verdicts = [Verdict("preflight log", RecoveryLevel.RESTART, halt=False, message="Cut."), None]
     done: list[str] = []
     play = Play(tmp_path, [{"clicks": "done"}])

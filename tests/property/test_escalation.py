@@ -75,7 +75,7 @@ def test_every_event_leads_to_an_action_with_a_reason(policy, history):
 
 
 @given(policies, steps)
-def test_what_is_down_is_waited_for_and_nothing_climbs(policy, history):
+def test_a_dependency_that_is_down_is_waited_for_and_raises_no_level(policy, history):
     for at, _, state, _ in played(policy, history):
         for event in (DependencyUnavailable("silence"), *(Failed(WAITING, f) for f in Frontier)):
             decision = decide(policy, state, event, at, 0.5)
@@ -211,7 +211,7 @@ def test_a_level_that_is_refused_gives_way_to_the_next_one():
     assert "it cannot be done" in refused.reason
 
 
-def test_what_only_a_person_can_mend_halts_until_it_is_well():
+def test_a_fault_for_a_person_halts_the_pipeline_until_it_is_healthy():
     wrong = verdict(None, halt=True, message="the topic is gone")
     halted = decide(Policy(), State(), Failed(wrong), T0, 0.0)
     assert halted == Halt("the topic is gone", State(halted="the topic is gone"))

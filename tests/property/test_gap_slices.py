@@ -43,7 +43,7 @@ def test_each_offset_is_in_one_chunk_and_a_part_has_one_range_in_each(case):
 
 
 @given(cases())
-def test_what_is_before_an_instant_comes_before_what_is_after_it(case):
+def test_offsets_before_a_mark_come_in_earlier_slices_than_those_after_it(case):
     wanted, marks, _ = case
     chunks = cut_into_chunks(wanted, marks, 1)  # no two windows share a chunk
     for mark in marks:
@@ -56,7 +56,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda s:
 
 
 @given(SPANS, SPANS)
-def test_what_is_left_is_what_was_not_taken(spans, taken):
+def test_spans_without_others_hold_exactly_the_remaining_offsets(spans, taken):
     offsets = {at for start, end in spans for at in range(start, end)}
     gone = {at for start, end in taken for at in range(start, end)}
     assert {at for start, end in without(spans, taken) for at in range(start, end)} == offsets - gone

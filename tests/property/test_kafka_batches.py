@@ -92,7 +92,7 @@ def expected(log: Sequence[Raw], start: int, end: int) -> list[dict[str, object]
 
 @given(logs(), st.data())
 @settings(max_examples=share(100))
-def test_what_was_encoded_is_read_within_any_range(log: list[Raw], data: st.DataObject) -> None:
+def test_encoded_records_are_read_within_any_range(log: list[Raw], data: st.DataObject) -> None:
     low, high = log[0].base, log[-1].after
     start = data.draw(st.integers(max(low - 2, 0), high - 1))
     end = data.draw(st.integers(start + 1, high + 2))

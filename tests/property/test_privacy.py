@@ -223,7 +223,7 @@ def read(plan: SchemaPlan, values: list[bytes], tmp: str) -> pa.Table:
 
 @given(st.data())
 @settings(max_examples=share(100))
-def test_what_is_left_of_records_equals_a_record_at_a_time(source: KeySource, data: st.DataObject) -> None:
+def test_protected_columns_equal_a_record_at_a_time_in_python(source: KeySource, data: st.DataObject) -> None:
     types = Types(data.draw)
     schema = types.record(2)
     schema["fields"].append({"name": "kept", "type": "int"})

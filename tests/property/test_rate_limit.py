@@ -16,7 +16,7 @@ BATCHES = st.lists(
 
 
 @given(RATES, RATES, BATCHES)
-def test_what_is_committed_is_at_most_the_limit_and_one_batch(records_per_s, bytes_per_s, batches):
+def test_at_most_the_limit_and_one_batch_are_committed(records_per_s, bytes_per_s, batches):
     """Each batch: records, bytes, seconds that it takes, and seconds until the next one is there."""
     limit, now_s = RateLimit(records_per_s, bytes_per_s), 0.0
     last, begun_s, done = None, [], []

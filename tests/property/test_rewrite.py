@@ -134,7 +134,7 @@ def test_a_whole_file_without_a_repeated_row_stays(tmp_path: Path) -> None:
     assert (done.removed, done.taken, offsets(read(tmp_path, done))) == ((second.path,), 1, [2])
 
 
-def test_what_is_in_order_is_not_sorted_again(tmp_path: Path) -> None:
+def test_a_file_in_order_is_not_sorted_again(tmp_path: Path) -> None:
     source = put(tmp_path, [row(n, id=9 - n) for n in range(5)])
     sort = {"sort_by": ("id", "price")}
     done = rewrite(job(tmp_path, [Source(source.path, TIMES, whole=True)], **sort))
@@ -180,7 +180,7 @@ def test_a_column_that_cannot_be_sorted_or_deduped_by_is_named(tmp_path: Path) -
             rewrite(job(tmp_path, [source], **changes))
 
 
-def test_what_fails_leaves_no_file(tmp_path: Path) -> None:
+def test_a_rewrite_that_fails_leaves_no_file(tmp_path: Path) -> None:
     sources = [put(tmp_path, [row(0)]), put(tmp_path, [row(1)])]
     before = sorted(tmp_path.rglob("*"))
     (tmp_path / sources[1].path).write_bytes((tmp_path / sources[0].path).read_bytes()[:-400] + b"x" * 400)

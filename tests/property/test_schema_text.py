@@ -110,7 +110,7 @@ def test_any_text_is_admitted_or_rejected_on_each_way(
 
 @given(seed=st.integers(0, 2**63))
 @settings(print_blob=True)
-def test_what_java_takes_is_a_schema_and_its_values_are_read_alike(judge: AvroJudge, seed: int) -> None:
+def test_a_text_that_java_takes_is_a_schema_and_its_values_are_read_alike(judge: AvroJudge, seed: int) -> None:
     for number in range(20):
         text = random_text(random.Random(f"{seed} {number}"))
         is_schema = judge.accepts(text)

@@ -85,7 +85,7 @@ def test_the_watermark_never_falls_as_parts_come_further(parts, data):
 @given(
     st.dictionaries(st.integers(0, 3), st.integers(0, 9)), st.lists(st.dictionaries(st.integers(0, 3), st.integers()))
 )
-def test_what_is_kept_of_a_part_is_the_latest_it_has_seen(known, batches):
+def test_a_partition_keeps_the_latest_event_time_that_it_has_seen(known, batches):
     table = {TopicPartition("t", 1, p): at for p, at in known.items()}
     wanted = dict(table)
     for batch in batches:

@@ -62,7 +62,7 @@ def test_an_open_bucket_is_merged_once_it_has_too_many_files(spark: Any, tmp_pat
     assert files(driver) == 1
 
 
-def test_what_a_task_cannot_do_is_a_sentence_of_the_driver(spark: Any, tmp_path: Path) -> None:
+def test_a_failed_compaction_task_is_one_sentence_of_the_driver(spark: Any, tmp_path: Path) -> None:
     driver = filled(tmp_path, "delta")
     snapshot, made = driver.table.snapshot(), compactor(driver)
     pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]

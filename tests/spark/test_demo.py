@@ -155,7 +155,7 @@ def late_rows(lake):
     return sum(sum(facts["late"]["beyond"]) for facts in batches)
 
 
-def test_what_is_held_takes_events_of_ones_own_until_a_signal(start, tmp_path):
+def test_a_demo_with_hold_takes_events_of_a_user_until_a_signal(start, tmp_path):
     kept = tmp_path / "kept"
     demo = start("--events", "6000", "--keep", str(kept), "--hold")
     demo.until("\nask DuckDB\n", 400)

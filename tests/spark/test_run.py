@@ -182,7 +182,7 @@ def test_initial_positions(site: Site, topic: MakeTopic) -> None:
         ({"registry": {"url": "http://127.0.0.1:1"}}, 1, "schema registry at http://127.0.0.1:1 does not answer"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
+def test_a_start_that_fails_prints_one_sentence(
     site: Site, topic: MakeTopic, change: dict[str, object], code: int, words: str
 ) -> None:
     site.pipeline("events", [topic(1)])

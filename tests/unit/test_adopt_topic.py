@@ -91,7 +91,7 @@ def refused(match, *args, **settings):
         adopted(*args, **settings)
 
 
-def test_what_cannot_be_the_same_records_is_refused():
+def test_logs_that_cannot_hold_the_same_records_are_refused():
     topics = topic("clicks", "z")
     refused("clicks/0 ends at 49, the table at 50: its records have other", topics, logs("clicks", (0, 49), (0, 60)))
     refused(

@@ -153,7 +153,7 @@ def test_run_refuses_what_could_not_be_scaled(tmp_path, monkeypatch):
     )
 
 
-def test_what_cannot_be_is_refused(recorded, tmp_path):
+def test_explain_refuses_facts_and_settings_that_cannot_be(recorded, tmp_path):
     assert "is not there" in refusal("explain", "--facts", str(tmp_path / "none.json"))
     assert "did you mean 'utilization_target'" in refusal(
         "explain", "--facts", recorded, "--set", "utilization_targt=0.7"

@@ -169,7 +169,7 @@ def test_cost_is_a_maximum():
     assert decision.sums.bound_by == ("cost_max_per_hour",)
 
 
-def test_what_the_quota_refuses_is_not_asked_for():
+def test_executors_that_the_quota_refuses_are_not_asked_for():
     decision = decided(facts(pipeline(72_000), quota=2))
     assert isinstance(decision, Blocked)
     assert decision.by.kind == "quota"

@@ -118,7 +118,7 @@ def test_memory_and_facts_survive_as_json(tmp_path):
         assert state_store.read_file(type(kept), path) == kept
 
 
-def test_what_is_wrong_in_a_file_is_named(tmp_path):
+def test_a_wrong_field_of_a_file_of_facts_is_named(tmp_path):
     path = tmp_path / "facts.json"
     with pytest.raises(ConfigError, match="is not there"):
         state_store.read_file(Facts, path)

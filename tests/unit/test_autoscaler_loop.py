@@ -51,7 +51,7 @@ class World:
         return self.loop.tick()
 
 
-def test_what_is_decided_is_kept_before_the_driver_is_asked():
+def test_a_decision_is_stored_before_the_driver_is_asked():
     world = World()
     world.tick()
     assert world.done == [("keep", 3), ("ask", 3)]
@@ -160,7 +160,7 @@ def test_the_last_hundred_are_kept():
 # --- what outlives the process ----------------------------------------------------------------------------------
 
 
-def test_what_is_kept_is_read_again_whole(tmp_path):
+def test_stored_state_is_read_again_whole(tmp_path):
     store = store_at(str(tmp_path))
     assert state_store.read_state(store) == AutoscalerState(Memory())
     world = World()
@@ -170,7 +170,7 @@ def test_what_is_kept_is_read_again_whole(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_cannot_be_read_is_begun_anew_with_a_warning(tmp_path, caplog: pytest.LogCaptureFixture):
+def test_a_state_file_that_cannot_be_read_is_begun_anew_with_a_warning(tmp_path, caplog: pytest.LogCaptureFixture):
     store = store_at(str(tmp_path))
     store.put(state_store.NAME, b'{"memory": {"desired": "many"}}')
     assert state_store.read_state(store) == AutoscalerState(Memory())

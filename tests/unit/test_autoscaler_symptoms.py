@@ -32,7 +32,7 @@ def blocked(known, kind, memory=None):
     return decision.by
 
 
-def test_what_is_short_of_executors_gets_them():
+def test_a_pipeline_that_is_short_of_executors_gets_them():
     assert isinstance(decided(facts(SHORT)), ScaleUp)
 
 

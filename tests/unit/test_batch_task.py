@@ -102,7 +102,7 @@ def test_a_task_that_runs_again_gives_the_same_rows_in_other_files(written, plan
     assert len(set(paths)) == len(paths)
 
 
-def test_what_lies_below_the_frontier_is_skipped(written, plan):
+def test_records_below_the_frontier_are_skipped(written, plan):
     frontier = {("clicks", 0): 100, ("clicks", 2): 350, ("views", 0): 0}
     report = report_of(written, replace(plan, frontier=frontier))
     for (topic, partition), first in frontier.items():

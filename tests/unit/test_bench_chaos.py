@@ -80,7 +80,7 @@ def test_a_checkpoint_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     assert "nothing to damage" in damage(tmp_path / "none", "newest offsets cut", Random(1))
 
 
-def test_what_is_left_of_an_interval() -> None:
+def test_intervals_without_others_keep_the_parts_between_them() -> None:
     assert list(without((0, 10), [])) == [(0, 10)]
     assert list(without((0, 10), [(0, 10)])) == []
     assert list(without((2, 10), [(0, 3), (5, 6), (9, 20)])) == [(3, 5), (6, 9)]

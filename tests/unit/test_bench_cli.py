@@ -41,7 +41,7 @@ def test_a_number_that_is_none_is_refused(text):
         number(text)
 
 
-def test_what_cannot_be_is_refused_before_anything_starts(tmp_path):
+def test_options_that_cannot_be_are_refused_before_anything_starts(tmp_path):
     assert "no data set 'clicks'" in refusal("--data", "clicks")
     assert "9,999 events are too few" in refusal("--events", "9999")
     assert "a (headrace), b (plain)" in refusal("--contenders", "a,z")

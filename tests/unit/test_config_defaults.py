@@ -50,7 +50,7 @@ def test_a_route_is_merged_target_by_target() -> None:
     }  # fmt: skip
 
 
-def test_what_is_read_twice_is_the_same() -> None:
+def test_a_file_that_is_read_twice_gives_equal_configurations() -> None:
     one = config(DEFAULTS, clicks={})
     again = Config.model_validate(one.model_dump(mode="json", by_alias=True, exclude_unset=True))
     assert again.pipelines == one.pipelines

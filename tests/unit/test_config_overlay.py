@@ -25,7 +25,7 @@ CLUSTER = {
 }
 
 
-def test_a_file_that_says_nothing_takes_what_the_place_says(run, monkeypatch):
+def test_a_file_without_a_setting_takes_that_of_the_overlay(run, monkeypatch):
     monkeypatch.setenv("IP", "10.0.0.7")
     config = run({}, CLUSTER)
     assert (config.http.host, config.http.port) == ("0.0.0.0", 9643)
@@ -33,7 +33,7 @@ def test_a_file_that_says_nothing_takes_what_the_place_says(run, monkeypatch):
     assert config.spark.conf == {"spark.executor.cores": "2", "spark.driver.host": "10.0.0.7"}
 
 
-def test_what_the_file_says_counts_setting_by_setting(run, monkeypatch):
+def test_a_setting_of_the_file_wins_over_the_overlay(run, monkeypatch):
     monkeypatch.setenv("IP", "10.0.0.7")
     config = run({"spark": {"conf": {"spark.executor.cores": "8"}}, "http": None}, CLUSTER)
     assert config.spark.conf["spark.executor.cores"] == "8"
@@ -41,7 +41,7 @@ def test_what_the_file_says_counts_setting_by_setting(run, monkeypatch):
     assert (config.spark.master, config.http.host) == ("k8s://https://here", "0.0.0.0")
 
 
-def test_without_a_place_nothing_is_added(tmp_path, monkeypatch):
+def test_without_an_overlay_nothing_is_added(tmp_path, monkeypatch):
     monkeypatch.delenv("HEADRACE_CONFIG_OVERLAY", raising=False)
     (tmp_path / "pipelines.yaml").write_text(yaml.safe_dump(base()))
     assert load(tmp_path / "pipelines.yaml").spark.master == "local[*, 4]"
@@ -59,13 +59,13 @@ def test_without_a_place_nothing_is_added(tmp_path, monkeypatch):
         ("", "overlay.yaml is empty or not a mapping"),
     ],
 )
-def test_a_place_that_decides_too_much_or_is_wrong_is_refused(run, place, said):
+def test_an_overlay_that_decides_too_much_or_is_wrong_is_refused(run, place, said):
     with pytest.raises(ConfigError) as refused:
         run({}, place)
     assert said in str(refused.value)
 
 
-def test_a_place_that_is_not_there_is_said(run, monkeypatch, tmp_path):
+def test_a_missing_overlay_is_named(run, monkeypatch, tmp_path):
     run({}, {"http": {"port": 1}})
     monkeypatch.setenv("HEADRACE_CONFIG_OVERLAY", "/nowhere/overlay.yaml")
     with pytest.raises(ConfigError, match=r"cannot read /nowhere/overlay\.yaml.*Correct HEADRACE_CONFIG_OVERLAY"):

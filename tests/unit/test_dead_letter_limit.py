@@ -28,12 +28,12 @@ def judged(bad: int, good: int, *, tombstones: int = 0, share_max: float = 0.5, 
         (100, 0, {"records_min": 101}),
     ],
 )  # fmt: skip
-def test_what_is_within_the_limit_passes(bad, good, limits):
+def test_failures_within_the_limit_pass(bad, good, limits):
     judged(bad, good, **limits)
 
 
 @pytest.mark.parametrize(("bad", "good", "tombstones"), [(10, 9, 0), (11, 10, 1000), (10, 0, 0)])
-def test_what_is_beyond_stops_with_the_share_the_reasons_and_a_mend(bad, good, tombstones):
+def test_failures_beyond_the_limit_stop_with_the_share_the_reasons_and_a_mend(bad, good, tombstones):
     with pytest.raises(LimitReached) as stopped:
         judged(bad, good, tombstones=tombstones)
     said = str(stopped.value)

@@ -293,7 +293,7 @@ def test_an_account_that_adds_up(tmp_path):
     )
 
 
-def test_what_does_not_add_up_is_named(tmp_path):
+def test_an_account_that_does_not_add_up_names_the_difference(tmp_path):
     lake, dead_letters = tmp_path / "lake", tmp_path / "letters"
     rows(lake, [0, 1], 5, 5)
     write(dead_letters, [2], error=["bad"], outcome=["dead_letter"])

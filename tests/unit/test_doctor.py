@@ -61,7 +61,7 @@ def test_a_machine_reads_the_same(run):
         (["--checkpoint", "/nowhere/at/all"], "holds no checkpoint"),
     ],
 )
-def test_what_names_no_checkpoint_is_a_mistake_of_configuration(words, said):
+def test_words_that_name_no_checkpoint_are_a_configuration_error(words, said):
     with pytest.raises(ConfigError, match=said) as error:
         told(*words)
     assert error.value.exit_code == 2

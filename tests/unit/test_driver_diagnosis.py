@@ -96,7 +96,7 @@ def test_a_long_delay_of_commits_is_no_stall() -> None:
 
 
 @pytest.mark.parametrize(("age_s", "waiting"), [(45, 12), (46, None)])
-def test_what_kafka_said_three_intervals_ago_is_not_waiting(age_s: float, waiting: int | None) -> None:
+def test_a_lag_that_is_three_intervals_old_is_not_waiting(age_s: float, waiting: int | None) -> None:
     lag = LagSample(NOON - timedelta(seconds=age_s), partitions=(Lag("clicks", 0, 12, 3.0, 0, None),))
     told = {
         "state": "running", "run": 2, "last_commit": {"version": 4}, "error": "",

@@ -203,7 +203,7 @@ def test_live_records_are_shown_only_with_the_token(tmp_path: Path) -> None:
     [("pipeline=views", 404), ("", 404), ("pipeline=clicks&at=staged", 400), ("pipeline=clicks&at=../x", 400),
      ("pipeline=clicks&records=51", 400), ("pipeline=clicks&records=0", 400), ("pipeline=clicks&records=-1", 400)],
 )  # fmt: skip
-def test_what_is_no_question_is_refused(tmp_path: Path, query: str, status: int) -> None:
+def test_a_request_that_is_no_question_is_refused(tmp_path: Path, query: str, status: int) -> None:
     with showing(tmp_path, expose_records=True, token=TOKEN) as found:
         assert ask(found, f"/records?{query}", headers=bearer(TOKEN))[0] == status
 

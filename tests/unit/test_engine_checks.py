@@ -42,7 +42,7 @@ def test_each_reader_is_warned_of_for_the_columns_that_it_will_trip_over(tmp_pat
         ({"columns": pa.schema([("n", pa.int32())])}, []),
     ],
 )
-def test_what_does_not_matter_is_not_said(tmp_path, more, left):
+def test_settings_that_no_engine_minds_are_not_reported(tmp_path, more, left):
     found = said(tmp_path, **more)
     assert found.status == ("warning" if left else "ok")
     assert found.message.count(" fails ") == len(left)

@@ -66,12 +66,12 @@ def test_the_words_of_headrace_lead_to_the_row(row, text):
 @pytest.mark.parametrize(
     "text", ["", "ValueError: something new", "Py4JJavaError: An error occurred\n: java.lang.Error"]
 )
-def test_what_no_row_knows_begins_with_a_restart(text):
+def test_an_unknown_error_begins_with_a_restart(text):
     assert classify(text) == UNKNOWN
     assert UNKNOWN.level is RecoveryLevel.RESTART
 
 
-def test_what_passes_is_waited_for_and_what_a_person_must_mend_is_not_tried_again():
+def test_a_passing_error_is_waited_for_and_one_for_a_person_is_not_tried_again():
     assert classify("BrokerUnreachable: no Kafka broker answers").level is RecoveryLevel.WAIT
     verdict = classify("Fenced: another writer runs")
     assert verdict.halt
@@ -117,5 +117,5 @@ LOSS = (
         ("32", "Added partition t1-2 starts from 5 instead of 0."),
     ],
 )
-def test_what_kafka_lost_is_told_apart_by_its_reason(row, reason):
+def test_losses_of_kafka_are_told_apart_by_their_reason(row, reason):
     assert classify(LOSS + reason).row == row

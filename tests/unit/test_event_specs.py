@@ -239,7 +239,9 @@ def test_a_sample_keeps_the_same_keys_and_a_smaller_share_keeps_a_part(kind: pa.
         ({"sample": {"share": "1 %", "by": "address"}}, "sample.by: 'address' is struct"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_gets_a_sentence(section: Mapping[str, Any], message: str) -> None:
+def test_a_spec_that_does_not_fit_the_schema_is_refused_with_a_sentence(
+    section: Mapping[str, Any], message: str
+) -> None:
     assert refused(**section).startswith(message)
 
 

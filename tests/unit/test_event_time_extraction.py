@@ -34,7 +34,7 @@ def test_auto_without_a_value_decides_nothing():
     assert times(pa.nulls(2), "ms") == ([None, None], "ms")
 
 
-def test_what_cannot_be_represented_is_null():
+def test_an_event_time_that_cannot_be_represented_is_null():
     assert times(pa.array([2**64 - 1, NOON_S], pa.uint64()), "s") == ([None, NOON], "s")
     assert times(pa.array([2**63 - 1, -(2**63)], pa.int64()), "ms") == ([None, None], "ms")
     assert times(pa.array([float("nan"), float("inf"), 1e300, NOON_S + 0.5], pa.float64()))[0] == [

@@ -48,7 +48,7 @@ def test_batches_that_always_overlap_do_not_keep_executors_for_ever():
     assert steps(ExecutorTarget(2, 0, 0), THREE, {}, 120, boundary=False).drain == ("2",)
 
 
-def test_what_drains_counts_as_gone():
+def test_an_executor_that_drains_counts_as_gone():
     assert steps(ExecutorTarget(2, 0, 0), THREE, {"2": 1.0}, 5, boundary=True).drain == ()
     assert steps(ExecutorTarget(1, 0, 0), THREE, {"2": 1.0}, 5, boundary=True).drain == ("1",)
 
@@ -136,7 +136,7 @@ def test_how_long_executors_are_missing_is_told_until_one_comes(world):
     assert world.executor_manager.to_dict()["short_seconds"] is None
 
 
-def test_what_was_wanted_is_wanted_by_the_next_driver_too(world, tmp_path):
+def test_the_next_driver_requests_as_many_executors_as_the_last_one(world, tmp_path):
     world.post("executors=4")
     again = World(tmp_path, *THREE)
     again.executor_manager.begin(lambda: again.cluster)
@@ -145,7 +145,7 @@ def test_what_was_wanted_is_wanted_by_the_next_driver_too(world, tmp_path):
     assert again.cluster.calls[0] == ("ask", 4)
 
 
-def test_what_cannot_be_read_is_not_wanted(world):
+def test_a_stored_target_that_cannot_be_read_is_ignored(world):
     world.store.put(REQUEST_FILE, b"{")
     assert world.executor_manager._stored_request() is None
 
@@ -172,7 +172,7 @@ def test_who_may_scale_and_how_far(world):
     assert (status, json.loads(body)["requested"]) == (202, 9)
 
 
-def test_what_was_asked_for_is_told_with_its_reason_once(world):
+def test_a_request_is_reported_once_with_its_reason(world):
     for _ in range(3):
         world.post("executors=4&decision=up&reason=the%20lag%20grows")
     world.post("executors=4&decision=stay&reason=it%20is%20enough")

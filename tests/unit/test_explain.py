@@ -213,7 +213,7 @@ def test_every_version_of_a_table_is_explained(tmp_path):
 
 
 @pytest.mark.parametrize(("batch", "version"), [(7, None), (None, 4), (0, 6)])
-def test_what_is_not_there_is_not_chosen(batch, version):
+def test_a_missing_batch_or_version_is_not_chosen(batch, version):
     assert choose_commit(LOG, batch=batch, version=version) is None
 
 
@@ -295,7 +295,7 @@ def test_a_pipeline_without_a_commit_does_not_hide_the_others(config, written, c
     assert list(json.loads(capsys.readouterr().out)) == ["clicks"]
 
 
-def test_what_is_nearly_all_is_not_all(config, written):
+def test_a_share_below_all_is_not_rounded_to_all(config, written):
     ranges = [account(0, 10_000, read=10_000, rows=9_996, dead_letters=4)]
     written.commit(0, 10_000, ranges=ranges, rows=9_996)
     rows = [" ".join(row.split()) for row in page(config).splitlines()]

@@ -44,7 +44,7 @@ def test_a_newer_version_takes_the_place_of_one_that_waits_only_where_the_newest
     assert ([one.entry for one in box.pending], box.superseded, box.position) == ([4, 5], 1, 6)
 
 
-def test_what_was_taken_up_before_is_not_taken_up_again():
+def test_a_delivered_bucket_is_not_added_again():
     box = OutboxContent(-1).add([pending(1)], 3, newest_only=False)
     assert box.complete(box.pending[0], NOON, "").add([pending(1)], 3, newest_only=False).pending == ()
 
@@ -85,7 +85,7 @@ def test_of_two_processes_neither_loses_an_outbox_entry(tmp_path_factory: pytest
     assert len(list(store.list(f"{FOLDER}/hook"))) <= 2
 
 
-def test_what_is_no_box_is_said_with_its_place(tmp_path: Path):
+def test_a_file_that_is_no_outbox_is_refused(tmp_path: Path):
     outbox = Outbox(LocalStore(str(tmp_path)), "druid")
     outbox.change(lambda _: OutboxContent(1))
     (file,) = (tmp_path / FOLDER / "druid").iterdir()

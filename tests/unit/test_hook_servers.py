@@ -281,7 +281,7 @@ def test_presto_synchronises_partitions_and_adds_columns_of_a_parquet_table():
     assert {asked.headers["x-presto-user"] for asked in server.asked} == {"headrace"}
 
 
-def test_what_another_was_faster_with_is_no_failure_and_what_the_server_refuses_is():
+def test_a_table_that_another_registered_is_no_failure_and_a_refusal_is_one():
     with coordinator() as (there, server):
         hook = SqlHook(Trino(type="trino", url=server.url, table="delta.lake.clicks"))
         there.errors = {"CALL": {"message": "Table already exists: 'lake.clicks'", "errorName": "TABLE_ALREADY_EXISTS"}}

@@ -47,7 +47,9 @@ def test_an_answer_that_is_too_large_is_refused(server: Scripted, monkeypatch: p
 
 
 @pytest.mark.parametrize(("path", "headers"), [("/ok", {"X": "secret\nvalue"}), ("/a-secret\n", {}), (":secret", {})])
-def test_what_http_forbids_is_refused_without_a_secret(server: Scripted, path: str, headers: dict[str, str]) -> None:
+def test_a_request_that_http_forbids_is_refused_without_its_secret(
+    server: Scripted, path: str, headers: dict[str, str]
+) -> None:
     with pytest.raises(RequestFailed, match="cannot ask") as failure:
         ask(server.url.rpartition(":")[0] + path if path[0] == ":" else server.url + path, headers=headers, timeout_s=5)
     assert "a-secret" not in str(failure.value)

@@ -130,7 +130,7 @@ def test_a_table_is_called_as_its_folder_or_as_it_is_told(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_what_an_iceberg_table_cannot_do_yet_is_a_sentence(
+def test_a_setting_that_does_not_fit_iceberg_tables_is_refused_with_a_sentence(
     tmp_path: Path, change: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ValidationError, match=sentence):

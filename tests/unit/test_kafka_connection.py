@@ -24,7 +24,7 @@ def test_a_length_that_is_none_is_corrupt() -> None:
         assert FieldReader(memoryview(length(count))).length() == count
 
 
-def test_what_is_known_later_stays_when_a_broker_lags() -> None:
+def test_newer_metadata_stays_when_a_broker_lags() -> None:
     brokers = {1: BrokerAddress("a", 1), 2: BrokerAddress("b", 1)}
     new, old = Metadata(brokers, {("a", 0): Leader(2, 7)}), Metadata(brokers, {("a", 0): Leader(1, 6)})
     assert metadata.merged(new, old).leaders == {("a", 0): Leader(2, 7)}

@@ -34,7 +34,9 @@ def test_values_are_written_as_kafka_does_and_reach_both_clients() -> None:
         ("fetch.min.bytes", "1 MiB", "fetch.min.bytes is '1 MiB', and must be a whole number"),
     ],
 )
-def test_what_would_break_a_promise_is_refused_with_the_reason(name: str, value: object, problem: str) -> None:
+def test_an_option_that_would_break_a_promise_is_refused_with_the_reason(
+    name: str, value: object, problem: str
+) -> None:
     with pytest.raises(ValidationError) as refused:
         kafka(**{name: value})
     assert problem in str(refused.value)

@@ -202,7 +202,7 @@ ASKED: dict[str, Callable[[KubernetesLeases], object]] = {
 
 
 @pytest.mark.parametrize("verb", ASKED)
-def test_what_is_forbidden_names_the_verb_that_the_role_lacks(verb: str, tmp_path: Path) -> None:
+def test_a_forbidden_request_names_the_verb_that_the_role_lacks(verb: str, tmp_path: Path) -> None:
     there = {"get": None, "create": refusal(404, "not found"), "update": Reply(200, HELD)}[verb]
     with scripted(lambda asked: there if there and asked.method == "GET" else refusal(403, FORBIDDEN)) as script:
         asking = leases(script.url, tmp_path)
@@ -223,7 +223,7 @@ def test_what_is_forbidden_names_the_verb_that_the_role_lacks(verb: str, tmp_pat
         (Reply(200, b"[1]"), "200: [1] is no Lease. Does an API server of Kubernetes answer there?"),
     ],
 )
-def test_what_the_api_says_is_passed_on(reply: Reply, said: str, tmp_path: Path) -> None:
+def test_an_error_has_the_words_of_the_api_server(reply: Reply, said: str, tmp_path: Path) -> None:
     with scripted(lambda _: reply) as script:
         one = leases(script.url, tmp_path)
         with pytest.raises(ApiFailed) as failed:
@@ -251,7 +251,7 @@ def test_a_namespace_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "to ken", "to\nken", "tökén"])
-def test_what_is_no_token_is_not_shown(token: str, tmp_path: Path) -> None:
+def test_a_file_that_holds_no_token_is_not_shown(token: str, tmp_path: Path) -> None:
     one = leases("http://127.0.0.1:1", tmp_path)
     (tmp_path / "token").write_text(token)
     with pytest.raises(ApiFailed, match="token holds no token") as failed:

@@ -88,7 +88,7 @@ def test_there_is_headroom_only_where_something_waits_and_is_limited(retention, 
     assert lag.headroom_seconds == expected
 
 
-def test_what_retention_took_does_not_wait_and_is_below_zero():
+def test_records_that_retention_took_do_not_wait_and_have_a_negative_lag():
     (lag,) = lags(logs(100, 200, starts={A: 150}), {A: 120}, at(30))
     assert (lag.offsets, lag.headroom_offsets) == (50, -30)
 

@@ -39,7 +39,7 @@ def grown(*samples: tuple[float, int]) -> LagSample:
 # --- the type ---------------------------------------------------------------------------------------------------
 
 
-def test_what_status_carries_is_read_as_it_was_measured() -> None:
+def test_a_lag_sample_is_read_from_status_as_it_was_measured() -> None:
     known = Logs(interval=timedelta(seconds=5)).with_sample(Sample(at(0), {A: 100}))
     known = known.with_sample(Sample(at(15), {A: 200, B: 7}))
     sample = lag_sample(known, {A: 150}, at(20))

@@ -105,7 +105,7 @@ def test_without_a_sound_commit_and_without_the_part_s_beginning_nothing_says_wh
 
 
 @pytest.mark.parametrize("diverges", [Diverges(999), Diverges(700), Diverges(700, 700)])
-def test_what_retention_took_of_a_log_without_a_sound_commit_counts_from_where_the_part_began(
+def test_without_a_sound_commit_the_loss_to_retention_counts_from_the_start_of_the_partition(
     diverges: Diverges,
 ) -> None:
     from_its_beginning = DivergencePoint(50, is_proven=False)

@@ -156,7 +156,7 @@ def test_a_secret_on_the_command_line_of_spark_is_refused(key: str) -> None:
         "spark.kubernetes.authenticate.oauthTokenFile", "spark.authenticate",
     ],
 )  # fmt: skip
-def test_what_only_names_a_secret_is_taken(key: str) -> None:
+def test_a_spark_setting_that_only_names_a_secret_is_accepted(key: str) -> None:
     assert Spark(conf={key: "x"}).conf == {key: "x"}
 
 

@@ -134,7 +134,7 @@ def test_two_tasks_with_half_of_the_offsets_each_report_what_one_with_all_rows_d
         (ErrorCode.UNKNOWN_TOPIC_ID, "TopicGone", "does not exist"),
     ],
 )
-def test_what_another_try_would_meet_again_stands_in_the_report_and_nothing_staged_stays(
+def test_a_lasting_error_is_in_the_report_and_leaves_no_staged_file(
     written: Topic, plan: TaskPlan, error: ErrorCode, kind: str, message: str
 ) -> None:
     at_ms = int(KAFKA_TIME.timestamp() * 1000)
@@ -156,7 +156,7 @@ def test_what_another_try_would_meet_again_stands_in_the_report_and_nothing_stag
     assert files_below(plan.table) == []
 
 
-def test_what_may_pass_fails_the_task(plan: TaskPlan) -> None:
+def test_a_passing_error_fails_the_task(plan: TaskPlan) -> None:
     fake = Fake({("a", 0): []}, say=lambda _: Given(ErrorCode.NOT_LEADER_OR_FOLLOWER))
     with fake.running() as brokers, pytest.raises(Unavailable, match="NOT_LEADER"):
         reported(plan, reading(brokers, [ranges((0, 10))]), 0)

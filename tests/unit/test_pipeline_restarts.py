@@ -80,7 +80,7 @@ def running(runners: dict[str, PipelineRunner], asked: StartRequests | None = No
     return found
 
 
-def test_what_ended_well_is_over(starts: Callable[..., PipelineRunner]) -> None:
+def test_a_pipeline_that_ended_well_is_not_started_again(starts: Callable[..., PipelineRunner]) -> None:
     r = starts(None)
     assert ended(r) is None
     assert r.progress.view().state == "stopped"

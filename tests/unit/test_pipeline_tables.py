@@ -115,7 +115,7 @@ def test_a_target_that_refuses_falls_behind_alone_and_catches_up_in_order(monkey
     assert applied[3:] == [("/late", 10)]
 
 
-def test_what_is_no_refusal_of_a_storage_ends_the_pipeline():
+def test_an_error_that_is_no_refusal_of_a_storage_ends_the_pipeline():
     class Side:
         def __init__(self, location: str, _: object) -> None:
             self.location = location

@@ -34,7 +34,7 @@ def test_spark_gets_a_pool_for_each_pipeline() -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [("weight", 0), ("min_share", -1), ("wieght", 2)])
-def test_what_spark_could_not_take_is_refused(tmp_path: Path, key: str, value: int) -> None:
+def test_an_impossible_weight_or_min_share_is_refused(tmp_path: Path, key: str, value: int) -> None:
     with pytest.raises(ValidationError, match=key):
         config(tmp_path, scheduling={key: value})
 

@@ -162,7 +162,7 @@ def test_staged_files_are_measured_and_gone(ready, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("headrace-staged-*"))
 
 
-def test_what_a_record_takes_in_the_raw_table_is_measured(ready, tmp_path, monkeypatch):
+def test_the_bytes_of_a_record_in_the_raw_table_are_measured(ready, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     few, large = ([event(n), None, b"", b"\0" + bytes(range(256)) * size] for n, size in ((1, 1), (2, 200)))
@@ -213,7 +213,7 @@ def test_json_is_one_object_a_record(ready, capsys, at):
     assert documents[0]["timestamp"] == "2026-11-20T12:00:00Z"
 
 
-def test_what_json_cannot_hold_becomes_text():
+def test_a_value_that_json_cannot_hold_becomes_text():
     odd = {"a": float("nan"), "b": b"\x00\xff", "c": datetime(2026, 1, 2, tzinfo=UTC), "d": [float("inf"), {"e": None}]}
     assert plain(odd) == {
         "a": "nan",

@@ -115,7 +115,7 @@ def test_a_mask_keeps_the_end_of_what_is_longer(keep: int, value: str, masked: s
     assert found.to_pylist() == [masked, None]
 
 
-def test_what_is_encrypted_names_its_key_and_is_read_back_by_that_alone() -> None:
+def test_an_encrypted_value_names_its_key_and_is_read_by_that_key_alone() -> None:
     key, other = b"k" * 32, b"o" * 32
     text = encrypted(pa.array([b"secret", None]), "k1", key).to_pylist()[0]
     assert text.startswith("hr1.k1.")
@@ -138,7 +138,7 @@ def test_the_strictest_of_several_policies_counts() -> None:
 @pytest.mark.parametrize(
     "said", ["mask", {"mask": -1}, {"mask": 2**31}, {"mask": True}, {"mask": 1, "hash": 2}, "", None, 3, []]
 )
-def test_what_is_no_policy_is_refused(said: Any) -> None:
+def test_a_text_that_is_no_policy_is_refused(said: Any) -> None:
     with pytest.raises(ValueError, match="is no policy; write drop, encrypt, hash, clear"):
         Action.of(said)
 

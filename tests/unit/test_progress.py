@@ -150,7 +150,7 @@ def test_a_skipped_batch_commits_nothing(progress, clock):
     assert view.phases["look"] == 1.0
 
 
-def test_what_earlier_starts_committed_is_known_at_once(clock):
+def test_the_progress_of_earlier_starts_is_known_at_once(clock):
     progress = clock.progress()
     older = facts(event_time_max="2026-11-20T11:30:00+00:00")
     newest = facts(assembled="2026-11-20T11:50:00+00:00", event_time_max=None)

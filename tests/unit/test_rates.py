@@ -51,7 +51,7 @@ def test_a_drain_of_half_a_minute_reads_as_half_a_minute() -> None:
         assert (found.committed_per_s, found.catch_up_seconds) == (20_000, pytest.approx(30 - now))
 
 
-def test_what_does_not_catch_up_has_no_time_for_it() -> None:
+def test_a_pipeline_that_does_not_catch_up_has_no_time_to_catch_up() -> None:
     one = view(every(15, 600, 100), {560: 1_000, 590: 1_000}, frontier=5_000)
     found = seen(one, at(600))
     assert (found.arriving_per_s, found.committed_per_s, found.catch_up_seconds) == (100, 25, None)

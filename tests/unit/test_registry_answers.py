@@ -176,7 +176,7 @@ class Source:
 
 
 @pytest.mark.parametrize("before", [{}, {"1": PROTOBUF}, {"1": '{"type": "object"}'}, {"1": '"string"'}])
-def test_what_the_registry_refused_is_asked_for_again_after_a_while(before: dict[str, Any]) -> None:
+def test_a_schema_that_the_registry_refused_is_asked_for_again_after_a_while(before: dict[str, Any]) -> None:
     source = Source(**before)
     schemas, later_s = learning(source), ASK_AGAIN.total_seconds()
     schemas.learn([1])

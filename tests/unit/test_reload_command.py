@@ -119,7 +119,7 @@ def test_the_writer_reads_an_invalid_file_too_and_its_reason_is_shown(path: Path
     assert read(path, "clicks") == 1
 
 
-def test_what_only_the_writer_can_look_up_is_no_fault(
+def test_a_variable_that_only_the_writer_has_is_no_fault(
     path: Path, serve: Serve, capsys: pytest.CaptureFixture[str]
 ) -> None:
     serve("clicks")

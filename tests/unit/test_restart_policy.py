@@ -24,7 +24,7 @@ def test_pauses_grow_and_then_it_is_given_up():
     assert len(pauses) == RESTARTS_MAX
 
 
-def test_what_is_long_ago_is_forgiven():
+def test_restarts_before_the_window_do_not_count():
     assert pause_s([0.0] * RESTARTS_MAX, WINDOW_S - 1) is None
     assert pause_s([0.0] * RESTARTS_MAX, WINDOW_S) == 1.0
 
@@ -38,7 +38,7 @@ def test_what_is_long_ago_is_forgiven():
         "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this",
     ],
 )
-def test_what_spark_and_kafka_say_of_lost_offsets_is_known(text):
+def test_lost_offsets_are_recognized_in_the_words_of_spark_and_kafka(text):
     assert means_data_loss(text)
 
 

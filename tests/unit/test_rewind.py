@@ -48,7 +48,7 @@ def test_a_part_that_was_new_since_goes_back_to_its_beginning() -> None:
         15)]), (LogRange(12, 13), [(10, 12), (13, 15)]),
     ],
 )  # fmt: skip
-def test_what_kafka_does_not_hold_is_named_exactly(held: LogRange, lost: list[tuple[int, int]]) -> None:
+def test_offsets_that_kafka_does_not_hold_are_named_exactly(held: LogRange, lost: list[tuple[int, int]]) -> None:
     found = plan_rewind(replace(FACTS, log_ranges={**FACTS.log_ranges, ("clicks", 0): held}))
     assert [(r.start, r.end) for r in found.unreadable] == lost
     assert bool(found.losses) == bool(lost)
@@ -74,7 +74,7 @@ def test_what_kafka_does_not_hold_is_named_exactly(held: LogRange, lost: list[tu
         ),
     ],
 )
-def test_what_cannot_be_is_said(facts: RewindFacts, words: str) -> None:
+def test_an_impossible_rewind_is_refused_with_the_reason(facts: RewindFacts, words: str) -> None:
     assert words in " ".join(plan_rewind(facts).obstacles)
 
 

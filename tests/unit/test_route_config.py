@@ -64,13 +64,13 @@ def test_a_location_is_made_of_a_name_that_file_systems_and_engines_take(
         ({"by": "records"}, "'record' or 'topic'"),
     ],
 )
-def test_what_cannot_be_is_a_sentence(given: dict[str, Any], words: str) -> None:
+def test_a_route_that_cannot_be_is_refused_with_a_sentence(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError) as refused:
         section(**given)
     assert words in str(refused.value)
 
 
-def test_what_names_the_table() -> None:
+def test_by_names_the_source_of_a_table_name() -> None:
     assert section().by_key == ("record", "")
     assert section(by={"header": "type"}).by_key == ("header", "type")
     assert section(by={"field": "a.b"}).by_key == ("field", "a.b")

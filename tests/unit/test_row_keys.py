@@ -41,7 +41,7 @@ def found(text: str) -> list[int]:
         ("at = '2026-01-01 05:00:00Z'", [0, 1, 2, 3]), ("id = 7", []), ("id = 1 AND id = 2", []),
     ],
 )  # fmt: skip
-def test_what_is_understood(text: str, rows: list[int]) -> None:
+def test_a_condition_selects_its_rows(text: str, rows: list[int]) -> None:
     assert found(text) == rows
 
 
@@ -59,7 +59,7 @@ def test_what_is_understood(text: str, rows: list[int]) -> None:
         "id = 7;",
     ],
 )  # fmt: skip
-def test_what_is_not_understood_is_refused_without_its_values(text: str) -> None:
+def test_a_condition_that_cannot_be_parsed_is_refused_without_its_values(text: str) -> None:
     with pytest.raises(ConfigError, match="--where is not understood from its character") as caught:
         where(text)
     assert "7777" not in str(caught.value)

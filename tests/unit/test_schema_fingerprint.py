@@ -87,7 +87,7 @@ def test_another_spelling_is_the_same_schema(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", OTHER)
-def test_what_decides_over_rows_makes_another_schema(what: str) -> None:
+def test_a_change_that_matters_to_rows_changes_the_fingerprint(what: str) -> None:
     assert schema_fingerprint(OTHER[what]) != schema_fingerprint(json.dumps(BASE))
 
 
@@ -98,6 +98,6 @@ def test_tables_keep_it_for_good_so_it_never_changes() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "1", "null", '{"type": "record"}', '{"name": "a"}', "[" * 100_000])
-def test_what_is_no_avro_has_none(text: str) -> None:
+def test_a_text_that_is_no_avro_has_no_fingerprint(text: str) -> None:
     with pytest.raises(UnsupportedSchema):
         schema_fingerprint(text)

@@ -133,7 +133,7 @@ def test_a_schema_for_the_slow_decoder_is_told(site):
         (("--id", "1", "--pipeline", "click"), "did you mean 'clicks'?"),
     ],
 )
-def test_what_is_missing_is_said(site, options, sentence):
+def test_a_missing_option_is_named(site, options, sentence):
     code, said = asked(site, *options)
     assert code == 2
     assert sentence in said

@@ -26,7 +26,7 @@ VALUES = st.none() | st.text(max_size=8)
     st.lists(VALUES, min_size=1, max_size=3), INSTANTS, INSTANTS,
     st.integers(1, 99), st.integers(0, 2**53), st.integers(-5, 5), st.none() | st.integers(0, 99), st.booleans(),
 )  # fmt: skip
-def test_what_is_written_is_what_is_read(
+def test_a_manifest_is_read_as_it_was_written(
     bucket: list[str | None], start: datetime | None, last: datetime | None, version: int, rows: int, added: int,
     table_version: int | None, gap: bool,
 ) -> None:  # fmt: skip
@@ -81,7 +81,7 @@ def test_a_manifest_is_put_once_and_the_newest_is_found(tmp_path: Path) -> None:
         (b'{"format": 1}', "is not a manifest: KeyError"),
     ],
 )  # fmt: skip
-def test_what_is_no_manifest_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_that_is_no_manifest_is_named(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / SEALED.path
     path.parent.mkdir(parents=True)
     path.write_bytes(content)

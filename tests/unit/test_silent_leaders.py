@@ -84,7 +84,7 @@ def test_a_partition_without_a_leader_that_can_be_asked_is_named(mock_broker: An
     assert leader == SilentLeader(None, [("clicks", 1)])
 
 
-def test_what_the_cluster_does_not_know_has_no_leader_that_is_silent(mock_broker: Any) -> None:
+def test_a_partition_that_the_cluster_does_not_know_has_no_silent_leader(mock_broker: Any) -> None:
     assert find_silent(metadata({1: mock_broker}, [1]), [("gone", 0), ("clicks", 9)]) is None
 
 

@@ -234,7 +234,7 @@ def test_a_storage_that_does_not_answer_says_nothing_of_the_checkpoint(checkpoin
         ("offsets/0", None, "offsets/0 cannot be read (there is none)"),
     ],
 )
-def test_what_spark_would_fail_on_at_each_start_is_refused_at_once(checkpoints, tmp_path, name, content, said):
+def test_a_checkpoint_on_which_each_start_would_fail_is_refused_at_once(checkpoints, tmp_path, name, content, said):
     run = Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1)
     damaged(run, name, content)
     with pytest.raises(CheckpointUnusable) as unusable:

@@ -89,7 +89,7 @@ def test_a_first_position_that_the_log_has_no_longer_is_a_gap(table: PipelineTab
     assert (found.fresh, found.offsets) == ({TopicPartition("clicks", 1, 0): 1}, {("clicks", 0): 3})
 
 
-def test_what_retention_took_is_lost_exactly_up_to_the_log(table: PipelineTable) -> None:
+def test_the_loss_to_retention_ends_where_the_log_begins(table: PipelineTable) -> None:
     known(table, ["a"], {TopicPartition("clicks", 1, 0): 4, TopicPartition("clicks", 1, 1): 4})
     found = find(table, Cluster((7, 9), (4, 9)))
     assert found.lost == [OffsetRange(TopicPartition("clicks", 1, 0), 4, 7)]

@@ -317,7 +317,7 @@ def test_nothing_that_waits_and_nothing_that_is_broken_is_none(progress):
     assert re.search(r"dead letters +none$", text, re.MULTILINE)
 
 
-def test_what_is_not_known_is_said(progress):
+def test_an_unknown_lag_is_shown_as_not_known(progress):
     assert re.search(r"lag +not known$", shown(told(progress)), re.MULTILINE)
     progress.sampled(Sample(NOON, {A: 0, B: 0}), {A: 0, B: 0})
     text = shown(told(progress, NOON + timedelta(minutes=5)))

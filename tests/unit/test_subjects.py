@@ -98,7 +98,7 @@ def test_a_configuration_says_them_in_short_or_in_full(tmp_path: Path) -> None:
         ("RecordNameStrategy", "Input should be 'topic_name', 'record_name' or 'topic_record_name'"),
     ],
 )
-def test_what_cannot_be_is_a_sentence(tmp_path: Path, given: Any, problem: str) -> None:
+def test_subjects_that_cannot_be_are_refused_with_a_sentence(tmp_path: Path, given: Any, problem: str) -> None:
     with pytest.raises(ValidationError) as refused:
         configured(tmp_path, given)
     assert problem in str(refused.value)

@@ -136,7 +136,7 @@ class Said:
     row, level, halt, message = "killed", RecoveryLevel.RESTART, False, "The driver was killed."
 
 
-def test_what_is_remembered_is_read_as_it_was_and_a_halt_is_cleared(tmp_path: Path) -> None:
+def test_supervisor_state_is_read_as_it_was_written_and_a_halt_is_cleared(tmp_path: Path) -> None:
     store = store_at(str(tmp_path))
     assert state.read(store) == Memory()
     supervised = SupervisedPipeline("clicks")
@@ -172,7 +172,7 @@ def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
     assert supervised.note_health(decide(policy, supervised.memory.state, Healthy(), at, 0.0), 43.0) is None
 
 
-def test_what_the_supervisor_decided_is_told_to_the_driver_once(made: ChannelFolder) -> None:
+def test_a_decision_of_the_supervisor_is_told_to_the_driver_once(made: ChannelFolder) -> None:
     driver = ChannelFolder(made.path)
     assert driver.decided() == {}
     one = {"at": "2026-11-20T12:00:00+00:00", "decision": "killed", "reason": "x", "from": "running", "to": "L1"}

@@ -77,7 +77,7 @@ def test_a_pipeline_that_is_given_up_is_exit_code_1(settings: Config) -> None:
     assert state.clear_halt(supervised.memory).state.halted == ""
 
 
-def test_what_cannot_be_read_is_exit_code_1(settings: Config) -> None:
+def test_unreadable_state_ends_with_exit_code_1(settings: Config) -> None:
     nowhere = settings.model_copy(update={"checkpoints": "/dev/null/there"})
     assert "unreadable" in told(nowhere, code=1)
 

@@ -34,7 +34,7 @@ class Cluster:
         return dict.fromkeys(sources, self.end)
 
 
-def test_what_waits_longer_than_it_may_ends_the_pipeline_or_makes_dead_letters(tmp_path: Path) -> None:
+def test_entries_that_wait_longer_than_max_age_end_the_pipeline_or_make_dead_letters(tmp_path: Path) -> None:
     """The age is that of the entry, whichever process asks."""
     place = str(tmp_path / "a")
     section = {"targets": {"a": place}, "held": {"max_age": "2 h"}}

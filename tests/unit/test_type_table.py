@@ -115,7 +115,7 @@ def test_an_avro_type_has_its_arrow_type_and_keeps_its_value(kind, written, arro
 @pytest.mark.parametrize(
     "kind", ["null", ["null"], {"type": "record", "name": "Nothing", "fields": []}], ids=json.dumps
 )
-def test_what_holds_nothing_has_no_column(kind):
+def test_a_type_without_values_has_no_column(kind):
     assert column(kind, {} if isinstance(kind, dict) else None) is None
 
 

@@ -39,14 +39,14 @@ def test_a_size_needs_a_number_and_a_unit(text, value):
 
 
 @pytest.mark.parametrize("text", ["10", "ten min", "", "10 parsecs", "-1 s", "0 s", 10, None, True])
-def test_what_is_no_duration_is_refused_with_an_example(text):
+def test_a_text_that_is_no_duration_is_refused_with_an_example(text):
     with pytest.raises(ValueError, match="'10 min'") as refused:
         duration(text)
     assert repr(text) in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["10", "ten MiB", "", "10 MiBs", "-1 B", "0 B", "0.1 B", None, 0, 128, True, 1.5])
-def test_what_is_no_size_is_refused_with_an_example(text):
+def test_a_text_that_is_no_size_is_refused_with_an_example(text):
     with pytest.raises(ValueError, match="'128 MiB'") as refused:
         size(text)
     assert repr(text) in str(refused.value)

@@ -37,20 +37,20 @@ def test_only_what_is_known_to_be_waste_is(path: str, why: str | None) -> None:
     assert judged(path, touched=CUTOFF) is None
 
 
-def test_what_a_version_names_stays() -> None:
+def test_a_file_that_a_version_names_stays() -> None:
     assert judged("hour=x/a.parquet", NeededFiles(frozenset({"hour=x/a.parquet"}), {})) is None
     staged = "_headrace/staged/a.parquet.staged"
     assert judged(staged, NeededFiles(frozenset({staged}), {}), hidden=True) is None
 
 
-def test_what_was_removed_stays_as_long_as_older_versions_are_kept() -> None:
+def test_a_removed_file_stays_as_long_as_older_versions_are_kept() -> None:
     path = "hour=x/a.parquet"
     assert judged(path, NeededFiles(frozenset(), {path: OLD})) == "removed"
     assert judged(path, NeededFiles(frozenset(), {path: YOUNG})) is None
     assert judged(path, NeededFiles(frozenset(), {path: CUTOFF})) is None
 
 
-def test_what_readers_of_folders_see_is_the_owners() -> None:
+def test_a_file_that_readers_of_folders_see_is_left_to_its_owner() -> None:
     assert judged("hour=x/a.parquet", hidden=True) is None
     assert judged("_headrace/staged/a.parquet.staged", hidden=True) == "orphan"
 

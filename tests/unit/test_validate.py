@@ -70,7 +70,7 @@ def test_some_values_without_header_are_a_warning(tmp_path):
     assert "1 tombstone besides" in seen["wire"].message
 
 
-def test_what_does_not_decode_is_counted_by_reason(tmp_path):
+def test_records_that_do_not_decode_are_counted_by_reason(tmp_path):
     seen = found(records([event(0), event(1), event(2)[:-1], event(3)[:-1], event(4) + b"?"]), tmp_path)
     assert seen["decode"].status == "warning"
     assert "2 of 5 values with a header are decoded; 2: the value ends before" in seen["decode"].message

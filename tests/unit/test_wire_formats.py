@@ -99,7 +99,7 @@ def test_the_fingerprint_is_the_one_that_avro_s_specification_gives():
         (CONFLUENT_HEADER, b"x", {str(CONFLUENT_HEADER.header): b"\1" + b"\0" * 15}),
     ],
 )  # fmt: skip
-def test_what_has_not_the_format_has_no_id(wire, value, beside):
+def test_a_value_of_another_format_has_no_schema_id(wire, value, beside):
     assert wire.find_schema_id(value, beside) is None
     assert groups([(value, beside)], wire) == {None: [0]}
 
