@@ -124,7 +124,7 @@ def seen(root: Path) -> None:
     assert set(table.column("hour").to_pylist()) == HOURS
 
 
-def test_it_is_shown_first_and_written_with_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adoption_is_shown_first_and_written_with_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     foreign(tmp_path)
     adopted(tmp_path, write=False)
     told = json.loads(capsys.readouterr().out)

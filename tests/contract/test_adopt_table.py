@@ -87,7 +87,7 @@ def test_an_accept_is_of_what_came_after_the_former_writer(tmp_path: Path) -> No
     assert DeltaTable(lake).to_pyarrow_table().num_rows == 37
 
 
-def test_it_is_shown_first_and_written_with_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adoption_is_shown_first_and_written_with_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake = foreign(tmp_path)
     settings = config(tmp_path, start=START)
     adopted(settings, write=False)

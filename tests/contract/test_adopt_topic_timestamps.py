@@ -26,7 +26,7 @@ def test_the_last_rows_of_a_part_are_found_by_their_offsets(driver):
 
 
 @pytest.mark.parametrize("driver", ["delta"], indirect=True)
-def test_they_are_found_in_files_whose_columns_another_client_gave_no_bounds(driver):
+def test_timestamps_are_found_in_files_without_bounds_of_their_columns(driver):
     """As Spark does beyond the 32nd column; deltalake's own dataset would find nothing there."""
     table = DeltaTable(driver.lake)
     table.alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "1"})

@@ -87,7 +87,7 @@ def test_looking_changes_nothing(lake: SealedLake, run: Callable[..., Result]):
         ("2026-11-20T03", "2", "sealed: its newest version is 1"),
     ],
 )  # fmt: skip
-def test_who_waited_in_vain_is_told_why(
+def test_a_wait_that_times_out_says_why(
     lake: SealedLake, run: Callable[..., Result], bucket: str, version: str, why: str
 ):
     arguments = ["--sealed", bucket, "--version", version, "--timeout", "50 ms"]
@@ -99,7 +99,7 @@ def test_who_waited_in_vain_is_told_why(
     assert why in f"{told['state']}: {told['why']}"
 
 
-def test_who_waits_goes_on_the_moment_the_bucket_is_sealed(lake: SealedLake, run: Callable[..., Result]):
+def test_a_wait_ends_the_moment_the_bucket_is_sealed(lake: SealedLake, run: Callable[..., Result]):
     form = lake.settings.table.format
     at_once = run("wait", "--sealed", "2026-11-20T03:00Z", form=form)
     assert (at_once.exit_code, "40 rows in 1 file" in at_once.stdout) == (0, True)

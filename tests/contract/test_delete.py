@@ -207,7 +207,7 @@ def test_event_times_and_statistics_of_what_is_left_are_true(driver: Driver) -> 
         assert rows == file.rows
 
 
-def test_it_may_die_after_any_bucket_and_is_run_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delete_may_die_after_any_bucket_and_is_run_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, left = [n for n in ids(driver) if n != 3], [1]
     honest = driver.table.rewrite
 

@@ -38,7 +38,7 @@ def test_a_skip_moves_the_frontier_and_carries_the_gap_in_one_entry(driver):
     check(driver, 72, 8)
 
 
-def test_who_runs_is_fenced_by_the_skip(tmp_path):
+def test_a_skip_fences_the_writer_that_runs(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
     driver.carry([log(values(0, 20))], {0: 20})

@@ -105,7 +105,7 @@ def test_a_topic_or_a_registry_that_is_not_there_is_a_sentence_and_no_file(ran, 
     assert not list(tmp_path.iterdir())
 
 
-def test_it_logs_in_and_the_file_refers_to_the_passwords(registry_url, tmp_path, monkeypatch):
+def test_init_logs_in_and_the_file_refers_to_the_passwords(registry_url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGISTRY_PASSWORD", "registry:pass/w@rd")
     (tmp_path / "kafka-password").write_text('kafka"pass\\word$1\n')

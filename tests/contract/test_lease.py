@@ -105,7 +105,7 @@ def take(held: LeaseHolder, pipeline: str = "clicks") -> bool:
     return True
 
 
-def test_there_is_no_lease_until_one_is_taken_with_the_next_epoch(leases: Callable[[], Leases]) -> None:
+def test_a_lease_exists_once_it_is_taken_and_has_the_next_epoch(leases: Callable[[], Leases]) -> None:
     one, two = leases(), leases()
     assert one.look() is None
     assert one.take(1, "a")

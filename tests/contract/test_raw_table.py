@@ -331,7 +331,7 @@ def test_without_a_raw_table_nothing_is_other_than_it_was(tmp_path: Path) -> Non
     assert oracle.rows(Path(driver.lake), "count(*)") == [(4,)]
 
 
-def test_it_becomes_an_iceberg_table_with_the_others(tmp_path: Path) -> None:
+def test_a_raw_table_becomes_an_iceberg_table_with_its_table(tmp_path: Path) -> None:
     carried(made(tmp_path, "delta"), VALUES)
     table = {"raw": {"location": str(tmp_path / "lake" / "clicks_raw")}}
     settings = configured(tmp_path, "iceberg", table=table)

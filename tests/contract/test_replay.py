@@ -127,7 +127,7 @@ def test_a_registry_that_does_not_answer_changes_nothing(driver):
     check(driver, 49, 21)
 
 
-def test_it_works_in_commits_of_bounded_size(driver, monkeypatch):
+def test_a_replay_makes_commits_of_bounded_size(driver, monkeypatch):
     monkeypatch.setattr("writer.maintenance.replay.DEAD_LETTERS_AT_ONCE", 5)
     monkeypatch.setattr("writer.maintenance.dead_letters._ROWS_AT_ONCE", 3)
     found = replayed(driver)

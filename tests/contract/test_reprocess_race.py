@@ -131,7 +131,9 @@ def test_from_an_archive_of_whole_records_and_from_no_other(pair: tuple[Driver, 
         doing(driver, source=source).preview()
 
 
-def test_it_may_die_at_any_effect_and_is_run_again(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reprocess_may_die_at_any_effect_and_is_run_again(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     two = "2026-11-20T10..2026-11-20T11"
 
     def anew(root: Path) -> Driver:

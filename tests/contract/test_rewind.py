@@ -361,7 +361,7 @@ def test_an_earlier_writer_is_fenced_and_a_replay_reads_again(driver: Wrong) -> 
     sound(driver)
 
 
-def test_it_lands_on_exactly_what_was_looked_at_or_not_at_all(driver: Wrong) -> None:
+def test_a_rewind_applies_to_the_version_that_it_showed_or_not_at_all(driver: Wrong) -> None:
     going = way(driver)
     look = going.preview(driver.good)
     driver.carry([good(24, 25)], {0: 25})
@@ -373,7 +373,7 @@ def test_it_lands_on_exactly_what_was_looked_at_or_not_at_all(driver: Wrong) -> 
     sound(driver)
 
 
-def test_it_does_nothing_where_nothing_landed_since(driver: Wrong) -> None:
+def test_a_rewind_does_nothing_where_nothing_landed_since(driver: Wrong) -> None:
     driver.start()
     version = driver.table.snapshot().version
     driver.start()

@@ -96,7 +96,7 @@ def test_the_batch_that_first_uses_an_id_keeps_what_it_means_and_no_later_one_do
     assert not any("/schema/" in action["txn"]["appId"] for action in actions if "txn" in action)
 
 
-def test_it_outlives_the_log_s_checkpoints_and_its_entries(tmp_path: Path, form: str) -> None:
+def test_the_meaning_of_an_id_outlives_the_checkpoints_and_entries_of_the_log(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form, interval=2)
     driver.start()
     for at in range(6):
@@ -275,7 +275,7 @@ def test_records_from_before_an_accepted_schema_are_dead_letters(delta: Driver) 
     assert ([group.rows.column("session").to_pylist() for group in new.groups], new.dead_letters) == ([[1, 2]], [])
 
 
-def test_it_is_on_the_start_that_was_looked_at(driver: Driver) -> None:
+def test_an_acceptance_applies_to_the_start_that_was_shown(driver: Driver) -> None:
     snapshot = driver.table.snapshot()
     driver.start()
     with pytest.raises(CommitFailed, match="was started meanwhile; nothing was accepted"):

@@ -67,7 +67,7 @@ def test_a_shadow_tells_no_other_system_and_has_locations_of_its_own(
         ("checkpoints/clicks/v2", "is the checkpoints"), ("lake/clicks_dead_letters", "is the dead-letter table"),
     ],
 )  # fmt: skip
-def test_a_place_at_in_or_around_the_first_is_refused(tmp_path: Path, place: str, problem: str) -> None:
+def test_a_shadow_at_in_or_around_its_table_is_refused(tmp_path: Path, place: str, problem: str) -> None:
     lake = Lake(tmp_path, "delta")
     (tmp_path / "link").symlink_to(tmp_path / "lake")
     before = contents(tmp_path)

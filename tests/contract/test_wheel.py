@@ -64,7 +64,7 @@ def run(*command: str, cwd: Path, env: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_it_holds_each_file_of_the_packages_and_no_other(wheel: Path) -> None:
+def test_a_wheel_holds_each_file_of_the_packages_and_no_other(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
         (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
@@ -75,7 +75,7 @@ def test_it_holds_each_file_of_the_packages_and_no_other(wheel: Path) -> None:
     assert "License-Expression: Apache-2.0" in metadata
 
 
-def test_it_reads_its_own_files_away_from_the_clone(wheel: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_reads_its_own_files_without_the_clone(wheel: Path, tmp_path: Path) -> None:
     """Its dependencies are those of this environment; the long test installs all of them."""
     env = environment(tmp_path / "venv")
     run("pip", "install", "-q", "--no-deps", "--no-index", str(wheel), cwd=tmp_path, env=env)

@@ -171,7 +171,7 @@ def test_an_action_that_refuses_gives_way_to_the_next_level(tmp_path: Path) -> N
     assert "the batch may be committed" in play.supervised_pipelines["clicks"].memory.action
 
 
-def test_who_loses_its_lease_ends_and_says_so(tmp_path: Path) -> None:
+def test_a_supervisor_that_loses_its_lease_ends_and_says_so(tmp_path: Path) -> None:
     play = Play(tmp_path, [{"clicks": "kill"}] * 4)
     other = StoreLeases(store(play.config, "clicks"))
 

@@ -65,7 +65,7 @@ def test_schemas_that_differ_have_different_fingerprints(seed: int, steps: int) 
 
 
 @given(SEEDS, st.integers(0, 5))
-def test_it_keeps_all_that_avro_s_own_canonical_form_keeps(seed: int, steps: int) -> None:
+def test_a_fingerprint_keeps_all_that_the_canonical_form_of_avro_keeps(seed: int, steps: int) -> None:
     rng = random.Random(seed)
     producer = Producer(rng)
     for _ in range(steps):

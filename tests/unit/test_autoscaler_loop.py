@@ -57,7 +57,7 @@ def test_a_decision_is_stored_before_the_driver_is_asked():
     assert world.done == [("keep", 3), ("ask", 3)]
 
 
-def test_it_is_asked_for_again_at_every_tick_even_when_nothing_is_known():
+def test_desired_executors_are_asked_for_again_at_every_tick():
     world = World()
     world.tick()
     world.seen = replace(LATE, pipelines=())
@@ -205,7 +205,7 @@ def test_before_the_first_tick_there_is_little_to_say():
     assert answers(lambda: shown)("/nothing", "")[0] == 404
 
 
-def test_who_does_not_tick_is_unwell():
+def test_a_loop_that_does_not_tick_is_unhealthy():
     shown = LastTick(1_000.0, interval_s=30, dry_run=False, at=NOW)
     assert unhealthy(shown, 1_120.0) == ""
     assert unhealthy(shown, 1_121.0) == "no tick for 121 s"

@@ -26,7 +26,7 @@ P0, P1 = TopicPartition("t", 1, 0), TopicPartition("u", 1, 0)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def test_it_waits_while_the_live_writer_is_behind_and_not_because_none_runs():
+def test_a_backfill_waits_while_the_live_writer_is_behind_and_not_where_none_runs():
     limit = lag_max(timedelta(minutes=10))
     assert limit == timedelta(minutes=15)
     assert lag_max(timedelta(seconds=2)) == timedelta(seconds=32)
@@ -34,7 +34,7 @@ def test_it_waits_while_the_live_writer_is_behind_and_not_because_none_runs():
     assert isinstance(lag_delay(901.0, limit), Delay)
 
 
-def test_it_waits_for_its_rate():
+def test_a_backfill_waits_for_its_rate():
     assert rate_delay(100, 0.5, None) is None
     assert rate_delay(100, 1.0, 100.0) is None
     found = rate_delay(100, 0.25, 100.0)

@@ -110,7 +110,7 @@ def test_the_writer_gets_a_configuration_that_it_takes(tmp_path):
     assert settings.spark.master == "local[2]"
 
 
-def test_a_place_with_a_pattern_in_its_name_is_refused(tmp_path):
+def test_a_folder_with_a_pattern_in_its_name_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"holds \*"):
         BenchDirectory(tmp_path / "a*b")
 

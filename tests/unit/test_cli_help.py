@@ -74,7 +74,7 @@ def test_completion_is_an_option_of_the_root_alone(name):
     assert "completion" not in shown(name)
 
 
-def test_there_is_no_example_of_a_command_that_there_is_not():
+def test_each_example_is_of_a_command_that_exists():
     assert set(EXAMPLES) == set(COMMANDS)
 
 

@@ -43,7 +43,7 @@ def by(expr: str) -> set[str] | None:
     return {label.strip() for label in found[0].split(",")} if found else None
 
 
-def test_it_is_what_its_script_writes() -> None:
+def test_the_dashboard_is_what_its_script_writes() -> None:
     spec = importlib.util.spec_from_file_location("docs_dashboard", ROOT / "docs" / "dashboard.py")
     assert spec is not None
     assert spec.loader is not None

@@ -178,7 +178,7 @@ def test_posts_are_answered_by_the_handler_of_the_path_and_status_says_more(prog
         assert json.loads(get(url, "/status")[2])["executors"] == {"requested": 2}
 
 
-def test_who_has_the_token_may_start_a_pipeline_that_has_ended(progress):
+def test_a_client_with_the_token_may_start_a_pipeline_that_has_ended(progress):
     asked: list[tuple[str, bool, int | None]] = []
     board = {"clicks": progress}
     with serving(ANY, board, starts(board, "secret", lambda *request: asked.append(request))) as url:
@@ -245,7 +245,7 @@ def test_switched_off_it_listens_nowhere():
 
 
 @pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("localhost", "localhost")])
-def test_who_listens_everywhere_is_found_on_this_machine(host, shown):
+def test_a_driver_that_listens_everywhere_is_found_on_this_machine(host, shown):
     with serving(Http(host=host, port=0), {"clicks": Progress("clicks")}) as url:
         assert urlsplit(url).hostname == shown
         assert get(url, "/healthz")[0] == 200

@@ -274,7 +274,7 @@ def test_a_site_whose_name_leads_to_this_machine_reads_nothing(url: str, host: s
     assert ask(url, "/pipelines/clicks/start", "POST", {"Host": host})[0] == (501 if status == 200 else 421)
 
 
-def test_who_listens_for_other_machines_is_asked_by_any_name() -> None:
+def test_a_driver_that_listens_for_other_machines_is_asked_by_any_name() -> None:
     with serving(Http(host="0.0.0.0", port=0), {}) as found:
         assert found is not None
         assert ask(found, "/status", headers={"Host": "headrace.analytics.svc:9643"})[0] == 200
@@ -283,7 +283,7 @@ def test_who_listens_for_other_machines_is_asked_by_any_name() -> None:
 # --- HTTPS -------------------------------------------------------------------------------------------------------
 
 
-def test_who_is_on_this_machine_knows_the_driver_by_its_certificate(tmp_path: Path) -> None:
+def test_a_client_on_this_machine_knows_the_driver_by_its_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     mine, other = authority.certificate("driver"), authority.certificate("other")
     progress = Progress("clicks")

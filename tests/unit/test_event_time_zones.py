@@ -43,7 +43,7 @@ def test_a_wall_clock_is_read_as_zoneinfo_reads_it(walls: list[datetime], zone: 
 
 
 @given(st.integers(0, 4 * 3600), st.sampled_from(["2026-03-29", "2026-10-25"]))
-def test_around_both_shifts_of_a_year_too(second: int, day: str) -> None:
+def test_a_wall_clock_around_both_shifts_of_a_year_is_read_as_zoneinfo_reads_it(second: int, day: str) -> None:
     wall = datetime.fromisoformat(day) + timedelta(seconds=second)
     (found,) = instants(pa.array([wall.replace(tzinfo=UTC)], US), "Europe/Berlin").to_pylist()
     assert found == wall.replace(tzinfo=ZoneInfo("Europe/Berlin")).astimezone(UTC)

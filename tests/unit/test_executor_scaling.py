@@ -162,7 +162,7 @@ def test_garbage_collection_is_a_share_of_the_tasks_time_of_the_last_minute(worl
     assert world.executor_manager.to_dict()["gc_share"] == 0.25
 
 
-def test_who_may_scale_and_how_far(world):
+def test_a_scale_request_needs_the_token_and_stays_within_the_bounds(world):
     assert world.post("executors=2", "guess") == (403, "this needs the token of autoscaler.token\n")
     assert world.post("executors=0")[0] == world.post("executors=10")[0] == world.post("")[0] == 400
     assert world.post("executors=-1")[0] == world.post("executors=²")[0] == 400

@@ -158,7 +158,7 @@ def test_druid_ingests_exactly_the_interval_from_exactly_the_files():
     assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer t0ken"}
 
 
-def test_who_looks_after_a_crash_finds_the_task_and_starts_no_second_one():
+def test_a_dispatcher_after_a_crash_finds_the_task_and_starts_no_second_one():
     with overlord() as (there, server):
         druid(server.url).deliver(sealed(), {})  # and nothing of it was written down
         going = druid(server.url).deliver(sealed(), {})

@@ -79,7 +79,7 @@ def test_a_sample_without_a_believable_time_names_no_field():
         chosen([{"id": 1, "born": ago(days=900)}] * 3)
 
 
-def test_it_refuses_to_write_over_a_file_and_two_topics_of_one_name(tmp_path, monkeypatch):
+def test_init_refuses_to_overwrite_a_file_and_two_topics_of_one_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pipelines.yaml").write_text("mine")
     refused = CliRunner().invoke(app, [*OPTIONS, "--topic", "clicks"]).exception

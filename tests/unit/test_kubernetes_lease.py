@@ -101,7 +101,7 @@ def test_a_holder_has_lost_to_a_higher_epoch_or_to_another_holder_of_its_own(fou
     assert (decide_renewal(found, 4, "a", ABOUT, NOW) is None) is lost
 
 
-def test_who_releases_leaves_the_epoch_and_a_name() -> None:
+def test_a_released_lease_keeps_the_epoch_and_names_the_last_holder() -> None:
     put = body(decide_release(HELD, 4, "a", NOW))
     assert put["spec"]["holderIdentity"] is None
     assert parse_record(put) == LeaseRecord(4, "a", ("u", "7"), released=True)
@@ -231,7 +231,7 @@ def test_an_error_has_the_words_of_the_api_server(reply: Reply, said: str, tmp_p
     assert said in str(failed.value)
 
 
-def test_who_does_not_answer_or_has_no_account_is_named(tmp_path: Path) -> None:
+def test_a_silent_api_server_or_a_missing_account_is_named(tmp_path: Path) -> None:
     with pytest.raises(ApiFailed, match=r"cannot reach http://127\.0\.0\.1:1: Connection refused\. It is asked again"):
         leases("http://127.0.0.1:1", tmp_path).look()
     (tmp_path / "token").unlink()
@@ -283,7 +283,7 @@ def settings(tmp_path: Path, lease: str = "kubernetes") -> Config:
     return found.model_copy(update={"supervisor": found.supervisor.model_copy(update={"lease": lease})})
 
 
-def test_it_is_kept_where_the_configuration_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_is_kept_where_the_configuration_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     beside = store(settings(tmp_path), "clicks")
     assert isinstance(leases_of(settings(tmp_path, "store"), "clicks", beside), StoreLeases)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

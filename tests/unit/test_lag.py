@@ -83,7 +83,7 @@ def test_lag_is_counted_in_offsets_and_in_seconds_and_headroom_in_both():
         ({"clicks": timedelta(seconds=100)}, 20, None),  # older than the samples, not dated yet
     ],
 )
-def test_there_is_headroom_only_where_something_waits_and_is_limited(retention, frontier, expected):
+def test_headroom_is_shown_only_where_records_wait_and_have_a_limit(retention, frontier, expected):
     (lag,) = lags(logs(100, 200, retention=retention), {A: frontier}, at(30))
     assert lag.headroom_seconds == expected
 

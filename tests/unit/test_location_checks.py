@@ -22,7 +22,7 @@ def test_a_probe_leaves_nothing(tmp_path):
     assert tree(tmp_path) == []
 
 
-def test_a_place_that_takes_no_files_is_named(tmp_path):
+def test_a_location_that_takes_no_files_is_named(tmp_path):
     with pytest.raises(ProbeFailed, match=r"/proc cannot be used: cannot write /proc/_headrace-probe-"):
         probe(LocalStore("/proc"), exclusive=True)
     (tmp_path / "file").write_text("")
@@ -32,7 +32,7 @@ def test_a_place_that_takes_no_files_is_named(tmp_path):
     )
 
 
-def test_a_place_that_takes_no_files_is_reported_once(tmp_path):
+def test_a_location_that_takes_no_files_is_reported_once(tmp_path):
     settings = config(tmp_path, table={"location": "/proc/headrace/clicks"})
     settings = settings.model_copy(update={"checkpoints": "/proc/headrace/checkpoints"})
     places = host_checks.ProbedLocations(None)
@@ -46,7 +46,7 @@ def test_a_place_that_takes_no_files_is_reported_once(tmp_path):
     assert named["table"].message == "not checked: /proc cannot be used: see checkpoints"
 
 
-def test_places_that_do_not_exist_yet_are_fine_and_stay_so(tmp_path):
+def test_locations_that_do_not_exist_pass_and_are_not_created(tmp_path):
     settings = config(tmp_path)
     places = host_checks.ProbedLocations(None)
     seen = [

@@ -45,7 +45,7 @@ def test_without_security_no_client_is_told_anything() -> None:
     assert Kafka(bootstrap_servers="broker:9092").address == Address("broker:9092")
 
 
-def test_both_clients_are_told_the_same() -> None:
+def test_spark_and_the_python_client_get_the_same_login() -> None:
     found = Security.model_validate(
         {
             **LOGIN,

@@ -126,7 +126,9 @@ def test_a_server_that_is_away_while_it_is_started_again_is_waited_for_and_a_lat
     assert ended(starts(Pipeline(error=moved), Pipeline(error=away))) is away
 
 
-def test_it_is_no_crash_loop(starts: Callable[..., PipelineRunner], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_crash_loop_ends_with_the_error_and_the_number_of_restarts(
+    starts: Callable[..., PipelineRunner], caplog: pytest.LogCaptureFixture
+) -> None:
     moved = LogMoved("created again")
     r = starts(*[Pipeline(error=moved)] * 20)
     assert ended(r) is moved

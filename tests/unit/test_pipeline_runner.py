@@ -106,7 +106,7 @@ def test_a_request_that_waits_keeps_a_driver_going_whose_pipelines_have_ended() 
     assert driver.log == ["clicks begins", "clicks ends", "views begins", "views ends"]
 
 
-def test_those_that_fail_at_their_start_keep_no_other_from_its_own() -> None:
+def test_a_pipeline_that_fails_at_its_start_keeps_no_other_from_starting() -> None:
     driver = Driver("old")
     driver.fails = {"first", "second"}
     driver.beats(ConfigChanges(added=("first", "second", "third"), removed=("old",)), *[lambda: None] * 3)

@@ -56,7 +56,7 @@ INSIDE = [("PII", "long", "string", around) for around in AROUND]
 
 @pytest.mark.parametrize("first", ["protected", "clear", "at a start", "protected and gone"])
 @pytest.mark.parametrize(("tag", "protected", "clear", "around"), [*ALONE, *INSIDE])
-def test_they_have_members_of_their_own(
+def test_a_protected_and_a_clear_branch_have_members_of_their_own(
     source: KeySource, tag: str, protected: str, clear: str, around: str, first: str
 ) -> None:
     kind, secret = PROTECTED[protected]

@@ -57,7 +57,7 @@ def test_a_pipeline_that_does_not_catch_up_has_no_time_to_catch_up() -> None:
     assert (found.arriving_per_s, found.committed_per_s, found.catch_up_seconds) == (100, 25, None)
 
 
-def test_both_rates_are_of_the_same_minute() -> None:
+def test_arriving_and_committed_rates_are_of_the_same_minute() -> None:
     one = view(every(15, 600, 100), dict.fromkeys(range(0, 601, 10), 1000), frontier=60_000)
     assert seen(one, at(600)) == Rates(MINUTE, 100.0, 100.0)
 

@@ -34,7 +34,7 @@ def test_every_record_that_came_is_in_a_batch_or_waits():
     assert all(a.ended <= b.began for a, b in pairwise(seen))
 
 
-def test_who_looks_takes_means_over_the_times_of_its_policy():
+def test_a_simulated_observer_takes_means_over_the_windows_of_its_policy():
     rising = replace(FLAT, arriving_per_s=(*[10_000.0] * 360, *[70_000.0] * 360))
     quick = SimulatedPipeline(rising, replace(DEFAULTS, window_s=60.0, window_batches=0.0, short_window_s=30.0))
     usual = SimulatedPipeline(rising)

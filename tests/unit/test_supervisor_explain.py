@@ -50,7 +50,7 @@ def test_without_a_failure_it_says_so(settings: Config) -> None:
     assert "if it came again nothing failed yet" in message
 
 
-def test_it_says_what_failed_what_was_decided_what_is_left_and_what_comes_next(settings: Config) -> None:
+def test_explain_tells_the_failure_the_decision_the_budget_and_the_next_step(settings: Config) -> None:
     supervised, now = SupervisedPipeline("clicks"), datetime.now(UTC)
     for n in range(3):
         failed(supervised, KILLED, now - timedelta(seconds=60 - n))

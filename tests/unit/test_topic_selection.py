@@ -52,7 +52,7 @@ def test_only_one_named_topic_need_not_stand_with_each_record() -> None:
     assert selection({"names": ["a"], "pattern": "b"}).only is None
 
 
-def test_it_is_written_as_it_is_read() -> None:
+def test_a_topic_selection_is_written_as_it_is_read() -> None:
     chosen = selection({"names": ["a"], "pattern": "b.*", "except": ["bc"]})
     assert selection(chosen.model_dump()) == chosen
     assert str(chosen) == "a, topics like b.*"
