@@ -52,7 +52,9 @@ class Clock:
         except (ValueError, pa.ArrowException) as error:
             raise ClockFieldMissing(f"clocks: {error}. Name a field that has a text, a number or a date.") from error
         has_value = pc.is_in(texts, value_set=pa.array(self.values, pa.string()))
-        return has_value if is_of_topic is None else pc.and_(is_of_topic, has_value)
+        if is_of_topic is None:
+            return has_value
+        return pc.and_(is_of_topic, has_value)
 
 
 def correct_times(

@@ -76,7 +76,9 @@ class TaskPlan:
     @property
     def watermark(self) -> datetime | None:
         """By which tiers of late rows count; None: some partition has none, or it is not known here."""
-        return None if self.seen is None else shifted(self.seen, -self.out_of_orderness)
+        if self.seen is None:
+            return None
+        return shifted(self.seen, -self.out_of_orderness)
 
     def destination(self, location: str, columns: tuple[str, ...] = (), entropy_bits: int = 0) -> Destination:
         """Where files of a table go. `columns`: of its buckets."""

@@ -58,7 +58,9 @@ class RecordColumns:
     @property
     def avro_key(self) -> str | None:
         """Name of the column of a key that is read by its own Avro schema; None without one."""
-        return self.key[0] if self.key is not None and self.key[1] == AVRO else None
+        if self.key is None or self.key[1] != AVRO:
+            return None
+        return self.key[0]
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -231,4 +233,6 @@ def _cast_one_by_one(values: pa.BinaryArray, kind: str) -> tuple[pa.Array, list[
 
 
 def _cast(values: pa.BinaryArray, kind: str) -> pa.Array:
-    return values if kind == "binary" else values.cast(pa.string()).cast(TYPES[kind])
+    if kind == "binary":
+        return values
+    return values.cast(pa.string()).cast(TYPES[kind])

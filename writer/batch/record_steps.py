@@ -233,7 +233,9 @@ class RecordSteps:
     def _with_topic(self, batch: pa.RecordBatch) -> pa.Table:
         records = pa.Table.from_batches([batch])
         topic = self._plan.topic
-        return records if topic is None else records.append_column("topic", pa.repeat(topic, batch.num_rows))
+        if topic is None:
+            return records
+        return records.append_column("topic", pa.repeat(topic, batch.num_rows))
 
     def _count_bytes(self, records: pa.Table) -> None:
         value_bytes = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0

@@ -61,7 +61,9 @@ class Route:
 
     def target(self, name: str) -> str | NoTarget:
         """Return the target of a name."""
-        return NoTarget.UNROUTED if self._is_shut(name) else self._open_or_shut_target(name)
+        if self._is_shut(name):
+            return NoTarget.UNROUTED
+        return self._open_or_shut_target(name)
 
     def _is_shut(self, name: str) -> bool:
         return bool(self.shut) and self._open_or_shut_target(name) in self.shut
@@ -143,7 +145,9 @@ class Route:
             return header_texts(records, self.key)
         try:
             values = column(rows, self.key)
-            return decode_texts(values) if pa.types.is_binary(values.type) else values.cast(pa.string())
+            if pa.types.is_binary(values.type):
+                return decode_texts(values)
+            return values.cast(pa.string())
         except (ValueError, pa.ArrowNotImplementedError):
             # The schema has no such field, or it has no text.
             return pa.nulls(rows.num_rows, pa.string())
@@ -153,7 +157,9 @@ def _common_value(values: pa.Array) -> str | None:
     """Return the text that all of these are, as in most slices by topic; None: they differ, or one is null."""
     if not len(values) or values.null_count or values[0] != values[-1]:
         return None
-    return str(values[0]) if pc.all(pc.equal(values, values[0])).as_py() else None
+    if not pc.all(pc.equal(values, values[0])).as_py():
+        return None
+    return str(values[0])
 
 
 @dataclass(frozen=True)
@@ -185,4 +191,7 @@ class Share:
 
     def name(self, row: int) -> str:
         """Return the name of one record."""
-        return self.names[0 if self.codes is None else self.codes[row].as_py()]
+        if self.codes is None:
+            return self.names[0]
+        code: int = self.codes[row].as_py()
+        return self.names[code]

@@ -30,7 +30,9 @@ def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[
         if new.num_rows > 0:
             _count_read(new, source_counts)
             new_records.append(new)
-    return pa.concat_tables(new_records) if new_records else records.slice(0, 0)
+    if not new_records:
+        return records.slice(0, 0)
+    return pa.concat_tables(new_records)
 
 
 def _count_read(records: pa.Table, counts: Counts) -> None:
@@ -42,16 +44,21 @@ def _count_read(records: pa.Table, counts: Counts) -> None:
     counts.tombstones += _count_tombstones(records)
     if counts.spans_whole:
         has_gaps = last - first + 1 != records.num_rows
-        counts.add_spans(_offset_spans(records.column("offset")) if has_gaps else [(first, last + 1)])
+        spans = _offset_spans(records.column("offset")) if has_gaps else [(first, last + 1)]
+        counts.add_spans(spans)
 
 
 def drop_tombstones(records: pa.Table) -> pa.Table:
     """Return the records with a value."""
-    return records.filter(pc.is_valid(records.column("value"))) if _count_tombstones(records) else records
+    if _count_tombstones(records) == 0:
+        return records
+    return records.filter(pc.is_valid(records.column("value")))
 
 
 def _count_tombstones(records: pa.Table) -> int:
-    return int(records.column("value").null_count) if "value" in records.column_names else 0
+    if "value" not in records.column_names:
+        return 0
+    return int(records.column("value").null_count)
 
 
 def _offset_spans(offsets: pa.ChunkedArray) -> list[Span]:

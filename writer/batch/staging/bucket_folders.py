@@ -38,7 +38,9 @@ def _folder(column: str, value: str | None, length_max: int) -> str:
     # Vacuum and readers pass over folders that begin so.
     if name.startswith(("_", ".")):
         name = f"x{name}"
-    return f"{name}={HIVE_NULL}" if value is None else f"{name}={_make_safe(value, length_max)}"
+    if value is None:
+        return f"{name}={HIVE_NULL}"
+    return f"{name}={_make_safe(value, length_max)}"
 
 
 def _make_safe(text: str, length_max: int) -> str:

@@ -262,10 +262,13 @@ def column_bounds(metadata: pq.FileMetaData, names: Iterable[str]) -> dict[str, 
     groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
     bounds: dict[str, tuple[Any, Any] | None] = {}
     for name in names:
-        position = positions.get(name)
-        statistics = [] if position is None else [group.column(position).statistics for group in groups]
-        has_null = name == KAFKA_TIME and any(group is None or group.null_count != 0 for group in statistics)
-        bounds[name] = None if has_null else value_bounds(statistics)
+        bounds[name] = None
+        if name not in positions:
+            continue
+        statistics = [group.column(positions[name]).statistics for group in groups]
+        if name == KAFKA_TIME and any(group is None or group.null_count != 0 for group in statistics):
+            continue
+        bounds[name] = value_bounds(statistics)
     return bounds
 
 

@@ -75,8 +75,9 @@ def value_bounds(groups: Iterable[Any]) -> tuple[Any, Any] | None:
         greatest = max(group.max for group in statistics)
     except (OverflowError, ValueError, pa.ArrowException):
         return None
-    has_nan = any(isinstance(group.min, float) and isnan(group.min + group.max) for group in statistics)
-    return None if has_nan else (least, greatest)
+    if any(isinstance(group.min, float) and isnan(group.min + group.max) for group in statistics):
+        return None
+    return least, greatest
 
 
 def _floor(value: Any) -> Any:
@@ -279,7 +280,9 @@ class OpenFile:
     @property
     def bytes(self) -> int:
         """Bytes that were written up to now, or of the whole file."""
-        return self._size if self._sink.closed else int(self._sink.tell())
+        if self._sink.closed:
+            return self._size
+        return int(self._sink.tell())
 
     def write(self, rows: pa.Table) -> None:
         """Write rows, as one row group where they are a million at the most."""
@@ -349,7 +352,9 @@ def unmeasured_columns(metadata: pq.FileMetaData) -> frozenset[str]:
 
 def _column(leaf: str, schema: pa.Schema) -> str:
     """Return the column that a leaf is of; a name may have dots itself."""
-    return leaf if leaf in schema.names else leaf.partition(".")[0]
+    if leaf in schema.names:
+        return leaf
+    return leaf.partition(".")[0]
 
 
 def distinct_columns(rows: pa.Table) -> frozenset[str]:
