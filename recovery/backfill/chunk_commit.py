@@ -18,7 +18,7 @@ from recovery.backfill.source import Chunk
 from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Counts, Report
 from writer.commit import builder, missing_offsets as missing
-from writer.commit.failed_records_limit import check as check_failed_records
+from writer.commit.failed_records_limit import check_failed_records
 from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.offsets import Span, TopicPartition, without

@@ -13,7 +13,7 @@ from recovery.backfill.read_order import cut_into_chunks, instants
 from recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
 from writer.avro.schema_plan import SchemaPlan
 from writer.clients.kafka import Cluster, next_records
-from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check, questions
+from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check_answers, choose_questions
 from writer.config.connections import Kafka
 from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
 from writer.maintenance.local_pipeline import Piece
@@ -234,7 +234,9 @@ class KafkaSource:
                 "committed; the next look sees what is left."
             )
         try:
-            check(next_records(self._kafka.address, self._kafka.request_timeout, questions(without_records)))
+            check_answers(
+                next_records(self._kafka.address, self._kafka.request_timeout, choose_questions(without_records))
+            )
         except RecordsMissed as error:
             raise SourceFailed(str(error)) from error
 

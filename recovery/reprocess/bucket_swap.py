@@ -30,7 +30,7 @@ from writer.batch.staging import table_file
 from writer.batch.staging.sorting import sort_rows
 from writer.batch.task_report import EXITS, Report
 from writer.commit import builder
-from writer.commit.failed_records_limit import check as check_failed_records
+from writer.commit.failed_records_limit import check_failed_records
 from writer.commit.privacy import record_privacy
 from writer.core import fault_points
 from writer.core.errors import HeadraceError
@@ -95,7 +95,7 @@ class ReprocessOutput:
     @property
     def report(self) -> Report:
         """The reports of all tasks."""
-        return builder.merged(self.reports)
+        return builder.merge_reports(self.reports)
 
     @property
     def move_sums(self) -> Counter[str]:

@@ -15,7 +15,7 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.write import compact
 from writer.commit import builder
-from writer.commit.targets import routed
+from writer.commit.targets import add_targets
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.sealing.steps import beside_seals, seal_due
 from writer.maintenance.compaction import here
@@ -53,9 +53,10 @@ class Routed:
         records, closed = log(values, came=NOW + timedelta(minutes=came)), snapshot.closed_targets
         assert walk.targets is not None
         targets = walk.targets
-        report = builder.merged([
+        report = builder.merge_reports([
             walk.run(
-                lambda _: [Piece(records)], lambda _: routed(walk.task_plan(NOW, "1", {"clicks": 1}), targets, closed)
+                lambda _: [Piece(records)],
+                lambda _: add_targets(walk.task_plan(NOW, "1", {"clicks": 1}), targets, closed),
             )
         ])  # fmt: skip
         walk.grow(main)

@@ -350,7 +350,7 @@ def test_a_spec_shapes_the_records_of_one_target_of_a_route(tmp_path: Path) -> N
     other = {at: value(2, OTHER, {"id": at, "at": NOW, "note": "x"}) for at in range(60, 100)}
     records = log({**{at: event(at) for at in range(60)}, **other})
     report = walk.run(lambda _: [Piece(records)], lambda _: walk.task_plan(NOW, "000001", {"clicks": 1}))
-    snapshot, report = tables.main.snapshot(), builder.merged([report])
+    snapshot, report = tables.main.snapshot(), builder.merge_reports([report])
     walk.grow(tables.main)
     batch = builder.batch(
         report, [OffsetRange(P0, 0, 100)], epoch=epoch, settled=tables.settled, side=walk.side_files(report), seen={},

@@ -115,7 +115,7 @@ class Native(Driver):
                     **closed,
                 )  # fmt: skip
                 (row,) = range_task.run(iter([pa.RecordBatch.from_pydict({"id": [0]})]), plan, reading)
-                report = builder.merged([Report.from_json(row["report"][0].as_py())])
+                report = builder.merge_reports([Report.from_json(row["report"][0].as_py())])
                 assert not report.read_failures, report.read_failures
                 if not report.lacks_schemas:
                     return report

@@ -30,7 +30,7 @@ from writer.batch.route import By, NoTarget, Route, RouteRule
 from writer.batch.task import run
 from writer.batch.task_report import Report
 from writer.commit import builder
-from writer.commit.targets import routed
+from writer.commit.targets import add_targets
 from writer.commit.task_plan import build_task_plan
 from writer.core.errors import LimitReached
 from writer.core.offsets import TopicPartition
@@ -270,9 +270,9 @@ class Driver(Started):
                 record_columns=self.known.record_columns, hidden=self.tables.main.hidden,
                 folder=self.tables.main.folder,
             )  # fmt: skip
-            plan = routed(replace(plan, budget=self.buffer), self.targets, {})
+            plan = add_targets(replace(plan, budget=self.buffer), self.targets, {})
             tasks = [run([batch], plan) for batch in records]
-            report = builder.merged(Report.from_json(found["report"][0].as_py()) for (found,) in tasks)
+            report = builder.merge_reports(Report.from_json(found["report"][0].as_py()) for (found,) in tasks)
             if not report.lacks_schemas:
                 return report
             self.known.learn_from(report)

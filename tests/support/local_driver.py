@@ -17,7 +17,7 @@ from writer.batch.task_report import Report
 from writer.clients.kafka_sample import RECORDS
 from writer.commit import builder
 from writer.commit.batch_limits import limits
-from writer.commit.closed_buckets import all_seen
+from writer.commit.closed_buckets import slowest_event_time
 from writer.commit.privacy import RecordedPrivacy, record_privacy
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -110,7 +110,7 @@ class Driver:
         if not committing:
             return None
         starts = {source: frontier[part] or 0 for source, part in parts.items()}
-        closed = {"closed_until": snapshot.closed_until, "seen": all_seen(snapshot, parts.values())}
+        closed = {"closed_until": snapshot.closed_until, "seen": slowest_event_time(snapshot, parts.values())}
         report = self._tasks(records, starts, now, closed)
         if die == "after_stage":
             raise Died
@@ -160,7 +160,7 @@ class Driver:
                 frontier=frontier, budget=self.budget, target_file_size=2**20, raw=self.settings.raw_place, **closed,
             )  # fmt: skip
             (out,) = task.run(iter(records), plan)
-            report = builder.merged([Report.from_json(out["report"][0].as_py())])
+            report = builder.merge_reports([Report.from_json(out["report"][0].as_py())])
             if not report.lacks_schemas:
                 return report
             walk.schemas.learn_from(report)

@@ -13,7 +13,7 @@ from tests.support.schema_texts import MILLIS, record
 from writer.avro.schema import parse
 from writer.avro.schema_plan import ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
 from writer.batch.record_columns import RecordColumns
-from writer.commit.target_table import admitted
+from writer.commit.target_table import admit_schema
 from writer.config.connections import Registry
 from writer.config.pipeline import Pipeline
 from writer.config.record_rules import EventSpec
@@ -142,7 +142,7 @@ def by_route(texts: Sequence[str]) -> Outcome:
     plan = SchemaPlan(pa.schema([]))
     for schema_id, known in decoding.schemas.items():
         if isinstance(known, WriterSchema):
-            plan = admitted(settings("delta"), "auto", plan, schema_id, known.text)
+            plan = admit_schema(settings("delta"), "auto", plan, schema_id, known.text)
     return Outcome({**decoding.schemas, **plan.schemas}, plan.columns)
 
 

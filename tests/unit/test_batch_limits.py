@@ -77,7 +77,7 @@ def test_a_row_larger_than_a_file_asks_for_one_record():
 
 @pytest.mark.parametrize("once", [True, False])
 def test_a_task_has_records_for_an_eighth_of_a_file_at_least(once):
-    found = limits(Commit.model_validate({}), 128 * 2**20, 64.0, once=once, cut=7)
+    found = limits(Commit.model_validate({}), 128 * 2**20, 64.0, once=once, records_per_range=7)
     assert (found.records_per_task, found.records_per_range) == (2**18, 7)
 
 
@@ -117,9 +117,9 @@ SOON_S, LATE_S = BEGUN_S + 599, BEGUN_S + 600  # before, and when, the delay of 
 def test_the_first_batch_that_is_not_a_replay_is_a_start_until_the_delay_is_over():
     endings = BatchEndings(WAITS, {A: 9, B: 2}, BEGUN_S)
     told = [
-        endings.why(4, {A: 5, B: 2}, {A: 9, B: 2}, {A: 9, B: 2}, SOON_S),  # an earlier start had planned it
-        endings.why(5, {A: 9, B: 2}, {A: 12, B: 2}, {A: 12, B: 3}, SOON_S),
-        endings.why(6, {A: 12, B: 2}, {A: 12, B: 3}, {A: 12, B: 3}, SOON_S),
+        endings.end_facts(4, {A: 5, B: 2}, {A: 9, B: 2}, {A: 9, B: 2}, SOON_S),  # an earlier start had planned it
+        endings.end_facts(5, {A: 9, B: 2}, {A: 12, B: 2}, {A: 12, B: 3}, SOON_S),
+        endings.end_facts(6, {A: 12, B: 2}, {A: 12, B: 3}, {A: 12, B: 3}, SOON_S),
     ]
     assert [(one["reason"], one["offsets"], one["waiting"]) for one in told] == [
         ("replay", 4, 4), ("start", 3, 4), ("timeout", 1, 1)
@@ -128,16 +128,16 @@ def test_the_first_batch_that_is_not_a_replay_is_a_start_until_the_delay_is_over
 
 
 def test_a_first_batch_that_waited_for_the_delay_says_so_and_the_batch_0_of_a_run_never_does():
-    whys = [BatchEndings(WAITS, None, BEGUN_S).why(batch, {A: 5}, {A: 9}, {A: 9}, LATE_S) for batch in (0, 1)]
+    whys = [BatchEndings(WAITS, None, BEGUN_S).end_facts(batch, {A: 5}, {A: 9}, {A: 9}, LATE_S) for batch in (0, 1)]
     assert [one["reason"] for one in whys] == ["start", "timeout"]
 
 
 def test_where_kafka_does_not_say_what_waits_nothing_is_said_of_it():
-    told = BatchEndings(WAITS, None, BEGUN_S).why(7, {A: 0}, {A: 5_000}, None, SOON_S)
+    told = BatchEndings(WAITS, None, BEGUN_S).end_facts(7, {A: 0}, {A: 5_000}, None, SOON_S)
     assert (told["waiting"], told["reason"]) == (None, "backlog")
 
 
 def test_only_the_very_batch_that_was_planned_is_a_replay_and_only_the_first():
     endings = BatchEndings(WAITS, {A: 9}, BEGUN_S)
-    assert endings.why(4, {A: 5}, {A: 8}, None, LATE_S)["reason"] == "timeout"
-    assert endings.why(5, {A: 5}, {A: 9}, None, LATE_S)["reason"] == "timeout"
+    assert endings.end_facts(4, {A: 5}, {A: 8}, None, LATE_S)["reason"] == "timeout"
+    assert endings.end_facts(5, {A: 5}, {A: 9}, None, LATE_S)["reason"] == "timeout"

@@ -11,7 +11,7 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT
 from writer.batch.lateness import LateTier
 from writer.batch.task_report import Counts, Report
-from writer.commit.builder import batch, bytes_per_row, merged, ranges, side_files
+from writer.commit.builder import batch, bytes_per_row, merge_reports, ranges, side_files
 from writer.commit.task_plan import build_task_plan
 from writer.core.errors import CheckpointUnusable
 from writer.core.files import StagedFile
@@ -179,7 +179,7 @@ def test_reports_of_tasks_add_up():
     one.seconds, two.seconds = {"decode": 1, "stage": 2}, {"decode": 3}
     one.unknown_schemas, three.unknown_schemas = {7}, {7, 9}
     one.spilled_bytes, two.spilled_bytes, two.time_unit = 5, 6, "ms"
-    total = merged([one, two, three])
+    total = merge_reports([one, two, three])
     assert total.counts == {
         A: Counts(5, 9, 1, 2, 1, 1, offset_min=1, offset_max=7),
         B: Counts(1, 4, 0, 1, 0, 0, offset_min=0, offset_max=0),
@@ -193,7 +193,7 @@ def test_reports_of_tasks_add_up():
 
 
 def test_the_report_of_no_task_is_empty():
-    assert merged([]) == Report()
+    assert merge_reports([]) == Report()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def judged(bad: int, good: int, *, tombstones: int = 0, share_max: float = 0.5, 
         FailedRecords("dead_letter", 7, 1, "schema id 7 is odd", *SOURCE, 3),
     ]
     limits = Limits(failed_ratio_max=share_max, failed_records_min=records_min)
-    failed_records_limit.check("clicks", Report(counts=counts, failed_records=reasons), limits)
+    failed_records_limit.check_failed_records("clicks", Report(counts=counts, failed_records=reasons), limits)
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,16 @@ def test_failures_beyond_the_limit_stop_with_the_share_the_reasons_and_a_mend(ba
 def test_quarantined_records_count_as_well():
     report = Report(counts={SOURCE: Counts(read=4, rows=1, quarantined=3)})
     with pytest.raises(LimitReached):
-        failed_records_limit.check("p", report, Limits(failed_ratio_max=0.5, failed_records_min=3))
+        failed_records_limit.check_failed_records("p", report, Limits(failed_ratio_max=0.5, failed_records_min=3))
 
 
 def test_dead_letters_for_no_fault_of_theirs_do_not_count() -> None:
     """Nor may many of them hide that all others fail."""
     counts = {SOURCE: Counts(read=1000, rows=300, dead_letters=700)}
     limits = Limits(failed_ratio_max=0.5, failed_records_min=10)
-    failed_records_limit.check("p", Report(counts=counts, unrouted=400), limits)
+    failed_records_limit.check_failed_records("p", Report(counts=counts, unrouted=400), limits)
     with pytest.raises(LimitReached, match="301 of 601 records"):
-        failed_records_limit.check("p", Report(counts=counts, unrouted=399), limits)
+        failed_records_limit.check_failed_records("p", Report(counts=counts, unrouted=399), limits)
 
 
 def test_a_limit_of_zero_tolerates_nothing(tmp_path):

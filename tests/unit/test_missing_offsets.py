@@ -48,16 +48,16 @@ def test_a_range_without_missing_offsets_has_none():
 
 def test_holes_are_named_and_their_cause_is_said():
     found = without_records(0, 10, counted([1, 2, 5, 6]))
-    assert found == MissingOffsets(SOURCE, 6, ((0, 1), (3, 5), (7, 10)), whole=True)
+    assert found == MissingOffsets(SOURCE, 6, ((0, 1), (3, 5), (7, 10)), is_complete=True)
     assert found.to_dict() == {"offsets": 6, "reason": NONE_HELD, "spans": [[0, 1], [3, 5], [7, 10]]}
 
 
 def test_a_log_full_of_missing_offsets_is_counted_and_not_looked_up():
     offsets = list(range(0, 4 * SPANS_MAX, 2))
     found = without_records(0, 4 * SPANS_MAX, counted(offsets))
-    assert (found.offsets, found.whole) == (2 * SPANS_MAX, False)
+    assert (found.offsets, found.is_complete) == (2 * SPANS_MAX, False)
     assert found.to_dict() == {"offsets": 2 * SPANS_MAX, "reason": TOO_MANY, "spans": []}
-    assert missing_offsets.questions([found]) == []
+    assert missing_offsets.choose_questions([found]) == []
 
 
 def test_more_records_than_offsets_are_a_bug():
@@ -68,15 +68,15 @@ def test_more_records_than_offsets_are_a_bug():
 
 
 def test_the_broker_is_asked_about_all_missing_offsets_or_some_from_everywhere():
-    few = MissingOffsets(SOURCE, 2, ((3, 4), (8, 9)), whole=True)
-    assert missing_offsets.questions([few]) == [(SOURCE, (3, 4)), (SOURCE, (8, 9))]
-    many = MissingOffsets(SOURCE, 1000, tuple((2 * i, 2 * i + 1) for i in range(1000)), whole=True)
-    asked = missing_offsets.questions([many])
+    few = MissingOffsets(SOURCE, 2, ((3, 4), (8, 9)), is_complete=True)
+    assert missing_offsets.choose_questions([few]) == [(SOURCE, (3, 4)), (SOURCE, (8, 9))]
+    many = MissingOffsets(SOURCE, 1000, tuple((2 * i, 2 * i + 1) for i in range(1000)), is_complete=True)
+    asked = missing_offsets.choose_questions([many])
     assert len(set(asked)) == ASKED_MAX
     assert asked[-1][1][0] > 1900
 
 
 def test_a_record_at_a_missing_offset_stops_the_batch():
-    missing_offsets.check({(SOURCE, (3, 5)): 5, (SOURCE, (8, 9)): None})
+    missing_offsets.check_answers({(SOURCE, (3, 5)): 5, (SOURCE, (8, 9)): None})
     with pytest.raises(RecordsMissed, match=r"offset 4 of clicks/0, but the batch read none of \[3, 5\)"):
-        missing_offsets.check({(SOURCE, (3, 5)): 4, (SOURCE, (8, 9)): None})
+        missing_offsets.check_answers({(SOURCE, (3, 5)): 4, (SOURCE, (8, 9)): None})

@@ -79,7 +79,7 @@ def batch_that_is_ahead(_: Any) -> HeadraceError:
 
 def too_many_failed_records(_: Any) -> HeadraceError:
     limits = Limits(failed_ratio_max=0.5, failed_records_min=1)
-    return raised(failed_records_limit.check, "clicks", FAILED, limits)
+    return raised(failed_records_limit.check_failed_records, "clicks", FAILED, limits)
 
 
 def id_with_another_schema(_: Any) -> HeadraceError:
@@ -91,7 +91,7 @@ def rows_that_were_updated(_: Any) -> HeadraceError:
 
 
 def records_that_were_missed(_: Any) -> HeadraceError:
-    return raised(missing_offsets.check, {(SOURCE, (40, 60)): 41})
+    return raised(missing_offsets.check_answers, {(SOURCE, (40, 60)): 41})
 
 
 def batch_that_is_damaged(_: Any) -> HeadraceError:

@@ -21,7 +21,7 @@ from writer.batch.task_report import NAMES_MAX, Report
 from writer.cli.read.audit import run_audit, to_dict
 from writer.clients.kafka import BrokerUnreachable
 from writer.clients.notifications import Event
-from writer.commit.builder import merged
+from writer.commit.builder import merge_reports
 from writer.core.errors import LimitReached
 from writer.core.offsets import OffsetRange
 from writer.driver.commit_report import CommitReport
@@ -163,16 +163,16 @@ def test_a_schema_that_a_table_rejects_is_counted_and_forgotten_after_a_while(tm
     one = Started(
         tmp_path, {"targets": {"R": str(tmp_path / "a"), "S": str(tmp_path / "b")}}, {1: TEXT, 2: other}, bucket=bucket
     )
-    assert set(one.targets.rejected()) == {1}
+    assert set(one.targets.rejected_schemas()) == {1}
     progress, settings = Progress("p"), one.config.pipelines["p"]
     tasks = Tasks(settings, [one.tables.main], one.targets._schemas, None, progress, None, None, targets=one.targets)  # type: ignore[arg-type]
     tasks.count_schemas()
     assert progress.view().schemas == {"native": 1, "single": 0, "rejected": 1}
     asked_s = one.targets._targets["R"].asked_s[1]
-    one.targets.forget_rejected(asked_s + ASK_AGAIN.total_seconds() - 1)
-    assert set(one.targets.rejected()) == {1}
-    one.targets.forget_rejected(asked_s + ASK_AGAIN.total_seconds())
-    assert one.targets.rejected() == {}
+    one.targets.forget_rejected_schemas(asked_s + ASK_AGAIN.total_seconds() - 1)
+    assert set(one.targets.rejected_schemas()) == {1}
+    one.targets.forget_rejected_schemas(asked_s + ASK_AGAIN.total_seconds())
+    assert one.targets.rejected_schemas() == {}
     assert 1 not in one.targets._targets["R"].plan.schemas, "the next batch that meets it asks again"
     assert not isinstance(one.targets._targets["S"].plan.schemas[2], RejectedSchema)
 
@@ -234,7 +234,7 @@ def test_a_start_that_finds_as_many_tables_as_may_be_still_says_which_names_have
     assert one.targets.route().is_full
     assert [name for name in ("a", "b", "") if one.targets.route().is_beyond(name)] == ["b"]
     reports = [replace(Report(), beyond_names={f"n{at:05}" for at in range(some)}) for some in (900, 1_200)]
-    one.targets.keep(merged(Report.from_json(report.to_json()) for report in reports))
+    one.targets.keep(merge_reports(Report.from_json(report.to_json()) for report in reports))
     assert len(one.targets.beyond) == NAMES_MAX
     assert len([line for line in caplog.messages if "targets_beyond_max" in line]) == 1
 

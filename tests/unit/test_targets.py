@@ -19,7 +19,7 @@ from tests.support import commits
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report
-from writer.commit.builder import merged
+from writer.commit.builder import merge_reports
 from writer.commit.targets import Targets
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
@@ -304,7 +304,7 @@ def test_schema_ids_that_mean_others_by_now_are_admitted_anew(tmp_path: Path) ->
     (target,) = one.targets._targets.values()
     assert 1 in target.plan.schemas
     one.targets._schemas = Known({1: TEXT.replace('"x"', '"y"')})  # type: ignore[assignment]
-    one.targets._forget_changed(target)
+    one.targets._forget_changed_schemas(target)
     assert 1 not in target.plan.schemas
 
 
@@ -313,7 +313,7 @@ def test_key_schemas_that_tables_lack_are_those_that_the_driver_learns() -> None
     of_table.unknown_key_schemas, of_table.key_schemas = {7}, {3}
     report = Report()
     report.targets = {"a": of_table}
-    total = merged([report])
+    total = merge_reports([report])
     assert (total.unknown_key_schemas, total.key_schemas, total.lacks_schemas) == ({7}, {3}, True)
 
 

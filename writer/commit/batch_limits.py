@@ -11,7 +11,8 @@ from writer.config.pipeline_sections import Commit
 from writer.core.offsets import Source
 from writer.offsets.spark_checkpoint import Offsets
 
-CATCH_UP_SHARE = 1 / 8  # of a file's target size: smaller ones are made while more waits than a batch may take
+# Of a file's target size: smaller files are made while more waits than a batch may take.
+CATCH_UP_SHARE = 1 / 8
 # A task reads one partition after the other. Each costs some 45 ms however few its records are, and Spark keeps the
 # consumer of each, with the records that it polled last, until the task ends (ADR 30). Fewer would make more files.
 PARTITIONS_PER_TASK = 100
@@ -20,47 +21,79 @@ Reason = Literal["size", "backlog", "timeout", "start", "once", "replay"]
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits at which Spark ends a batch, fixed at the query's start. `--once` sets no minimum and no delay."""
+    """Limits at which Spark ends a batch, fixed at the query's start. `--once` sets no minimum and no delay.
 
-    records_min: int | None  # offsets that begin a batch before its delay is over
-    records_min_from: str  # what the minimum comes from: a configuration key
+    `records_min`: offsets that begin a batch before its delay is over. `records_min_from`: configuration key that the
+    minimum comes from. `records_per_task`: at least so many if there are enough slots; None: not computed.
+    `records_per_range`: Spark reads no more in one piece; None: partitions, and slots at the start. `rate_limit`: that
+    `records_max` comes from, where it is less than commit.max_records.
+    """
+
+    records_min: int | None
+    records_min_from: str
     records_max: int
     delay_max: timedelta | None
-    records_per_task: int | None = None  # at least so many if there are enough slots; None: not computed
-    records_per_range: int | None = None  # Spark reads no more in one piece; None: partitions, and slots at the start
-    rate_limit: RateLimit = NO_LIMIT  # that `records_max` comes from, where it is less than commit.max_records
+    records_per_task: int | None = None
+    records_per_range: int | None = None
+    rate_limit: RateLimit = NO_LIMIT
 
     def facts(self) -> dict[str, Any]:
         """Write the limits as JSON values."""
-        rates = {"records_per_second": self.rate_limit.records_per_s, "bytes_per_second": self.rate_limit.bytes_per_s}
-        limited = {"records_max_from": rates} if self.rate_limit else {}
-        return {
-            "records_min": self.records_min, "records_min_from": self.records_min_from, "records_max": self.records_max,
-            "records_per_task": self.records_per_task, "records_per_range": self.records_per_range,
-            "partitions_per_task": PARTITIONS_PER_TASK, **limited,
-            "delay_max_seconds": None if self.delay_max is None else self.delay_max.total_seconds(),
-        }  # fmt: skip
+        facts: dict[str, Any] = {
+            "records_min": self.records_min,
+            "records_min_from": self.records_min_from,
+            "records_max": self.records_max,
+            "records_per_task": self.records_per_task,
+            "records_per_range": self.records_per_range,
+            "partitions_per_task": PARTITIONS_PER_TASK,
+        }
+        if self.rate_limit:
+            facts["records_max_from"] = {
+                "records_per_second": self.rate_limit.records_per_s,
+                "bytes_per_second": self.rate_limit.bytes_per_s,
+            }
+        facts["delay_max_seconds"] = None if self.delay_max is None else self.delay_max.total_seconds()
+        return facts
 
 
 def limits(
-    settings: Commit, target_file_size: int, bytes_per_row: float, *, once: bool, cut: int | None = None,
-    rate_limit: RateLimit = NO_LIMIT, value_bytes_each: float | None = None,
-) -> Limits:  # fmt: skip
+    settings: Commit,
+    target_file_size: int,
+    bytes_per_row: float,
+    *,
+    once: bool,
+    records_per_range: int | None = None,
+    rate_limit: RateLimit = NO_LIMIT,
+    value_bytes_each: float | None = None,
+) -> Limits:
     """Work out when batches end: as configured, else when there is enough for one file of the target size.
 
-    `cut`: records of one range. `value_bytes_each`: mean of the records' values; None: not known.
+    `value_bytes_each`: mean of the records' values; None: not known.
     """
-    per_task = max(1, int(target_file_size * CATCH_UP_SHARE / bytes_per_row))
-    most = records_max(rate_limit, settings.max_records, settings.max_delay, value_bytes_each)
-    binding = rate_limit if most < settings.max_records else NO_LIMIT
+    batch_max = records_max(rate_limit, settings.max_records, settings.max_delay, value_bytes_each)
+    binding_limit = rate_limit if batch_max < settings.max_records else NO_LIMIT
+    batch_min: int | None
     if once:
-        return Limits(None, "--once", most, None, per_task, cut, binding)
-    enough, key = settings.min_records, "commit.min_records"
-    if enough is None:
-        enough, key = max(1, int(target_file_size / bytes_per_row)), "roll.target_file_size"
-    if enough > most:
-        enough, key = most, "rate limit" if binding else "commit.max_records"
-    return Limits(enough, key, most, settings.max_delay, per_task, cut, binding)
+        batch_min = None
+        min_from = "--once"
+    elif settings.min_records is not None:
+        batch_min = settings.min_records
+        min_from = "commit.min_records"
+    else:
+        batch_min = max(1, int(target_file_size / bytes_per_row))
+        min_from = "roll.target_file_size"
+    if batch_min is not None and batch_min > batch_max:
+        batch_min = batch_max
+        min_from = "rate limit" if binding_limit else "commit.max_records"
+    return Limits(
+        records_min=batch_min,
+        records_min_from=min_from,
+        records_max=batch_max,
+        delay_max=None if once else settings.max_delay,
+        records_per_task=max(1, int(target_file_size * CATCH_UP_SHARE / bytes_per_row)),
+        records_per_range=records_per_range,
+        rate_limit=binding_limit,
+    )
 
 
 def task_count(
@@ -99,21 +132,31 @@ class BatchEndings:
     def __init__(self, limits: Limits, planned_end: Offsets | None, begun_s: float) -> None:
         """`planned_end`: of a batch that an earlier start had planned; `begun_s`: when the query began, monotonic."""
         self.limits = limits
-        self._replayed, self._begun_s = planned_end, begun_s
-        self._fresh = True  # no batch of this query was planned yet
+        self._planned_end = planned_end
+        self._begun_s = begun_s
+        # Whether this query has planned no batch yet.
+        self._is_new = True
 
-    def why(
-        self, batch: int, start: Offsets, end: Offsets, ends: Mapping[Source, int] | None, now_s: float
+    def end_facts(
+        self, batch: int, start: Offsets, until: Offsets, log_ends: Mapping[Source, int] | None, now_s: float
     ) -> dict[str, Any]:
         """Return the reason for a batch's end, and Spark's limits, as JSON values.
 
-        `ends`: where the logs could be read to moments later; None: Kafka did not say.
+        `log_ends`: where the logs could be read to moments later; None: Kafka did not say.
         """
-        offsets = sum(until - start[source] for source, until in end.items())
-        waiting = None if ends is None else sum(max(0, until - start[source]) for source, until in ends.items())
-        replay, self._replayed = self._replayed == end, None
-        waited = self.limits.delay_max is not None and timedelta(seconds=now_s - self._begun_s) >= self.limits.delay_max
-        first = batch == 0 or (self._fresh and not waited)
-        self._fresh = self._fresh and replay
-        why = reason(offsets, waiting, len(end), self.limits, first=first, replay=replay)
-        return {"reason": why, "offsets": offsets, "waiting": waiting, "limits": self.limits.facts()}
+        offsets = sum(offset - start[source] for source, offset in until.items())
+        waiting: int | None = None
+        if log_ends is not None:
+            waiting = sum(max(0, offset - start[source]) for source, offset in log_ends.items())
+        is_replay = self._planned_end == until
+        self._planned_end = None
+        delay_max = self.limits.delay_max
+        has_waited = delay_max is not None and timedelta(seconds=now_s - self._begun_s) >= delay_max
+        is_first = batch == 0 or (self._is_new and not has_waited)
+        self._is_new = self._is_new and is_replay
+        return {
+            "reason": reason(offsets, waiting, len(until), self.limits, first=is_first, replay=is_replay),
+            "offsets": offsets,
+            "waiting": waiting,
+            "limits": self.limits.facts(),
+        }

@@ -12,22 +12,31 @@ from writer.sealing.rules import is_closed
 from writer.table.log.snapshot import PipelineSnapshot
 
 
-def closes(settings: Pipeline, bucketer: Bucketer) -> bool:
+def closes_buckets(settings: Pipeline, bucketer: Bucketer) -> bool:
     """Return whether buckets of a table are ever closed."""
     return settings.seal.enabled and isinstance(bucketer, Timed)
 
 
-def newly_closed(
+def buckets_closed_between(
     files: Iterable[StagedFile], bucketer: Bucketer, before: datetime | None, after: datetime | None
 ) -> set[BucketKey]:
     """Return the buckets of files that are closed by `after`, and were not by `before`: their rows are late."""
-    spans = {file.bucket: interval(bucketer, file.bucket) for file in files}
-    ends = {bucket: span[1] for bucket, span in spans.items() if span is not None}
-    return {bucket for bucket, end in ends.items() if is_closed(end, after) and not is_closed(end, before)}
+    buckets = set[BucketKey]()
+    for bucket in {file.bucket for file in files}:
+        span = interval(bucketer, bucket)
+        if span is not None and is_closed(span[1], after) and not is_closed(span[1], before):
+            buckets.add(bucket)
+    return buckets
 
 
-def all_seen(snapshot: PipelineSnapshot, parts: Iterable[TopicPartition]) -> datetime | None:
+def slowest_event_time(snapshot: PipelineSnapshot, parts: Iterable[TopicPartition]) -> datetime | None:
     """Return up to where all these parts have come, idle or not, by the table's log; None: one has no row yet."""
-    found = [snapshot.newest_event_time(part) for part in parts]
-    known = [at for at in found if at is not None]
-    return instant(min(known)) if known and len(known) == len(found) else None
+    times = list[int]()
+    for part in parts:
+        newest_us = snapshot.newest_event_time(part)
+        if newest_us is None:
+            return None
+        times.append(newest_us)
+    if not times:
+        return None
+    return instant(min(times))

@@ -18,21 +18,22 @@ def check_specs(pipeline: str, settings: Pipeline, plan: SchemaPlan) -> None:
 
     Each record type is looked at as a table of its own would hold it, before and behind the spec.
     """
-    for name, texts in _by_record(settings.record_specs, plan).items():
-        found = SchemaPlan(
+    for name, texts in _texts_by_record(settings.record_specs, plan).items():
+        record_plan = SchemaPlan(
             pa.schema([]), plan.reserved, widen=plan.widen, specs=settings.record_specs, privacy=plan.privacy
         )
         for schema_id, text in texts.items():
-            found = found.extend(schema_id, text)
-        for record in found.shaped.values():
-            where = f"pipelines.{pipeline}.specs.{record.spec.name}"
+            record_plan = record_plan.extend(schema_id, text)
+        for record in record_plan.shaped.values():
+            key = f"pipelines.{pipeline}.specs.{record.spec.name}"
             if record.output is None:
-                raise ConfigError(f"{where}: {record.problem} (record {name})")
-            if (of_table := settings_of(settings, name)) is not None:
-                _check_buckets(where, of_table, record.input.columns, found.columns)
-    for one in plan.shaped.values():
-        if one.output is None:
-            raise ConfigError(f"pipelines.{pipeline}.specs.{one.spec.name}: {one.problem}")
+                raise ConfigError(f"{key}: {record.problem} (record {name})")
+            table_settings = settings_of_record(settings, name)
+            if table_settings is not None:
+                _check_buckets(key, table_settings, record.input.columns, record_plan.columns)
+    for record in plan.shaped.values():
+        if record.output is None:
+            raise ConfigError(f"pipelines.{pipeline}.specs.{record.spec.name}: {record.problem}")
 
 
 def check_version(pipeline: str, settings: Pipeline, recorded: int) -> None:
@@ -47,44 +48,54 @@ def check_version(pipeline: str, settings: Pipeline, recorded: int) -> None:
         )
 
 
-def unused(specs: Sequence[Spec], plan: SchemaPlan) -> list[str]:
+def find_unused_specs(specs: Sequence[Spec], plan: SchemaPlan) -> list[str]:
     """Return the names of specs that are not of any record whose schema is known."""
-    used = {spec.name for name in _names(plan) if (spec := spec_of(specs, name)) is not None}
+    specs_of_records = (spec_of(specs, name) for name in _record_names(plan))
+    used = {spec.name for spec in specs_of_records if spec is not None}
     return [spec.name for spec in specs if spec.name not in used]
 
 
-def _check_buckets(where: str, settings: Pipeline, given: pa.Schema, made: pa.Schema) -> None:
-    """Raise ConfigError where the event time, or a bucket, needs a column that is not there."""
+def _check_buckets(key: str, settings: Pipeline, input_columns: pa.Schema, output_columns: pa.Schema) -> None:
+    """Raise ConfigError where the event time, or a bucket, needs a column that is not there.
+
+    `key`: of the configuration. `input_columns`, `output_columns`: before and behind the spec.
+    """
     rule = settings.event_time
     try:
-        times, _ = times_of(given.empty_table(), rule.rule(rule.unit), pa.array([], pa.string()))
+        times, _ = times_of(input_columns.empty_table(), rule.rule(rule.unit), pa.array([], pa.string()))
     except ValueError as error:
-        raise ConfigError(f"{where}: event_time: {error}") from error
+        raise ConfigError(f"{key}: event_time: {error}") from error
     try:
-        bucketers.build(settings.bucket).assign(made.empty_table(), times)
+        bucketers.build(settings.bucket).assign(output_columns.empty_table(), times)
     except ValueError as error:
-        raise ConfigError(f"{where}: bucket: {error} Buckets are made of the columns behind the spec.") from error
+        raise ConfigError(f"{key}: bucket: {error} Buckets are made of the columns behind the spec.") from error
 
 
-def settings_of(settings: Pipeline, record: str) -> Pipeline | None:
+def settings_of_record(settings: Pipeline, record: str) -> Pipeline | None:
     """Return the settings of the table that a record goes to; None where it has none, or its name does not say it."""
-    if (route := settings.route) is None:
+    route = settings.route
+    if route is None:
         return settings
     if route.by != "record":
         return None
-    rule = route.rule_of(record) or (route.unrouted if route.unrouted in route.targets else None)
-    return None if rule is None else settings.of_target(rule, record)
+    rule = route.rule_of(record)
+    if not rule and route.unrouted in route.targets:
+        rule = route.unrouted
+    if not rule:
+        return None
+    return settings.of_target(rule, record)
 
 
-def _by_record(specs: Sequence[Spec], plan: SchemaPlan) -> Mapping[str, dict[int, str]]:
+def _texts_by_record(specs: Sequence[Spec], plan: SchemaPlan) -> Mapping[str, dict[int, str]]:
     """Return the schemas of each record that has a spec, by its full name."""
-    found: dict[str, dict[int, str]] = {}
+    texts_by_record: dict[str, dict[int, str]] = {}
     for schema_id, text in plan.texts():
         name = full_name(text)
         if name is not None and spec_of(specs, name) is not None:
-            found.setdefault(name, {})[schema_id] = text
-    return found
+            texts_by_record.setdefault(name, {})[schema_id] = text
+    return texts_by_record
 
 
-def _names(plan: SchemaPlan) -> Iterator[str]:
-    return (name for _, text in plan.texts() if (name := full_name(text)) is not None)
+def _record_names(plan: SchemaPlan) -> Iterator[str]:
+    names = (full_name(text) for _, text in plan.texts())
+    return (name for name in names if name is not None)

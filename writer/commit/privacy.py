@@ -8,7 +8,7 @@ from typing import NamedTuple
 from writer.avro import schema
 from writer.avro.schema_plan import SchemaPlan, parse_records
 from writer.batch.record_columns import RecordColumns
-from writer.commit.event_specs import settings_of
+from writer.commit.event_specs import settings_of_record
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core import logging
@@ -30,10 +30,10 @@ _PATHS_SHOWN = 6
 
 
 class RecordedPrivacy(NamedTuple):
-    """What a table's log has of privacy."""
+    """What a table's log has of privacy: the fingerprint of the policies, and the numbers of its keys; 0: none."""
 
-    fingerprint: int  # of the policies
-    hash_key: int  # 0: none
+    fingerprint: int
+    hash_key: int
     encryption_key: int
 
     @property
@@ -47,7 +47,7 @@ class RecordedPrivacy(NamedTuple):
         return cls(snapshot.privacy_fingerprint, snapshot.hash_key, snapshot.encryption_key)
 
 
-def opened_privacy(name: str, config: Config) -> Privacy | None:
+def open_privacy(name: str, config: Config) -> Privacy | None:
     """Return the policies of a pipeline, with the ids of its keys; None: it has none.
 
     Raises ConfigError where a key is missing, or the keyring cannot be read.
@@ -55,26 +55,29 @@ def opened_privacy(name: str, config: Config) -> Privacy | None:
     settings = config.pipelines[name]
     if settings.privacy is None:
         return None
-    policies, keys = settings.privacy.policies, KeySource(KeyringPlace())
+    policies = settings.privacy.policies
+    keys = KeySource(KeyringPlace())
     if config.keys is not None:
         keys = primary_keys(config.keys.source)
-        used = {kind for kind in PURPOSES if policies.needs(kind) or policies.attributes}
-        keys = replace(keys, hash=keys.hash if "hash" in used else None,
-                       encrypt=keys.encrypt if "encrypt" in used else None)  # fmt: skip
-    for kind in ("hash", "encrypt"):
+        if not policies.attributes:
+            if not policies.needs("hash"):
+                keys = replace(keys, hash=None)
+            if not policies.needs("encrypt"):
+                keys = replace(keys, encrypt=None)
+    for kind in PURPOSES:
         if policies.needs(kind) and getattr(keys, kind) is None:
             raise ConfigError(
                 f"pipelines.{name}.privacy has the policy {kind}, and the keyring in {keys.place} has no such key; "
                 "`headrace keys rotate` makes one"
             )
-    keks = {kek: one.source for kek, one in settings.privacy.decrypt.items()}
+    keks = {kek: section.source for kek, section in settings.privacy.decrypt.items()}
     return Privacy(policies, keys, settings.uses, keks=keks).with_columns(columns_without_schema(settings))
 
 
 def primary_keys(source: KeySource) -> KeySource:
     """Return the source with the keys that new values get. Raises ConfigError."""
-    ring = read_keyring(source)
-    return replace(source, hash=ring.primary_of("hash"), encrypt=ring.primary_of("encrypt"))
+    keyring = read_keyring(source)
+    return replace(source, hash=keyring.primary_of("hash"), encrypt=keyring.primary_of("encrypt"))
 
 
 def check_privacy(
@@ -94,41 +97,44 @@ def check_privacy(
     privacy = plan.privacy
     if privacy is None:
         return
-    check_recorded(pipeline, settings, plan, keys)
+    check_recorded_paths(pipeline, settings, plan, keys)
     _check_keks(pipeline, privacy, plan, keys)
     if recorded is None or recorded.fingerprint != fingerprint(privacy.policies.to_json()):
-        _check_schemas(pipeline, settings, privacy, [*plan.known_texts, *(keys.known_texts if keys else ())])
+        key_texts = keys.known_texts if keys else ()
+        _check_schemas(pipeline, settings, privacy, [*plan.known_texts, *key_texts])
 
 
 def _check_schemas(pipeline: str, settings: Pipeline, privacy: Privacy, texts: Sequence[str]) -> None:
     """Raise ConfigError where policies do not fit schemas, or have a path that none of them has."""
-    known = {*settings.record_columns.names, *_recorded_paths(privacy)}
+    paths = {*settings.record_columns.names, *_recorded_paths(privacy)}
     for record in parse_records(texts):
-        of_table = settings_of(settings, record.root["name"])
+        table_settings = settings_of_record(settings, record.root["name"])
+        uses = table_settings.uses if table_settings else ()
         try:
-            known |= paths_of(record)
-            replace(privacy, uses=of_table.uses if of_table else ()).protection(record, settings.record_specs)
+            paths |= paths_of(record)
+            replace(privacy, uses=uses).protection(record, settings.record_specs)
         except (UnknownTag, TooManyPaths):
             continue
         except PrivacyError as error:
             raise ConfigError(f"pipelines.{pipeline}.privacy: {error} (record {record.root['name']})") from error
     if texts:
         try:
-            check_paths(privacy.policies, known)
+            check_paths(privacy.policies, paths)
         except PrivacyError as error:
             raise ConfigError(f"pipelines.{pipeline}.{error}") from error
 
 
-def check_recorded(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: SchemaPlan | None) -> None:
+def check_recorded_paths(pipeline: str, settings: Pipeline, plan: SchemaPlan, keys: SchemaPlan | None) -> None:
     """Raise ConfigError where a path would be in the clear that the table's log has as protected.
 
     `keys`: plan of Avro keys, whose schemas say what is to be protected of these.
     """
     if plan.privacy is None:
         return
-    words = plan.privacy.tagged if keys is None or keys.privacy is None else keys.privacy.tagged
-    of_keys = {record: paths for record, paths in words.items() if record == KEY_RECORD}
-    privacy = replace(plan.privacy, tagged={**plan.privacy.tagged, **of_keys})
+    tagged = dict(plan.privacy.tagged)
+    if keys is not None and keys.privacy is not None and KEY_RECORD in keys.privacy.tagged:
+        tagged[KEY_RECORD] = keys.privacy.tagged[KEY_RECORD]
+    privacy = replace(plan.privacy, tagged=tagged)
     try:
         privacy.check_recorded(columns_without_schema(settings))
     except PrivacyError as error:
@@ -146,7 +152,9 @@ def _recorded_paths(privacy: Privacy) -> Iterator[str]:
 def recorded_privacy(name: str, config: Config) -> RecordedPrivacy | None:
     """Return what the log of a pipeline's table has of privacy; None where there is none. Raises CommitFailed."""
     table = main_table(name, config)
-    return RecordedPrivacy.of(table.snapshot()) if table.exists() else None
+    if not table.exists():
+        return None
+    return RecordedPrivacy.of(table.snapshot())
 
 
 def recorded_paths(name: str, config: Config) -> RecordPolicies:
@@ -169,8 +177,9 @@ def hidden_columns(name: str, config: Config, columns: Iterable[str]) -> set[str
 
     A column that a spec makes is one of them where anything is protected: it may be made of such values.
     """
-    recorded = recorded_paths(name, config)
-    protected = [path for paths in recorded.values() for path in paths if effective(paths, path) != CLEAR]
+    protected = list[tuple[str, ...]]()
+    for paths in recorded_paths(name, config).values():
+        protected += [path for path in paths if effective(paths, path) != CLEAR]
     if not protected:
         return set()
     fields = set(columns) if () in protected else {path[0] for path in protected if path}
@@ -182,8 +191,11 @@ def columns_without_schema(settings: Pipeline) -> list[str]:
     """Return the columns of keys and headers that a pipeline's tables have, but those of Avro keys."""
     targets = settings.route.targets.values() if settings.route else ()
     sections = [settings.columns, *(target.columns for target in targets if target.columns is not None)]
-    columns = [section.record_columns for section in sections]
-    return [name for one in columns for name in one.names if name != one.avro_key]
+    names = list[str]()
+    for section in sections:
+        columns = section.record_columns
+        names += [name for name in columns.names if name != columns.avro_key]
+    return names
 
 
 def protected_paths(name: str, config: Config, snapshot: PipelineSnapshot) -> RecordPolicies:
@@ -195,9 +207,14 @@ def _check_keks(pipeline: str, privacy: Privacy, *plans: SchemaPlan | None) -> N
     """Raise ConfigError where a KEK is not to be had, or does not unwrap the data keys of the registry."""
     try:
         for name, kek in privacy.keks.items():
-            (kms_of if kek.place is None else secret_of)(name, kek)
+            if kek.place is None:
+                kms_of(name, kek)
+            else:
+                secret_of(name, kek)
         for plan in plans:
-            for decryption in plan.privacy.decryptions.values() if plan and plan.privacy else ():
+            if plan is None or plan.privacy is None:
+                continue
+            for decryption in plan.privacy.decryptions.values():
                 decryption.check()
     except ConfigError as error:
         raise ConfigError(f"pipelines.{pipeline}.privacy.decrypt: {error}") from error
@@ -214,25 +231,28 @@ def record_privacy(table: PipelineTable, schemas: Schemas, epoch: int | None) ->
 
     `epoch`: of the start that asks; None: a command does. Raises Fenced, CommitFailed, PrivacyChanged.
     """
-    if news := schemas.privacy_news:
-        version = table.protect_paths(epoch, news, schemas.privacy_version)
-        schemas.note_recorded(news, version)
-        logging.event("paths_protected", pipeline=table.pipeline, version=version, paths=shown_paths(news))
+    new_paths = schemas.privacy_news
+    if not new_paths:
+        return
+    version = table.protect_paths(epoch, new_paths, schemas.privacy_version)
+    schemas.note_recorded(new_paths, version)
+    logging.event("paths_protected", pipeline=table.pipeline, version=version, paths=shown_paths(new_paths))
 
 
 def protected_columns(columns: RecordColumns, privacy: Privacy | None) -> RecordColumns:
     """Return columns of keys and headers with the keys that protect them."""
-    return columns if privacy is None else replace(columns, key_source=privacy.keys)
+    if privacy is None:
+        return columns
+    return replace(columns, key_source=privacy.keys)
 
 
 def shown_paths(paths: RecordPolicies) -> str:
     """Return a few of some paths, with their records and policies, as a phrase."""
-    shown = [
-        f"{record or 'columns'}: {shown_path(path)} ({policy.action})"
-        for record, of_record in paths.items()
-        for path, policy in of_record.items()
-    ]
-    return listed(shown, _PATHS_SHOWN)
+    phrases = list[str]()
+    for record, policies in paths.items():
+        subject = record or "columns"
+        phrases += [f"{subject}: {shown_path(path)} ({policy.action})" for path, policy in policies.items()]
+    return listed(phrases, _PATHS_SHOWN)
 
 
 def check_hash_key(pipeline: str, privacy: Privacy | None, recorded: RecordedPrivacy) -> None:
@@ -250,8 +270,8 @@ def check_hash_key(pipeline: str, privacy: Privacy | None, recorded: RecordedPri
 
 def check_policies(pipeline: str, settings: Pipeline, privacy: Privacy | None, recorded: RecordedPrivacy) -> None:
     """Raise ConfigError where a command would protect rows otherwise than the writer does."""
-    found = {} if settings.privacy is None else settings.privacy.policies.to_json()
-    if fingerprint(found) != recorded.fingerprint:
+    policies = {} if settings.privacy is None else settings.privacy.policies.to_json()
+    if fingerprint(policies) != recorded.fingerprint:
         raise ConfigError(
             f"the privacy policies of pipeline {pipeline!r} are not those by which its writer runs. Start the writer "
             "with this configuration, or use the one that it runs with."

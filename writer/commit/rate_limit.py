@@ -13,10 +13,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RateLimit:
-    """How much a pipeline may commit in a second, over time; None: as much as comes."""
+    """How much a pipeline may commit in a second, over time; None: as much as comes.
+
+    `bytes_per_s`: of the records' values, as Kafka holds them.
+    """
 
     records_per_s: float | None = None
-    bytes_per_s: float | None = None  # of the records' values, as Kafka holds them
+    bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         for name, rate in (("records", self.records_per_s), ("bytes", self.bytes_per_s)):
@@ -29,8 +32,12 @@ class RateLimit:
 
     def seconds(self, records: float, value_bytes: float) -> float:
         """How long so much takes at the limit; 0 without one."""
-        by_records = 0.0 if self.records_per_s is None else records / self.records_per_s
-        return max(by_records, 0.0 if self.bytes_per_s is None else value_bytes / self.bytes_per_s)
+        seconds = 0.0
+        if self.records_per_s is not None:
+            seconds = records / self.records_per_s
+        if self.bytes_per_s is not None:
+            seconds = max(seconds, value_bytes / self.bytes_per_s)
+        return seconds
 
 
 NO_LIMIT = RateLimit()
@@ -38,14 +45,14 @@ NO_LIMIT = RateLimit()
 
 @dataclass(frozen=True)
 class BatchUse:
-    """What one batch took of a limit."""
+    """What one batch took of a limit. `records`: that were read."""
 
     began: datetime
-    records: int  # read
+    records: int
     value_bytes: int
 
 
-def spent(facts: Mapping[str, Any]) -> BatchUse:
+def batch_use(facts: Mapping[str, Any]) -> BatchUse:
     """Return what a batch took. `facts`: of its commit."""
     records = sum(account.get("read", 0) for account in facts["ranges"])
     return BatchUse(datetime.fromisoformat(facts["started"]), records, facts["value_bytes"])
@@ -53,16 +60,19 @@ def spent(facts: Mapping[str, Any]) -> BatchUse:
 
 def wait_s(limit: RateLimit, last: BatchUse | None, since_s: float) -> float:
     """Return for how many seconds the next batch has to wait. `since_s`: seconds since `last` began."""
-    return 0.0 if last is None else max(0.0, limit.seconds(last.records, last.value_bytes) - since_s)
+    if last is None:
+        return 0.0
+    return max(0.0, limit.seconds(last.records, last.value_bytes) - since_s)
 
 
-def records_max(limit: RateLimit, most: int, delay_max: timedelta, value_bytes_each: float | None) -> int:
-    """Return how many records a batch may have: what the limit allows in `delay_max`, but no more than `most`.
+def records_max(limit: RateLimit, configured_max: int, delay_max: timedelta, value_bytes_each: float | None) -> int:
+    """Return how many records a batch may have: what the limit allows in `delay_max`, at most `configured_max`.
 
     So a pipeline at its limit commits once in `delay_max`, not everything at once and then nothing for long.
     `value_bytes_each`: mean of the records' values; None: not known, and the limit in bytes does not count here.
     """
-    delay_s, allowed = delay_max.total_seconds(), float(most)
+    delay_s = delay_max.total_seconds()
+    allowed = float(configured_max)
     if limit.records_per_s is not None:
         allowed = min(allowed, limit.records_per_s * delay_s)
     if limit.bytes_per_s is not None and value_bytes_each:

@@ -23,24 +23,30 @@ from writer.table.log.snapshot import TargetRecord
 from writer.table.pipeline_tables import Tables
 from writer.table.table import PipelineTable
 
-_LOOKED_AT = 50  # entries of a table's log, for the unit of its event times
+# Entries of a table's log that are read for the unit of its event times.
+_ENTRIES_READ = 50
 
 
 @dataclass
 class Target:
-    """One table of a route."""
+    """One table of a route.
+
+    `number`: in the log of the pipeline. `unit`: of the event time. `table_columns`: that the tables are known to have.
+    `saved_columns`: that are kept at the log. `texts`: of the schemas that the plan knows, by id. `asked_s`: when these
+    were admitted or rejected, by id, monotonic.
+    """
 
     name: str
-    number: int  # in the log of the pipeline
+    number: int
     settings: Pipeline
     table: PipelineTable
     late: PipelineTable | None
     plan: SchemaPlan
-    unit: str  # of the event time
-    grown: pa.Schema | None = None  # columns that the tables are known to have
-    kept: pa.Schema | None = None  # columns that are kept at the log
-    texts: dict[int, str] = field(default_factory=dict)  # of the schemas that the plan knows, by id
-    asked_s: dict[int, float] = field(default_factory=dict)  # when they were admitted or rejected, by id
+    unit: str
+    table_columns: pa.Schema | None = None
+    saved_columns: pa.Schema | None = None
+    texts: dict[int, str] = field(default_factory=dict)
+    asked_s: dict[int, float] = field(default_factory=dict)
 
     @property
     def bucketer(self) -> bucketers.Bucketer:
@@ -50,15 +56,20 @@ class Target:
     @property
     def rejected(self) -> dict[int, RejectedSchema]:
         """The schemas that do not fit it, by id."""
-        return {schema_id: one for schema_id, one in self.plan.schemas.items() if isinstance(one, RejectedSchema)}
+        return {
+            schema_id: schema for schema_id, schema in self.plan.schemas.items() if isinstance(schema, RejectedSchema)
+        }
 
     def admit(
-        self, schema_id: int, known: WriterSchema, privacy: Privacy | None, now_s: float
+        self, schema_id: int, writer_schema: WriterSchema, privacy: Privacy | None, now_s: float
     ) -> WriterSchema | RejectedSchema:
         """Let a schema fill its columns, or reject it. `now_s`: of a monotonic clock."""
-        self.texts[schema_id], self.asked_s[schema_id] = known.rows_text, now_s
-        grown = self.plan.admit(schema_id, known.text, known.protection)
-        self.plan = _fitting(self.settings, self.unit, self.plan, grown, schema_id, known.text, privacy)
+        self.texts[schema_id] = writer_schema.rows_text
+        self.asked_s[schema_id] = now_s
+        new_plan = self.plan.admit(schema_id, writer_schema.text, writer_schema.protection)
+        self.plan = _reject_misfit(
+            self.settings, self.unit, self.plan, new_plan, schema_id, writer_schema.text, privacy
+        )
         return self.plan.schemas[schema_id]
 
     def forget(self, schema_ids: Collection[int]) -> None:
@@ -75,13 +86,16 @@ class Target:
 
 def check_settings(record: TargetRecord, settings: Pipeline, name: str) -> None:
     """Raise ConfigError where the settings are not those that a table was made by; `name`: in the catalog, if any."""
-    was = {"has format": record.format, "is bucketed by": record.layout, "is called": record.table}
-    now = {"has format": settings.table.format, "is bucketed by": layout(settings.bucket), "is called": name}
-    for what, fix in {"has format": "the format", "is bucketed by": "'bucket'", "is called": "the name"}.items():
-        if was[what] not in ("", now[what]):
+    facts = (
+        ("has format", record.format, settings.table.format, "the format"),
+        ("is bucketed by", record.layout, layout(settings.bucket), "'bucket'"),
+        ("is called", record.table, name, "the name"),
+    )
+    for verb, recorded, configured, subject in facts:
+        if recorded not in ("", configured):
             raise ConfigError(
-                f"the table of target {record.name!r} at {record.location} {what} {was[what]}, the configuration says "
-                f"{now[what]}; keep {fix} as it was, or choose a new location"
+                f"the table of target {record.name!r} at {record.location} {verb} {recorded}, the configuration says "
+                f"{configured}; keep {subject} as it was, or choose a new location"
             )
 
 
@@ -93,37 +107,56 @@ def open_target(
     Of one that refuses, the columns are those that the log keeps. Raises ConfigError when it is another's,
     CommitFailed where nothing is kept; `may_wait`: unless it is still to be made.
     """
-    main, buckets, why = tables.main, bucketers.build(settings.bucket).columns, ""
+    bucket_columns = bucketers.build(settings.bucket).columns
     table = tables.side(record.location)
     late = None if settings.late_table is None else tables.side(settings.late_table, record)
-    own, unit = settings.record_columns, str(settings.event_time.unit)
-    columns = pa.schema([*own.schema, *PROVENANCE, *(pa.field(column, pa.string()) for column in buckets)])
-    try:
-        check_ours(table, record, main.location)
-        for one in filter(None, (table, late)):
-            with may_pass(record.name):
-                one.create(columns, buckets, layout(settings.bucket))
-        known, unit = table.snapshot().columns(), _unit(settings, table)
-    except (CommitFailed, OSError) as error:
-        with reading(main.location):
-            kept = held_files.saved_columns(main.store, record.number)
-        if kept is None and may_wait and not record.id:
-            kept = columns
-        if kept is None:
-            raise
-        known, why = kept, str(error)
-    rules = settings.column_rules
-    reserved = frozenset(column.lower() for column in (*PROVENANCE.names, *buckets, *own.names)) | rules.reserved
-    there = [field for field in known if field.name.lower() not in reserved]
-    plan = SchemaPlan(
-        pa.schema(there), reserved, widen=rules.widen, dotted_paths=rules.dotted_paths, specs=settings.record_specs
+    first_columns = pa.schema(
+        [
+            *settings.record_columns.schema,
+            *PROVENANCE,
+            *(pa.field(column, pa.string()) for column in bucket_columns),
+        ]
     )
-    plan = plan.with_union_members(union_members(known))
-    return Target(record.name, record.number, settings, table, late, plan, unit), why
+    unit = str(settings.event_time.unit)
+    refusal = ""
+    try:
+        check_ours(table, record, tables.main.location)
+        for new_table in filter(None, (table, late)):
+            with transient_refusals(record.name):
+                new_table.create(first_columns, bucket_columns, layout(settings.bucket))
+        columns = table.snapshot().columns()
+        unit = _unit(settings, table)
+    except (CommitFailed, OSError) as error:
+        with reading(tables.main.location):
+            saved_columns = held_files.saved_columns(tables.main.store, record.number)
+        if saved_columns is None and may_wait and not record.id:
+            saved_columns = first_columns
+        if saved_columns is None:
+            raise
+        columns = saved_columns
+        refusal = str(error)
+    plan = _target_plan(settings, columns, bucket_columns)
+    return Target(record.name, record.number, settings, table, late, plan, unit), refusal
+
+
+def _target_plan(settings: Pipeline, columns: pa.Schema, bucket_columns: Collection[str]) -> SchemaPlan:
+    """Return the schema plan of a table with these columns, before it knows a schema."""
+    rules = settings.column_rules
+    own_names = (*PROVENANCE.names, *bucket_columns, *settings.record_columns.names)
+    reserved = frozenset(column.lower() for column in own_names) | rules.reserved
+    value_columns = [column for column in columns if column.name.lower() not in reserved]
+    plan = SchemaPlan(
+        pa.schema(value_columns),
+        reserved,
+        widen=rules.widen,
+        dotted_paths=rules.dotted_paths,
+        specs=settings.record_specs,
+    )
+    return plan.with_union_members(union_members(columns))
 
 
 @contextmanager
-def may_pass(target: str) -> Iterator[None]:
+def transient_refusals(target: str) -> Iterator[None]:
     """Raise CommitFailed for what a storage refuses, which may take it later; ConfigError stays one."""
     try:
         yield
@@ -138,12 +171,11 @@ def check_ours(table: PipelineTable, record: TargetRecord, log: str) -> None:
 
     CommitFailed when that is away, which may be a mount that is not there: it is waited for.
     """
-    there = table.exists()
-    snapshot = table.snapshot() if there else None
+    snapshot = table.snapshot() if table.exists() else None
     if record.id and (snapshot is None or snapshot.state.metadata["id"] != record.id):
-        what = "removed and made again" if there else "removed"
+        change = "removed" if snapshot is None else "removed and made again"
         raise CommitFailed(
-            f"the table of target {record.name!r} at {record.location} was {what}: what was committed for it is not "
+            f"the table of target {record.name!r} at {record.location} was {change}: what was committed for it is not "
             "there. Restore it, or give the target another location"
         )
     if not record.id and snapshot is not None and (snapshot.applied >= 0 or snapshot.epoch or snapshot.parts()):
@@ -153,30 +185,40 @@ def check_ours(table: PipelineTable, record: TargetRecord, log: str) -> None:
         )
 
 
-def admitted(settings: Pipeline, unit: str, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
+def admit_schema(settings: Pipeline, unit: str, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
     """Return the plan of a target with one more schema; rejected there, too, if event time or bucket is no column."""
-    return _fitting(settings, unit, plan, plan.extend(schema_id, text), schema_id, text, plan.privacy)
+    return _reject_misfit(settings, unit, plan, plan.extend(schema_id, text), schema_id, text, plan.privacy)
 
 
-def _fitting(
-    settings: Pipeline, unit: str, plan: SchemaPlan, grown: SchemaPlan, schema_id: int, text: str,
+def _reject_misfit(
+    settings: Pipeline,
+    unit: str,
+    plan: SchemaPlan,
+    new_plan: SchemaPlan,
+    schema_id: int,
+    text: str,
     privacy: Privacy | None,
-) -> SchemaPlan:  # fmt: skip
-    """Return the plan that grew by a schema, or that before with the schema rejected, where it does not fit a table."""
-    found, what = grown.schemas[schema_id], ""
+) -> SchemaPlan:
+    """Return the plan with a schema, or that before with the schema rejected, where it does not fit a table."""
+    writer_schema = new_plan.schemas[schema_id]
+    if not isinstance(writer_schema, WriterSchema):
+        return new_plan
+    key = ""
     try:
-        if isinstance(found, WriterSchema):
-            check_uses(privacy, text, settings)
-            what, rule = "event_time: ", settings.event_time.rule(unit)
-            times, _ = times_of(grown.input_of(found).empty_table(), rule, pa.array([], pa.string()))
-            what = "bucket: "
-            bucketers.build(settings.bucket).assign(grown.columns.empty_table(), times)
+        check_uses(privacy, text, settings)
+        key = "event_time: "
+        rule = settings.event_time.rule(unit)
+        times, _ = times_of(new_plan.input_of(writer_schema).empty_table(), rule, pa.array([], pa.string()))
+        key = "bucket: "
+        bucketers.build(settings.bucket).assign(new_plan.columns.empty_table(), times)
     except ValueError as error:
-        return plan.reject(schema_id, f"schema id {schema_id}: {what}{error}")
-    return grown
+        return plan.reject(schema_id, f"schema id {schema_id}: {key}{error}")
+    return new_plan
 
 
 def _unit(settings: Pipeline, table: PipelineTable) -> str:
     """Return the unit of the event times: that of earlier rows, where it is to be detected."""
     configured = settings.event_time.unit
-    return unit_of(configured, [one.facts for one in table.history(_LOOKED_AT)] if configured == "auto" else ())
+    if configured != "auto":
+        return unit_of(configured, ())
+    return unit_of(configured, [entry.facts for entry in table.history(_ENTRIES_READ)])

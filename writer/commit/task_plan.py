@@ -14,26 +14,49 @@ from writer.config.pipeline import Pipeline, zones_of_table
 from writer.core.offsets import Source
 from writer.storage.base import S3Settings
 
-_NOTHING: Mapping[Source, int] = {}
+_NO_OFFSETS: Mapping[Source, int] = {}
 
 
 def build_task_plan(
-    settings: Pipeline, s3: S3Settings | None, schemas: SchemaPlan, wire: Wire, unit: str, *, now: datetime,
-    prefix: str, incarnations: Mapping[str, int], record_columns: RecordColumns,
-    frontier: Mapping[Source, int] = _NOTHING, unit_origin: str = "", **others: Any,
-) -> TaskPlan:  # fmt: skip
+    settings: Pipeline,
+    s3: S3Settings | None,
+    schemas: SchemaPlan,
+    wire: Wire,
+    unit: str,
+    *,
+    now: datetime,
+    prefix: str,
+    incarnations: Mapping[str, int],
+    record_columns: RecordColumns,
+    frontier: Mapping[Source, int] = _NO_OFFSETS,
+    unit_origin: str = "",
+    **others: Any,
+) -> TaskPlan:
     """Return the plan. `unit`: of the event times; `unit_origin`: the batch that detected it.
 
     `prefix`: of the names of files. `others`: as TaskPlan has them.
     """
-    zones = tuple(map(find_zone_data, zones_of_table(settings)))
-    sealing = None if schemas.privacy is None else schemas.privacy.sealing
-    schemas = replace(schemas, known_texts=(), ranks={})  # a task does not learn
     return TaskPlan(
-        now=now, wire=wire, frontier=frontier, incarnations=incarnations, schemas=schemas,
-        time_rule=settings.event_time.rule(unit, unit_origin), bucket=settings.bucket, zones=zones,
-        table=settings.table.location, dead_letters=settings.dead_letters, prefix=prefix, budget=settings.memory.buffer,
-        target_file_size=settings.roll.target_file_size, entropy_bits=settings.table.entropy_bits, s3=s3,
-        out_of_orderness=settings.seal.out_of_orderness, late=settings.seal.tiers, late_table=settings.late_table,
-        record_columns=record_columns, sealing=sealing, **others,
-    )  # fmt: skip
+        now=now,
+        wire=wire,
+        frontier=frontier,
+        incarnations=incarnations,
+        # A task does not learn schemas, so it needs none of this.
+        schemas=replace(schemas, known_texts=(), ranks={}),
+        time_rule=settings.event_time.rule(unit, unit_origin),
+        bucket=settings.bucket,
+        zones=tuple(map(find_zone_data, zones_of_table(settings))),
+        table=settings.table.location,
+        dead_letters=settings.dead_letters,
+        prefix=prefix,
+        budget=settings.memory.buffer,
+        target_file_size=settings.roll.target_file_size,
+        entropy_bits=settings.table.entropy_bits,
+        s3=s3,
+        out_of_orderness=settings.seal.out_of_orderness,
+        late=settings.seal.tiers,
+        late_table=settings.late_table,
+        record_columns=record_columns,
+        sealing=None if schemas.privacy is None else schemas.privacy.sealing,
+        **others,
+    )

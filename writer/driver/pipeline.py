@@ -15,12 +15,12 @@ from writer.clients import notifications
 from writer.clients.kafka import BrokerUnreachable, Cluster, next_records
 from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import BatchEndings
-from writer.commit.closed_buckets import all_seen
-from writer.commit.failed_records_limit import check as check_failed_records
-from writer.commit.missing_offsets import RecordsMissed, check as check_without_records, questions
+from writer.commit.closed_buckets import slowest_event_time
+from writer.commit.failed_records_limit import check_failed_records
+from writer.commit.missing_offsets import RecordsMissed, check_answers, choose_questions
 from writer.commit.privacy import (
     RecordedPrivacy,
-    opened_privacy,
+    open_privacy,
     protected_paths,
     recorded_paths,
     recorded_privacy,
@@ -91,7 +91,7 @@ class PipelineRun:
             bucket_columns=() if is_routed else self._bucket_columns,
             record_columns=self.config.record_columns,
             rules=self.config.column_rules, unknown_id_timeout=self.config.schemas.unknown_id_timeout,
-            specs=self.config.record_specs, privacy=opened_privacy(name, config),
+            specs=self.config.record_specs, privacy=open_privacy(name, config),
             stopping=self._draining, remembered_at=self._checkpoints.store,
             wire=self._found.wire, key_wire=self._found.key_wire,
         )  # fmt: skip
@@ -209,8 +209,9 @@ class PipelineRun:
         """When batches end from now on."""
         planned = self._checkpoints.planned(decision.run) if isinstance(decision, Resume) else None
         limits = batch_limits.limits(
-            self.config.commit, self.config.roll.target_file_size, self._tasks.bytes_per_row, once=once, cut=self._cut,
-            rate_limit=self._throttle.limit, value_bytes_each=builder.value_bytes_each(recent),
+            self.config.commit, self.config.roll.target_file_size, self._tasks.bytes_per_row, once=once,
+            records_per_range=self._cut, rate_limit=self._throttle.limit,
+            value_bytes_each=builder.value_bytes_each(recent),
         )  # fmt: skip
         return BatchEndings(limits, None if planned is None else planned.end, time.monotonic())
 
@@ -304,7 +305,7 @@ class PipelineRun:
         self.progress.entered("tasks", offsets=sum(r.end - r.start for r in committing))
         fault_points.point("before_stage", self.name)
         starts = {source: begin for source, (begin, _) in waiting.items()}
-        times = snapshot.closed_until, snapshot.closed_targets, all_seen(snapshot, parts.values())
+        times = snapshot.closed_until, snapshot.closed_targets, slowest_event_time(snapshot, parts.values())
         marks = {source: mark for source, part in parts.items() if (mark := snapshot.mark(part)) is not None}
         frozen = BatchDecision(now, self.epoch, starts, self._standing.numbers, *times, marks)
         held = {} if self._lease is None else {"lease": self._lease}
@@ -405,13 +406,13 @@ class PipelineRun:
         ends = None
         with suppress(BrokerUnreachable):
             ends = self.cluster.readable(end)
-        return self._endings.why(batch_id, start, end, ends, time.monotonic())
+        return self._endings.end_facts(batch_id, start, end, ends, time.monotonic())
 
     def _check_account(self, report: Report, committing: Sequence[OffsetRange]) -> None:
         """Raise RecordsMissed when Kafka holds records that were not read, LimitReached when too many failed."""
-        asked, kafka = questions(builder.unread(report, committing)), self._kafka
+        asked, kafka = choose_questions(builder.find_missing_offsets(report, committing)), self._kafka
         try:
-            check_without_records(next_records(kafka.address, kafka.request_timeout, asked))
+            check_answers(next_records(kafka.address, kafka.request_timeout, asked))
         except RecordsMissed as error:
             self._notifier.send(notifications.missed_records(self.name, str(error), datetime.now(UTC)))
             raise

@@ -12,7 +12,7 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW_COLUMNS
 from writer.clients import notifications
 from writer.clients.kafka import Cluster
-from writer.commit.event_specs import check_specs, unused
+from writer.commit.event_specs import check_specs, find_unused_specs
 from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy
 from writer.config.pipeline import Pipeline, zones_of
 from writer.config.pipelines import Config
@@ -129,7 +129,7 @@ def enter_specs(table: PipelineTable, epoch: int, settings: Pipeline, plan: Sche
     version = table.set_specs(epoch, specs, fingerprint(specs))
     if version != before:
         logging.event("specs_changed", pipeline=table.pipeline, version=version, specs=list(specs))
-    if names := unused(settings.record_specs, plan):
+    if names := find_unused_specs(settings.record_specs, plan):
         logging.warning("specs_unused", pipeline=table.pipeline, specs=names, reason="no known schema has such a name")
     return version
 

@@ -13,9 +13,9 @@ from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Report
 from writer.commit import builder
 from writer.commit.batch_limits import task_count
-from writer.commit.closed_buckets import closes, newly_closed
+from writer.commit.closed_buckets import buckets_closed_between, closes_buckets
 from writer.commit.privacy import record_privacy
-from writer.commit.targets import Targets, routed
+from writer.commit.targets import Targets, add_targets
 from writer.commit.task_plan import build_task_plan
 from writer.config.connections import Kafka
 from writer.config.pipeline import Pipeline
@@ -132,7 +132,7 @@ class Tasks:
         now_s = time.monotonic()
         self._schemas.forget_rejected(now_s)
         if self._targets is not None:
-            self._targets.forget_rejected(now_s)
+            self._targets.forget_rejected_schemas(now_s)
         before, expected = slots(frame.sparkSession), sum(r.end - r.start for r in committing)
         size = self._settings.roll.target_file_size
         partitions = sum(r.end > r.start for r in committing) if self._reader.cost_by_partition else 0
@@ -158,14 +158,14 @@ class Tasks:
 
     def count_schemas(self) -> None:
         """Note the schemas that are known; rejected are those, too, that a table of a route rejects."""
-        of_targets = {} if self._targets is None else self._targets.rejected()
+        of_targets = {} if self._targets is None else self._targets.rejected_schemas()
         self._progress.admitted({**self._schemas.plan.schemas, **of_targets})
 
     def closed_between(self, report: Report, before: BatchDecision, after: BatchDecision) -> int:
         """Count the buckets of a report that are closed by `after`, and were not by `before`: their rows are late."""
         if self._targets is not None:
             return len(self._targets.closed_between(report, before.closed_targets, after.closed_targets))
-        return len(newly_closed(report.files, self._bucketer, before.closed_until, after.closed_until))
+        return len(buckets_closed_between(report.files, self._bucketer, before.closed_until, after.closed_until))
 
     def grow(self, epoch: int) -> None:
         """Give the tables the columns that rows have by now, before any file has them. Raises Fenced, CommitFailed.
@@ -195,9 +195,9 @@ class Tasks:
             incarnations=frozen.incarnations, frontier=frozen.starts,
             topic=settings.topics.only, hidden=self._tables[0].hidden, folder=self._tables[0].folder,
             raw=settings.raw_place, seen=frozen.seen, unit_origin=found.unit_origin,
-            closed_until=frozen.closed_until if closes(settings, self._bucketer) else None,
+            closed_until=frozen.closed_until if closes_buckets(settings, self._bucketer) else None,
         )  # fmt: skip
-        return plan if self._targets is None else routed(plan, self._targets, frozen.closed_targets)
+        return plan if self._targets is None else add_targets(plan, self._targets, frozen.closed_targets)
 
     @property
     def _reads_headers(self) -> bool:

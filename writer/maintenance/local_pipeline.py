@@ -21,10 +21,10 @@ from writer.batch.schema_reader import Decoders
 from writer.batch.task import Task
 from writer.batch.task_report import Report
 from writer.commit import builder
-from writer.commit.closed_buckets import closes
+from writer.commit.closed_buckets import closes_buckets
 from writer.commit.event_specs import check_version
-from writer.commit.privacy import RecordedPrivacy, check_policies, check_recorded, opened_privacy, record_privacy
-from writer.commit.targets import Targets, routed
+from writer.commit.privacy import RecordedPrivacy, check_policies, check_recorded_paths, open_privacy, record_privacy
+from writer.commit.targets import Targets, add_targets
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipeline import Pipeline, zones_of
 from writer.config.pipelines import Config
@@ -146,7 +146,7 @@ class LocalPipeline:
         """
         incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), 1)
         settings, (table, dead_letters, late) = self.config.pipelines[self.name], (str(into / one) for one in PLACES)
-        closed_until = closed_until if closes(settings, bucketers.build(settings.bucket)) else None
+        closed_until = closed_until if closes_buckets(settings, bucketers.build(settings.bucket)) else None
 
         def plan(_: Piece | None) -> TaskPlan:
             return replace(
@@ -170,7 +170,7 @@ class LocalPipeline:
             folder=self.folder,
             record_columns=self.schemas.record_columns,
         )  # fmt: skip
-        plan = plan if self.targets is None else routed(plan, self.targets, {})
+        plan = plan if self.targets is None else add_targets(plan, self.targets, {})
         targets = {name: replace(one, time_rule=believing(one.time_rule, older)) for name, one in plan.targets.items()}
         return replace(plan, time_rule=believing(plan.time_rule, older), targets=targets) if older else plan
 
@@ -294,7 +294,7 @@ def opened(
     buckets = () if is_routed else bucketers.build(pipeline.bucket).columns
     table, columns, seen = main_table(name, config), pa.schema([]), dict[str, list[str]]()
     unit, wire, key = str(pipeline.event_time.unit), pipeline.wire.fixed, pipeline.columns.avro_key
-    specs, privacy = 0, opened_privacy(name, config)
+    specs, privacy = 0, open_privacy(name, config)
     key_wire = None if key is None else key.wire.fixed
     version = 0
     recorded = recorded or config.protected_before(name)
@@ -322,7 +322,7 @@ def opened(
     known.remember(recorded, version)
     known.follow(columns)
     if tables is not None:
-        check_recorded(name, pipeline, known.plan, None if known.keys is None else known.keys.plan)
+        check_recorded_paths(name, pipeline, known.plan, None if known.keys is None else known.keys.plan)
     targets = None if tables is None or not is_routed else Targets(name, config, tables, known)
     if targets is not None:
         targets.begin(None)

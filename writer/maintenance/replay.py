@@ -144,7 +144,7 @@ class Replaying:
                     filtered |= (
                         {TopicPartition(topic, incarnation, partition): counts.filtered} if counts.filtered else {}
                     )
-            report = builder.merged(reports)
+            report = builder.merge_reports(reports)
             failed, rows = self._read(report.dead_letter_files), sum(file.rows for file in builder.row_files(report))
             if rows or filtered or _differ(dead_letters, failed):
                 done.versions.append(self._commit(walk, dead_letters, failed, report, filtered, generation, now))
@@ -152,7 +152,7 @@ class Replaying:
             else:
                 self._discard(report)
         except Overtaken:
-            self._discard(builder.merged(reports))
+            self._discard(builder.merge_reports(reports))
             raise
         done.chosen += dead_letters.num_rows
         done.rows, done.filtered = done.rows + rows, done.filtered + sum(filtered.values())

@@ -9,11 +9,11 @@ import pyarrow as pa
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
-from writer.commit.event_specs import check_specs, unused
+from writer.commit.event_specs import check_specs, find_unused_specs
 from writer.commit.privacy import (
     check_hash_key,
     check_privacy,
-    opened_privacy,
+    open_privacy,
     recorded_paths,
     recorded_privacy,
 )
@@ -62,7 +62,7 @@ def pipeline(name: str, config: Config, reach: ReachableSystems, records: int, n
     yield from topic_findings
     local_pipeline: LocalPipeline | None = None
     try:
-        opened_privacy(name, config)
+        open_privacy(name, config)
     except ConfigError as error:
         yield failure("privacy", error)
         yield from (not_checked(check, "the keys are not known") for check in ("schemas", "columns", *SAMPLED))
@@ -254,7 +254,7 @@ def _specs(name: str, settings: Pipeline, plan: SchemaPlan) -> Iterator[Finding]
     except ConfigError as error:
         yield failure("specs", error)
         return
-    beyond = unused(settings.record_specs, plan)
+    beyond = find_unused_specs(settings.record_specs, plan)
     if fitting := [spec for spec in settings.specs if spec not in beyond]:
         yield good("specs", f"{', '.join(fitting)}: the registered schemas fit")
     if beyond:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from writer.commit.rate_limit import NO_LIMIT, BatchUse, RateLimit, spent, wait_s
+from writer.commit.rate_limit import NO_LIMIT, BatchUse, RateLimit, batch_use, wait_s
 from writer.config.pipeline_sections import Commit
 from writer.core import logging
 from writer.core.errors import Draining
@@ -189,7 +189,7 @@ class Throttle:
 
     def committed(self, facts: Mapping[str, Any]) -> None:
         """Note a batch that is committed: the next one waits for it."""
-        self._last = spent(facts)
+        self._last = batch_use(facts)
         if self._began_s is None:
             # Another process began it: only the wall clock tells when.
             self._last_began_s = self._seconds() - max(0.0, (self._now() - self._last.began).total_seconds())

@@ -50,7 +50,7 @@ class NativeReader:
         wanted = [r for r in committing if r.start < r.end]
         with self._cluster.opened() as cluster:
             leaders = cluster.ask_leaders({r.part.topic for r in wanted})
-        shares = range_shares.cut(sorted(wanted, key=partial(_place, leaders)), count)
+        shares = range_shares.share_ranges(sorted(wanted, key=partial(_place, leaders)), count)
         reading = ReadPlan(
             self._cluster, leaders, native_kafka.topic_ids(self._topic_ids()),
             ColumnChoice(topic=self._with_topic, headers=headers, raw=raw), self._limits, shares,
@@ -74,7 +74,7 @@ def _run(
     plan: TaskPlan,
 ) -> Report:
     carried = numbers.mapInArrow(partial(range_task.run, plan=plan, read_plan=reading), "report string")
-    report = builder.merged(Report.from_json(row.report) for row in carried.collect())
+    report = builder.merge_reports(Report.from_json(row.report) for row in carried.collect())
     for failure in report.read_failures:
         raise (LogMoved if failure.kind in _MOVED else HeadraceError)(failure.message)
     if not report.lacks_schemas:

@@ -168,7 +168,7 @@ class SparkReader:
 
     def _run(self, records: Any, ends: Mapping[Source, int], marks: Mapping[Source, LogMark], plan: TaskPlan) -> Report:
         carried = records.mapInArrow(partial(task.run_spark_rows, plan=plan), "report string")
-        report = builder.merged(Report.from_json(row.report) for row in carried.collect())
+        report = builder.merge_reports(Report.from_json(row.report) for row in carried.collect())
         if report.lacks_schemas:
             return report
         # Asked before and after the tasks: what they read in between is of the same log.
@@ -177,7 +177,7 @@ class SparkReader:
             raise LogMoved(f"the log of {topic}/{partition} lost records while they were read")
         report.marks = {source: mark for source, mark in marks.items() if not mark.is_damaged}
         scan = _scan(carried)
-        builder.check_handed_over(report, _handed_over(scan))
+        builder.check_record_count(report, _handed_over(scan))
         report.ranges = _pieces(scan)
         read = sum(counts.read for counts in report.counts.values())
         self._record_bytes = report.value_bytes / read if read else self._record_bytes

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from writer.avro.schema_plan import SchemaPlan
 from writer.batch.route import NoTarget, Route, Share
-from writer.commit.target_table import admitted
+from writer.commit.target_table import admit_schema
 from writer.commit.targets import record_names
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
@@ -105,7 +105,7 @@ def open_part(name: str, part: TargetPart, schemas: SchemaSource, *, with_table:
             admission = Admission(part.registered)
             return opened(name, part.config, schemas, topics=topics, admission=admission, recorded=part.recorded)
     settings = part.config.pipelines[name]
-    extend = SchemaPlan.extend if with_table else partial(admitted, settings, str(settings.event_time.unit))
+    extend = SchemaPlan.extend if with_table else partial(admit_schema, settings, str(settings.event_time.unit))
     admission = Admission(part.registered, extend)
     return opened(
         name, part.config, schemas, topics=topics, with_table=False, admission=admission, recorded=part.recorded
