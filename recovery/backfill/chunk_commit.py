@@ -208,7 +208,7 @@ class BackfilledTable:
         self.pipeline.grow(self.table)
         report = result.report
         schemas = self.pipeline.schemas
-        left = sum(r.end - r.start for r in gap_record.left()) - chunk.offsets
+        left = sum(r.end - r.start for r in gap_record.unfilled_ranges()) - chunk.offsets
         facts = {
             "at": datetime.now(UTC).isoformat(),
             "by": by,
@@ -245,7 +245,7 @@ class BackfilledTable:
 def _check_open(gap_record: GapRecord, chunk: Chunk) -> None:
     """Raise Overtaken where a chunk would settle what is not open: another process settled it after it was planned."""
     open_spans: dict[TopicPartition, list[Span]] = {}
-    for r in gap_record.left():
+    for r in gap_record.unfilled_ranges():
         open_spans.setdefault(r.part, []).append((r.start, r.end))
     for part, spans in chunk.spans.items():
         settled_spans = without(spans, open_spans.get(part, ()))

@@ -141,12 +141,12 @@ class _GapFill:
     def run(self, sources: Sequence[Source]) -> GapOutcome:
         """Bring what the sources have, one after the other."""
         outcome = self._outcome
-        self._listener.on_begin(outcome.gap_record, _count_offsets(outcome.gap_record.left()))
+        self._listener.on_begin(outcome.gap_record, _count_offsets(outcome.gap_record.unfilled_ranges()))
         for source in sources:
             self._read_source(source)
             if outcome.gap_record.state != "open":
                 return outcome
-        outcome.absent = outcome.gap_record.left()
+        outcome.absent = outcome.gap_record.unfilled_ranges()
         return outcome
 
     def _read_source(self, source: Source) -> None:
@@ -181,7 +181,7 @@ class _GapFill:
             return gap_record
 
         def left() -> list[OffsetRange]:
-            return gap_record.left()
+            return gap_record.unfilled_ranges()
 
         by = self._request.by or identity.person()
         for chunk in source.chunks(left, self._request.rows_max):

@@ -148,13 +148,15 @@ def show_estimate(
     file_bytes = backfilled_table.settings.roll.target_file_size
     estimates: list[_Estimate] = []
     for gap_record in select_gap_records(gap_records, request):
-        available = sum(_count_offsets(source.available(gap_record.left())) for source in sources(gap_record))
+        available = sum(
+            _count_offsets(source.available(gap_record.unfilled_ranges())) for source in sources(gap_record)
+        )
         chunks = -(-available // request.rows_max)
         files = max(chunks, round(available * row_bytes / file_bytes))
         estimates.append(
             _Estimate(
                 gap_record.id,
-                offsets=_count_offsets(gap_record.left()),
+                offsets=_count_offsets(gap_record.unfilled_ranges()),
                 available=available,
                 chunks=chunks,
                 seconds=round(available / speed + chunks, 1),
@@ -189,7 +191,7 @@ def _to_dict(outcome: GapOutcome) -> dict[str, Any]:
         "state": gap_record.state,
         "rows": outcome.rows,
         "chunks": len(outcome.chunks),
-        "left": _count_offsets(gap_record.left()),
+        "left": _count_offsets(gap_record.unfilled_ranges()),
         "approximate": gap_record.unplaced > 0,
         "absent": [r.to_dict() for r in outcome.absent],
     }

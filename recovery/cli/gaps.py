@@ -59,11 +59,11 @@ def to_dict(gap_record: GapRecord, claimed_by: str | None) -> dict[str, Any]:
         topic_ids = dict(opened.topic_ids)
         ranges = [r.to_dict() for r in opened.ranges]
         hints = [{"from": to_iso(hint.start), "until": to_iso(hint.end)} for hint in opened.hints]
-    open_ranges = gap_record.left()
+    open_ranges = gap_record.unfilled_ranges()
     return {
         "id": gap_record.id,
         "state": "claimed" if claimed_by else gap_record.state,
-        "opened_at": opened and to_iso(opened.at),
+        "opened_at": opened and to_iso(opened.opened_at),
         "opened_by": opened and (opened.by or "the writer"),
         "cause": opened and opened.cause,
         "reason": opened and opened.reason,
@@ -80,7 +80,7 @@ def to_dict(gap_record: GapRecord, claimed_by: str | None) -> dict[str, Any]:
         "ranges": ranges,
         "open": [r.to_dict() for r in open_ranges],
         "hints": hints,
-        "ended": gap_record.ended and {**vars(gap_record.ended), "at": to_iso(gap_record.ended.at)},
+        "ended": gap_record.ended and gap_record.ended.to_json(),
     }
 
 
@@ -240,7 +240,7 @@ def close_gap(
     gap_record = find_gap_record(records, gap)
     if gap_record.state != "open":
         raise NotOpen(f"gap {gap_record.id[:_ID_LENGTH]} is {gap_record.state} already.")
-    open_ranges = gap_record.left()
+    open_ranges = gap_record.unfilled_ranges()
     offsets = _count_offsets(open_ranges)
     version = None
     if write:

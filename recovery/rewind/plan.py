@@ -12,7 +12,7 @@ from datetime import datetime
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.offsets.start_decision import LogRange
-from writer.table.ledger.gap_record import GapRecord, part_of
+from writer.table.ledger.gap_record import GapRecord, parse_part
 from writer.table.log.entries import file_changes, parse_commit_info, unanswered_changes
 from writer.table.log.foreign_writes import Change
 from writer.table.log.log import Action
@@ -179,7 +179,7 @@ def _log_obstacles(facts: RewindFacts, ranges: Sequence[OffsetRange], unread: Se
 
 
 def _gap_obstacles(gap_records: Sequence[GapRecord]) -> Iterator[str]:
-    filled = [gap_record.id for gap_record in gap_records if gap_record.rows or gap_record.carried]
+    filled = [gap_record.id for gap_record in gap_records if gap_record.rows or gap_record.backfilled]
     if filled:
         yield (
             f"gap {filled[0][:8]} was opened and filled since: what a backfill brought, Kafka does not hold. Choose a "
@@ -240,7 +240,7 @@ def read_later_entries(
                     first_offsets.setdefault(part, offset)
             case "batch" | "gap":
                 for r in facts["ranges"]:
-                    first_offsets.setdefault(part_of(r), r["start"])
+                    first_offsets.setdefault(parse_part(r), r["start"])
                 if facts["kind"] == "gap":
                     gaps.append(facts["id"])
             case "seal":

@@ -78,7 +78,7 @@ def test_avro_files_are_an_archive(driver, tmp_path):
     with (tmp_path / "avro" / "a.avro").open("wb") as out:
         writer(out, schema, [{"p": 0, "o": n, "id": n, "at": at_of(n)} for n in range(20, 120)])
     filled(driver, tmp_path / "avro", columns="partition=p,offset=o")
-    assert [(r.part.partition, r.start, r.end) for r in only(driver).left()] == [(1, 20, 60)]
+    assert [(r.part.partition, r.start, r.end) for r in only(driver).unfilled_ranges()] == [(1, 20, 60)]
     check(driver, 72 + 100, 8)
 
 
@@ -157,7 +157,7 @@ def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(drive
     archived(tmp_path, values(0, 120))
     place = archived(tmp_path, values(0, 80), partition=1)
     snapshot, gap_record = driver.table.snapshot(), only(driver)
-    stale = Fill("late", gap_record.id, snapshot.changes(gap_record.id), 0, 140, done=False, facts={"source": "x"})
+    stale = Fill("late", gap_record.id, snapshot.gap_changes(gap_record.id), 0, 140, done=False, facts={"source": "x"})
     errors: list[BaseException] = []
 
     def one() -> None:
@@ -264,7 +264,7 @@ def test_table_and_archive_may_lie_in_a_bucket(tmp_path, on_s3):
     other.start()
     skipped(other, 60)
     filled(other, driver.lake)
-    assert sum(r.end - r.start for r in only(other).left()) == 6
+    assert sum(r.end - r.start for r in only(other).unfilled_ranges()) == 6
 
 
 def test_an_account_from_any_version_on_adds_up_around_a_backfill(driver, tmp_path):

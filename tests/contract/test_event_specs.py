@@ -36,7 +36,7 @@ from writer.output.tables import console
 from writer.status.commit_explanation import KafkaOffset, search_ledger
 from writer.status.model import Totals, event_time_newest
 from writer.table.factory import all_tables
-from writer.table.ledger.segment import segments
+from writer.table.ledger.segment_reader import read_segments
 
 P0 = TopicPartition("clicks", 1, 0)
 SPEC = {
@@ -93,7 +93,9 @@ def test_a_table_without_specs_has_no_fact_of_them(tmp_path: Path) -> None:
     assert "filtered" not in json.dumps(commit.facts)
     assert "specs" not in commit.facts
     entries = ((one, actions) for one, actions in plain.table.entries(-1))
-    assert not any("filtered" in one.outcomes for page in segments(entries, "clicks") for one in page.committed_ranges)
+    assert not any(
+        "filtered" in one.outcomes for page in read_segments(entries, "clicks") for one in page.committed_ranges
+    )
 
 
 def test_a_change_of_a_spec_is_an_entry_and_ranges_keep_their_version(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_skip_moves_the_frontier_and_carries_the_gap_in_one_entry(driver):
     assert (one.opened.cause, one.opened.by, one.opened.reason) == ("latest", "ann", "a test")
     assert one.opened.topic_ids == {"clicks": "uuid-1"}
     assert [(r.part.partition, r.start, r.end) for r in one.opened.ranges] == [(0, 20, 120), (1, 20, 60)]
-    assert (one.state, one.offsets, one.left()) == ("open", 140, list(one.opened.ranges))
+    assert (one.state, one.offsets, one.unfilled_ranges()) == ("open", 140, list(one.opened.ranges))
     assert driver.table.snapshot().gaps == (1, 140)
     assert [h.end for h in one.opened.hints] == [NOW + driver.settings.seal.out_of_orderness] * 2
     check(driver, 72, 8)
@@ -113,11 +113,11 @@ def test_a_driver_tells_since_when_gaps_are_open_and_how_much_of_them_is_settled
         return view.gaps, view.gap_offsets_closed, view.gap_oldest
 
     assert first.opened is not None
-    assert told() == ((1, 140), 0, first.opened.at)
+    assert told() == ((1, 140), 0, first.opened.opened_at)
     filled(driver, archived(tmp_path, values(30, 120)))
-    assert told() == ((1, 50), 90, first.opened.at)
+    assert told() == ((1, 50), 90, first.opened.opened_at)
     second = skipped(driver, 150, 80, now=NOW + timedelta(hours=3))
-    assert told() == ((2, 60), 90, first.opened.at), "the older one"
+    assert told() == ((2, 60), 90, first.opened.opened_at), "the older one"
     for gap, settled, left in ((first.id, 140, (1, 10)), (second, 150, (0, 0))):
         headrace(driver, tmp_path, "gaps", "close", gap, "--yes", "--reason", "nobody kept it")
         assert told() == (left, settled, NOW + timedelta(hours=3) if left[0] else None)

@@ -360,7 +360,7 @@ def test_the_ledger_keeps_its_account_and_a_rewind_goes_past_it(tmp_path: Path, 
     driver = made(tmp_path, form, interval=2, **BERLIN)
     reprocessed(driver)
     driver.table.tidy()
-    assert LedgerStore(driver.table.store, driver.table.state().metadata["id"], "clicks").last() > early
+    assert LedgerStore(driver.table.store, driver.table.state().metadata["id"], "clicks").last_version() > early
     check_sound(driver)
     back = RewindExecution(driver.config, "clicks", Ends(60, partitions=2))
     look = back.preview(early)

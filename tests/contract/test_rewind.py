@@ -425,8 +425,8 @@ def test_the_ledger_keeps_where_it_went_back(form: str, tmp_path: Path) -> None:
             driver.carry([good(start, start + 6)], {0: start + 6})
     book = LedgerStore(driver.table.store, driver.table.snapshot().state.metadata["id"], "clicks")
     pages = book.pages()
-    assert sum(len(page.backs) for page in pages) == 2
-    assert book.last() > driver.good + 4
+    assert sum(len(page.rewound_ranges) for page in pages) == 2
+    assert book.last_version() > driver.good + 4
     found = sound(driver)
     assert (found.reconciliation.lines[0].back, found.rows_taken) == (24, {"rewind": 20})
     assert ids(driver) == ROWS

@@ -97,7 +97,7 @@ def test_no_part_begins_in_the_ledger_where_an_adoption_took_its_mark(
     filled(table, stage)
     table.adopt(table.snapshot(), Adoption({"clicks": ["uuid-2"], "other": ["x"]}, {}))
     _, segments = read_history(table, "events", table.rows_at)
-    begins = [segment.begins for segment in segments if segment.begins]
+    begins = [segment.first_offsets for segment in segments if segment.first_offsets]
     assert begins == [{P0: 0, P1: 0}]
 
 
@@ -123,7 +123,7 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
     assert (snapshot.mark(other), snapshot.newest_event_time(other)) == (FIRST, 7)
     assert snapshot.orphans() == [OffsetRange(P0, 120, 150)]
     _, segments = read_history(table, "events", table.rows_at)
-    found = [one for segment in segments for one in segment.cuts]
+    found = [one for segment in segments for one in segment.cut_ranges]
     assert [(one.part, one.start, one.end, one.successor, one.is_proven) for one in found] == [(P0, 120, 150, 2, True)]
 
 
@@ -134,7 +134,7 @@ def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> No
     epochs = [table.begin({NEXT: 5}, ids, cuts=[cut]) for _ in range(2)]
     assert epochs[0] + 1 == epochs[1] == table.snapshot().epoch
     _, segments = read_history(table, "events", table.rows_at)
-    assert [one.start for segment in segments for one in segment.cuts] == [5]
+    assert [one.start for segment in segments for one in segment.cut_ranges] == [5]
 
 
 def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:
@@ -144,4 +144,4 @@ def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:
     table._tidied_version = -1
     table.tidy()
     pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], "events").pages()
-    assert [one.start for segment in pages for one in segment.cuts] == [5]
+    assert [one.start for segment in pages for one in segment.cut_ranges] == [5]

@@ -19,7 +19,9 @@ from writer.audit.reconciliation import state
 from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.storage.local import LocalStore
-from writer.table.ledger.segment import LedgerUnreadable, bound, from_json, runs, segments, to_json
+from writer.table.ledger.segment import merge_runs, merge_segments
+from writer.table.ledger.segment_reader import read_segments
+from writer.table.ledger.segment_store import LedgerUnreadable, from_json, to_json
 
 AT = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
 PARTS = [TopicPartition("a.b", 1, 0), TopicPartition("a.b", 2, 0), TopicPartition("c@x", 1, 7)]
@@ -99,29 +101,29 @@ def stated(found, frontier, last):
 def test_a_history_adds_up_however_it_is_cut_into_pages(history, data):
     entries, frontier = history
     last = len(entries) - 1
-    each = list(segments(entries, "p"))
+    each = list(read_segments(entries, "p"))
     whole = stated(each, frontier, last)
     assert whole.problems == ()
     cuts = sorted({0, len(each), *data.draw(st.sets(st.integers(0, len(each)), max_size=4))})
-    pages = [bound(each[a:b]) for a, b in pairwise(cuts)]
+    pages = [merge_segments(each[a:b]) for a, b in pairwise(cuts)]
     again = [from_json(json.loads(json.dumps(to_json(page, "p", "id"))), "page") for page in pages]
     assert again == pages
     assert stated(again, frontier, last) == whole
-    assert runs(each) == [bound(each)]
+    assert merge_runs(each) == [merge_segments(each)]
 
 
 @given(histories(), st.data())
 def test_a_version_that_is_missing_never_adds_up(history, data):
     entries, frontier = history
     gone = data.draw(st.integers(0, len(entries) - 1))
-    left = list(segments([one for one in entries if one[0] != gone], "p"))
+    left = list(read_segments([one for one in entries if one[0] != gone], "p"))
     assert stated(left, frontier, len(entries) - 1).problems
 
 
 @given(histories(), st.data())
 def test_an_entry_that_lies_about_a_count_is_found(history, data):
     entries, frontier = history
-    each = list(segments(entries, "p"))
+    each = list(read_segments(entries, "p"))
     batches = [i for i, one in enumerate(each) if one.committed_ranges and not one.committed_ranges[0].gap]
     if not batches:
         return
@@ -130,12 +132,12 @@ def test_an_entry_that_lies_about_a_count_is_found(history, data):
     name = data.draw(st.sampled_from(["read", "rows", "tombstones", "dead_letters", "quarantined", "filtered"]))
     lie = {**stretch.outcomes, name: stretch.outcomes.get(name, 0) + data.draw(st.sampled_from([1, 3]))}
     each[at] = replace(each[at], committed_ranges=(replace(stretch, outcomes=lie),))
-    found = stated([bound(each)], frontier, len(entries) - 1)
+    found = stated([merge_segments(each)], frontier, len(entries) - 1)
     assert (stretch.start, stretch.end) in [span for problem in found.problems for span in problem.spans]
 
 
 def test_a_page_of_another_format_is_refused():
-    (one,) = segments([(0, entry({"kind": "start"}))], "p")
+    (one,) = read_segments([(0, entry({"kind": "start"}))], "p")
     page = to_json(one, "p", "id")
     with pytest.raises(LedgerUnreadable, match="has the format 2, this headrace knows"):
         from_json({**page, "format": 2}, "page 0")
@@ -145,10 +147,10 @@ def test_a_page_of_another_format_is_refused():
 
 
 def test_an_entry_of_a_kind_that_a_newer_version_writes_is_strange():
-    (one,) = segments([(4, entry({"kind": "columns"}))], "p")
-    assert one.strange == (), "it moves neither rows nor offsets"
-    (one,) = segments([(4, entry({"kind": "later"}, [(PARTS[0], 7)]))], "p")
-    assert one.strange == ("version 4 is of the kind 'later', which a newer headrace writes",)
+    (one,) = read_segments([(4, entry({"kind": "columns"}))], "p")
+    assert one.violations == (), "it moves neither rows nor offsets"
+    (one,) = read_segments([(4, entry({"kind": "later"}, [(PARTS[0], 7)]))], "p")
+    assert one.violations == ("version 4 is of the kind 'later', which a newer headrace writes",)
 
 
 OFFSETS = st.lists(st.tuples(st.sampled_from(PARTS[:2]), st.integers(0, 36)), max_size=30)

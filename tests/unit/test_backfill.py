@@ -19,7 +19,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.local_pipeline import Piece
 from writer.table.gap_records import NoSuchGap
-from writer.table.ledger.gap_record import GapRecord, from_json, merged, parse_gap, to_json
+from writer.table.ledger.gap_record import GapRecord, from_json, merge_gap_record, parse_gap, to_json
 from writer.table.log.operations import Fill
 
 P0, P1 = TopicPartition("t", 1, 0), TopicPartition("u", 1, 0)
@@ -105,7 +105,7 @@ def test_a_gap_record_is_named_by_its_beginning_and_only_open_ones_are_chosen():
     assert isinstance(gap, GapRecord)
     assert isinstance(other, GapRecord)
     assert isinstance(lost, GapRecord)
-    gap_records = {"abcdef": gap, "abcxyz": merged(other, lost)}
+    gap_records = {"abcdef": gap, "abcxyz": merge_gap_record(other, lost)}
     assert select_gap_records(gap_records, BackfillRequest()) == [gap]
     assert select_gap_records(gap_records, BackfillRequest(("abcd",))) == [gap]
     assert select_gap_records(gap_records, BackfillRequest(("abcxyz",))) == []
@@ -125,13 +125,13 @@ def test_a_gap_record_is_what_its_entries_say_however_they_are_stored():
     filled = parse_gap(4, fill)
     assert isinstance(opened, GapRecord)
     assert isinstance(filled, GapRecord)
-    whole = merged(opened, filled)
-    assert [(r.start, r.end) for r in whole.left()] == [(20, 30), (35, 50)]
+    whole = merge_gap_record(opened, filled)
+    assert [(r.start, r.end) for r in whole.unfilled_ranges()] == [(20, 30), (35, 50)]
     assert (whole.rows, whole.files, whole.changes, whole.state) == (13, 2, 1, "open")
-    assert whole.carried[P0].sound
-    assert merged(from_json(to_json(opened)), from_json(to_json(filled))) == whole
+    assert whole.backfilled[P0].sound
+    assert merge_gap_record(from_json(to_json(opened)), from_json(to_json(filled))) == whole
     assert from_json(to_json(whole)) == whole
-    assert not merged(whole, filled).carried[P0].sound, "the same offsets a second time"
+    assert not merge_gap_record(whole, filled).backfilled[P0].sound, "the same offsets a second time"
     assert parse_gap(5, {"kind": "batch"}) is None
 
 
@@ -140,7 +140,7 @@ def test_a_fill_that_leaves_nothing_ends_its_gap_record():
         Fill("x", "g", 0, 5, 0, done=False)
     with pytest.raises(ValueError, match="at least nothing"):
         Fill("x", "g", 0, -1, 0, done=True)
-    assert GapRecord("g").left() == []
+    assert GapRecord("g").unfilled_ranges() == []
 
 
 def test_a_process_of_this_machine_that_is_gone_is_known_to_be():
@@ -169,6 +169,6 @@ def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
     assert "waits: the live writer is 90 s behind" in said[True]
     assert "version 9: 60 offsets, 58 rows in 2 files; 40 left" in said[False]
     out = Console(file=StringIO(), width=140)
-    assert show_outcomes("clicks", [GapOutcome(opened, [chunk], opened.left())], as_json=False, out=out) == 1
+    assert show_outcomes("clicks", [GapOutcome(opened, [chunk], opened.unfilled_ranges())], as_json=False, out=out) == 1
     assert isinstance(out.file, StringIO)
     assert "100 offsets are not in this source: t/0 [0, 100)" in " ".join(out.file.getvalue().split())

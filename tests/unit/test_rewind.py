@@ -93,7 +93,7 @@ def test_gaps_that_opened_since_are_over_unless_they_were_filled() -> None:
     assert isinstance(gap_record, GapRecord)
     open_ = replace(FACTS, later=LaterEntries(gaps=("g1",)), gap_records={"g1": gap_record})
     assert plan_rewind(open_).gaps == {"g1": 2}
-    filled = replace(gap_record, carried={A: BackfilledOffsets(((12, 13),), 1, {"read": 1, "rows": 1})})
+    filled = replace(gap_record, backfilled={A: BackfilledOffsets(((12, 13),), 1, {"read": 1, "rows": 1})})
     assert "filled since" in plan_rewind(replace(open_, gap_records={"g1": filled})).obstacles[0]
 
 

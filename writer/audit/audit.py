@@ -196,7 +196,7 @@ def _of_others(lake: PipelineTables, reconciliation: Reconciliation) -> list[Pro
         if r.rows is None
     ]
     strange = [
-        f"{text} in {history.place}" for history in lake.beside for one in history.history for text in one.strange
+        f"{text} in {history.place}" for history in lake.beside for one in history.history for text in one.violations
     ]
     return [Problem(text) for text in (*unsaid, *strange)]
 

@@ -7,7 +7,7 @@ from writer.audit.offset_count import FileOffsets
 from writer.batch.task_report import EXITS, RAW
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition, joined, without
-from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, together
+from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, merge_gap_records
 from writer.table.ledger.segment import (
     Answer,
     CommittedRange,
@@ -15,8 +15,9 @@ from writer.table.ledger.segment import (
     LedgerSegment,
     Removal,
     RewoundRange,
-    begun,
-    filtered_in,
+    first_offsets,
+    sum_filter_counts,
+    sum_moves,
 )
 
 
@@ -91,16 +92,17 @@ def state(
     problems = list(_missing_versions(segments, version, since))
     answers = tuple(answer for one in segments for answer in one.answers)
     answered = {text for answer in answers for text in answer.changes}
-    problems += [Problem(text) for one in segments for text in one.strange if text not in answered]
+    problems += [Problem(text) for one in segments for text in one.violations if text not in answered]
     parts: dict[TopicPartition, list[CommittedRange | RewoundRange]] = {}
-    begins, moves = begun(segments)
+    begins = first_offsets(segments)
+    moves = sum_moves(segments)
     for one in segments:
         for committed_range in one.committed_ranges:
             parts.setdefault(committed_range.part, []).append(committed_range)
-        for back in one.backs:
+        for back in one.rewound_ranges:
             parts.setdefault(back.part, []).append(back)
     lines = []
-    gap_records = together(one.gap_records for one in segments)
+    gap_records = merge_gap_records(one.gap_records for one in segments)
     brought = _brought(gap_records, whole=since < 0)
     gaps = {
         part: [one for one in steps if isinstance(one, CommittedRange) and one.gap] for part, steps in parts.items()
@@ -123,7 +125,7 @@ def state(
             Problem(f"a replay or a reprocess speaks of a part that no start began: {moved}", p)
             for p, moved in moves.items()
         ]
-    filtered = filtered_in(segments)
+    filtered = sum_filter_counts(segments)
     if since < 0:  # later on, fills and replays are of gaps and batches before
         problems += _uneven(filtered, sum(line.outcomes.get("filtered", 0) for line in lines))
     return Reconciliation(
@@ -132,12 +134,12 @@ def state(
         tuple(lines),
         tuple(removal for one in segments for removal in one.removals),
         tuple(problems),
-        adopted=sum(one.adopted or 0 for one in segments),
+        adopted=sum(one.adopted_rows or 0 for one in segments),
         gap_records=gap_records,
         unplaced=sum(one.unplaced for one in gap_records.values()),
         answers=answers,
         filtered=filtered,
-        cuts=tuple(cut for one in segments for cut in one.cuts),
+        cuts=tuple(cut for one in segments for cut in one.cut_ranges),
     )
 
 
@@ -153,7 +155,7 @@ def _brought(gap_records: Mapping[str, GapRecord], *, whole: bool) -> dict[Topic
     """Return what backfills filled of each partition, for gaps that these versions opened."""
     found: dict[TopicPartition, BackfilledOffsets] = {}
     for one in gap_records.values():
-        for part, carried in one.carried.items() if whole or one.opened else ():
+        for part, carried in one.backfilled.items() if whole or one.opened else ():
             found[part] = found.get(part, BackfilledOffsets()).plus(carried)
     return found
 

@@ -10,7 +10,7 @@ from writer.core.offsets import Span, TopicPartition
 from writer.table import held_files
 from writer.table.factory import all_tables
 from writer.table.gap_records import read_history
-from writer.table.ledger.segment import LedgerSegment, Removal, since_adoption
+from writer.table.ledger.segment import LedgerSegment, Removal, clear_before_adoption
 from writer.table.log.entries import CommittedEntry, parse_commit_info, parse_committed_entry
 from writer.table.log.snapshot import TargetRecord
 from writer.table.row_removal import count_rows
@@ -76,7 +76,7 @@ def read(config: Config, pipeline: str) -> PipelineTables:
     targets = [_beside(tables.side(one.location)) for one in known if _is_there(tables.side(one.location), one)]
     raw = [_beside(tables.side(place)) for place in main.snapshot().raw_locations]
     snapshot, segments = read_history(main, pipeline, main.rows_at)
-    rows = TableHistory(main, settings.table.location, since_adoption(segments), main.bucket_files(snapshot))
+    rows = TableHistory(main, settings.table.location, clear_before_adoption(segments), main.bucket_files(snapshot))
     return PipelineTables(
         rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets,
         snapshot.targets_by_location, raw,
@@ -98,7 +98,9 @@ def _beside(table: PipelineTable) -> TableHistory:
     if not table.exists():
         return TableHistory(table, table.location)
     snapshot, segments = read_history(table, table.pipeline, table.rows_at)
-    return TableHistory(table, table.location, since_adoption(segments), table.bucket_files(snapshot), snapshot.applied)
+    return TableHistory(
+        table, table.location, clear_before_adoption(segments), table.bucket_files(snapshot), snapshot.applied
+    )
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def after(
         case "close":
             return _closed(unsealed, about)
         case "gap":
-            known = missing_ranges_of(gap_record.records_of(version, about), unsealed.missing_ranges)
+            known = missing_ranges_of(gap_record.gap_records_of_entry(version, about), unsealed.missing_ranges)
             return replace(unsealed, missing_ranges=tuple(known))
         case "lost":
             return replace(unsealed, missing_ranges=_ended(unsealed.missing_ranges, about))

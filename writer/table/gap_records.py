@@ -4,8 +4,9 @@ from datetime import datetime
 
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.table.ledger.gap_record import GapRecord, oldest, together
-from writer.table.ledger.segment import Known, LedgerSegment, nothing_known, segments
+from writer.table.ledger.gap_record import GapRecord, merge_gap_records, oldest_opening
+from writer.table.ledger.segment import LedgerSegment
+from writer.table.ledger.segment_reader import RowCounts, no_row_counts, read_segments
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.operations import Gap
 from writer.table.log.snapshot import PipelineSnapshot
@@ -27,22 +28,23 @@ def gap_records(table: PipelineTable, pipeline: str) -> dict[str, GapRecord]:
 def gap_records_in_snapshot(table: PipelineTable, pipeline: str) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
     """Return a snapshot, and the gap records as they are in it. Raises as `gap_records` does."""
     snapshot, ledger = read_history(table, pipeline)
-    return snapshot, together(segment.gap_records for segment in ledger)
+    return snapshot, merge_gap_records(segment.gap_records for segment in ledger)
 
 
 def read_history(
-    table: PipelineTable, pipeline: str, rows_at: Known = nothing_known
+    table: PipelineTable, pipeline: str, row_counts: RowCounts = no_row_counts
 ) -> tuple[PipelineSnapshot, list[LedgerSegment]]:
     """Return a snapshot, and the facts of ledger and log up to it, oldest first. Raises as `gap_records`.
 
-    `rows_at`: is asked where an entry of another client does not say how many rows it took; it lists the table's files.
+    `row_counts` is asked where an entry of another client does not say how many rows it took; it lists the table's
+    files.
     """
     pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], pipeline).pages()
     # It is at or after the newest page.
     snapshot = table.snapshot()
     last_version = pages[-1].last if pages else -1
     entries = ((version, actions) for version, actions in table.entries(last_version) if version <= snapshot.version)
-    return snapshot, [*pages, *segments(entries, pipeline, rows_at)]
+    return snapshot, [*pages, *read_segments(entries, pipeline, row_counts)]
 
 
 def find_gap_record(records: dict[str, GapRecord], id_prefix: str) -> GapRecord:
@@ -76,7 +78,7 @@ class OldestGap:
         if counts != self._counts:
             self._opened_at = None
             if sums["gaps"] > sums["gaps_ended"]:
-                self._opened_at = oldest(gap_records(self._table, self._pipeline).values())
+                self._opened_at = oldest_opening(gap_records(self._table, self._pipeline).values())
             self._counts = counts
         return self._opened_at
 

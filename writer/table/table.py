@@ -19,8 +19,7 @@ from writer.core.errors import ConfigError, HeadraceError, may_pass
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.storage.base import Unanswered
 from writer.table import takeover
-from writer.table.ledger.segment import LedgerUnreadable
-from writer.table.ledger.segment_store import LedgerStore
+from writer.table.ledger.segment_store import LedgerStore, LedgerUnreadable
 from writer.table.log import schema_ids
 from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
 from writer.table.log.commits import gaps, privacy, rewinds, rows, seals, settings, starts, successions
@@ -296,7 +295,7 @@ class PipelineTable(Appender):
                 return
             self._tidied_version = state.version
             ledger = LedgerStore(self.store, state.metadata["id"], self.pipeline)
-            entries = self.entries(ledger.last())
+            entries = self.entries(ledger.last_version())
             ledger.write(((version, actions) for version, actions in entries if version <= state.version), self.rows_at)
             self._format.tidy(state, keeps_entries=keeps_entries)
             self._log.sweep(before=time.time() - _DRAFT_AGE_MAX.total_seconds())

@@ -1,7 +1,7 @@
 """A gap record: the skipped offsets and the reason, which offsets were filled, how it ended. Pure.
 
-A gap record is drawn from the entries of a table's log, or from the ledger that outlives them; what two stretches of
-the history say of one gap record is put together.
+A gap record is read from the entries of a table's log, or from the ledger that outlives them. Facts about one gap
+record from several ranges of the history are merged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,26 +28,55 @@ class EventTimeHint:
 class GapOpening:
     """The facts of the entry that skipped the offsets."""
 
+    # The version of the table.
     version: int
-    at: datetime
+    opened_at: datetime
     cause: str
     ranges: tuple[OffsetRange, ...]
     hints: tuple[EventTimeHint, ...]
-    by: str  # empty: the writer itself
+    # The person or program that skipped them; empty: the writer itself.
+    by: str
     reason: str
-    topic_ids: Mapping[str, str]  # topic → its id when they were skipped
+    # Topic → its id when they were skipped.
+    topic_ids: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values."""
+        return {
+            "version": self.version,
+            "at": to_iso(self.opened_at),
+            "cause": self.cause,
+            "by": self.by,
+            "reason": self.reason,
+            "topic_ids": dict(self.topic_ids),
+            "ranges": [offset_range.to_dict() for offset_range in self.ranges],
+            "hints": [{"from": to_iso(hint.start), "until": to_iso(hint.end)} for hint in self.hints],
+        }
 
 
 @dataclass(frozen=True)
 class GapEnd:
     """How a gap record ended."""
 
+    # The version of the table.
     version: int
     how: Literal["done", "lost", "rewound"]
-    at: datetime | None
+    ended_at: datetime | None
     by: str = ""
     reason: str = ""
-    left: int = 0  # offsets that are not filled
+    # Offsets that are not filled.
+    left: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values."""
+        return {
+            "version": self.version,
+            "how": self.how,
+            "at": to_iso(self.ended_at),
+            "by": self.by,
+            "reason": self.reason,
+            "left": self.left,
+        }
 
 
 @dataclass(frozen=True)
@@ -56,18 +85,18 @@ class BackfilledOffsets:
 
     spans: tuple[Span, ...] = ()
     offsets: int = 0
-    outcomes: Mapping[str, int] = field(default_factory=dict)  # read, and EXITS
+    # Records that were read, and those by each of EXITS.
+    outcomes: Mapping[str, int] = field(default_factory=dict)
     without_records: int = 0
 
     @property
     def sound(self) -> bool:
         """Each offset gave a record or is known to hold none, once; each record has one outcome."""
-        read = self.outcomes.get("read", 0)
-        once = self.offsets == sum(end - start for start, end in self.spans)
+        records_read = self.outcomes.get("read", 0)
         return (
-            once
-            and self.offsets == read + self.without_records
-            and read == sum(self.outcomes.get(name, 0) for name in EXITS)
+            self.offsets == _count_offsets(self.spans)
+            and self.offsets == records_read + self.without_records
+            and records_read == sum(self.outcomes.get(name, 0) for name in EXITS)
         )
 
     def plus(self, other: "BackfilledOffsets") -> "BackfilledOffsets":
@@ -75,9 +104,8 @@ class BackfilledOffsets:
         names = (*outcomes(self.outcomes), *outcomes(other.outcomes))
         sums = {name: self.outcomes.get(name, 0) + other.outcomes.get(name, 0) for name in names}
         spans = tuple(joined([*self.spans, *other.spans]))
-        return BackfilledOffsets(
-            spans, self.offsets + other.offsets, sums, self.without_records + other.without_records
-        )
+        without_records = self.without_records + other.without_records
+        return BackfilledOffsets(spans, self.offsets + other.offsets, sums, without_records)
 
 
 @dataclass(frozen=True)
@@ -85,13 +113,19 @@ class GapRecord:
     """One gap, by a range of the table's history."""
 
     id: str
-    opened: GapOpening | None = None  # None: before this stretch
-    carried: Mapping[TopicPartition, BackfilledOffsets] = field(default_factory=dict)
-    unplaced: int = 0  # rows that came by event time, without an offset
+    # None: it was opened before this range of the history.
+    opened: GapOpening | None = None
+    backfilled: Mapping[TopicPartition, BackfilledOffsets] = field(default_factory=dict)
+    # Rows that came by event time, without an offset.
+    unplaced: int = 0
     files: int = 0
-    changes: int = 0  # fills and losses
-    sources: tuple[str, ...] = ()  # where records came from
-    through: Mapping[str, str] = field(default_factory=dict)  # archive by event time → last partition that was brought
+    # The number of fills and losses.
+    changes: int = 0
+    # Where records came from.
+    sources: tuple[str, ...] = ()
+    # Archive by event time → the last partition that was brought.
+    through: Mapping[str, str] = field(default_factory=dict)
+    # None: it did not end in this range of the history.
     ended: GapEnd | None = None
 
     @property
@@ -102,140 +136,187 @@ class GapRecord:
     @property
     def offsets(self) -> int:
         """How many offsets were skipped."""
-        return sum(r.end - r.start for r in self.opened.ranges) if self.opened else 0
+        ranges = self.opened.ranges if self.opened else ()
+        return sum(offset_range.end - offset_range.start for offset_range in ranges)
 
     @property
     def rows(self) -> int:
         """Rows that backfills brought."""
-        return self.unplaced + sum(one.outcomes.get("rows", 0) for one in self.carried.values())
+        return self.unplaced + sum(offsets.outcomes.get("rows", 0) for offsets in self.backfilled.values())
 
-    def left(self) -> list[OffsetRange]:
+    def unfilled_ranges(self) -> list[OffsetRange]:
         """Return the offsets that are not filled, in order."""
-        found = []
-        for r in self.opened.ranges if self.opened else ():
-            known = self.carried.get(r.part, BackfilledOffsets())
-            found += [OffsetRange(r.part, start, end) for start, end in without([(r.start, r.end)], known.spans)]
-        return found
+        unfilled_ranges: list[OffsetRange] = []
+        for offset_range in self.opened.ranges if self.opened else ():
+            part = offset_range.part
+            filled_spans = self.backfilled.get(part, BackfilledOffsets()).spans
+            unfilled_spans = without([(offset_range.start, offset_range.end)], filled_spans)
+            unfilled_ranges += [OffsetRange(part, start, end) for start, end in unfilled_spans]
+        return unfilled_ranges
 
 
-def oldest(gap_records: Iterable[GapRecord]) -> datetime | None:
-    """Return when the oldest open one was opened; None: none is open."""
-    return min((one.opened.at for one in gap_records if one.state == "open" and one.opened), default=None)
+def oldest_opening(gap_records: Iterable[GapRecord]) -> datetime | None:
+    """Return when the oldest open gap record was opened; None: none is open."""
+    open_records = (gap_record for gap_record in gap_records if gap_record.state == "open")
+    return min((gap_record.opened.opened_at for gap_record in open_records if gap_record.opened), default=None)
 
 
-def parse_gap(version: int, about: Mapping[str, Any]) -> GapRecord | None:
-    """Return a log entry's facts about a gap record; None: the entry is not of a gap."""
-    match about.get("kind"):
+def parse_gap(version: int, facts: Mapping[str, Any]) -> GapRecord | None:
+    """Return a log entry's facts about a gap record; None: the entry is not of a gap. `version`: of the entry."""
+    match facts.get("kind"):
         case "gap":
-            ranges = tuple(OffsetRange(part_of(r), r["start"], r["end"]) for r in about["ranges"])
-            hints = tuple(
-                EventTimeHint(from_iso(hint["from"]), datetime.fromisoformat(hint["until"])) for hint in about["hints"]
-            )
-            opened = GapOpening(
-                version, datetime.fromisoformat(about["at"]), about["cause"], ranges, hints, about.get("by", ""),
-                about.get("reason", ""), dict(about["topic_ids"]),
-            )  # fmt: skip
-            return GapRecord(about["id"], opened)
+            return GapRecord(facts["id"], _parse_opening(version, facts))
         case "fill":
-            carried: dict[TopicPartition, BackfilledOffsets] = {}
-            for r in about.get("ranges", ()):
-                carried[part_of(r)] = carried.get(part_of(r), BackfilledOffsets()).plus(_carried(r))
-            through = {about["source"]: about["through"]} if about.get("through") else {}
-            ended = GapEnd(version, "done", from_iso(about.get("at")), left=about["left"]) if about["done"] else None
-            return GapRecord(
-                about["gap"], None, carried, about.get("unplaced", 0), about.get("files", 0), 1, (about["source"],),
-                through, ended,
-            )  # fmt: skip
+            return _parse_fill(version, facts)
         case "lost":
-            ended = GapEnd(version, "lost", from_iso(about.get("at")), about["by"], about["reason"], about["left"])
-            return GapRecord(about["gap"], changes=1, ended=ended)
+            ended_at = from_iso(facts.get("at"))
+            ended = GapEnd(version, "lost", ended_at, facts["by"], facts["reason"], facts["left"])
+            return GapRecord(facts["gap"], changes=1, ended=ended)
     return None
 
 
-def records_of(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
+def _parse_opening(version: int, facts: Mapping[str, Any]) -> GapOpening:
+    ranges = (OffsetRange(parse_part(account), account["start"], account["end"]) for account in facts["ranges"])
+    hints = (EventTimeHint(from_iso(hint["from"]), datetime.fromisoformat(hint["until"])) for hint in facts["hints"])
+    return GapOpening(
+        version,
+        datetime.fromisoformat(facts["at"]),
+        facts["cause"],
+        tuple(ranges),
+        tuple(hints),
+        facts.get("by", ""),
+        facts.get("reason", ""),
+        dict(facts["topic_ids"]),
+    )
+
+
+def _parse_fill(version: int, facts: Mapping[str, Any]) -> GapRecord:
+    backfilled: dict[TopicPartition, BackfilledOffsets] = {}
+    for account in facts.get("ranges", ()):
+        part = parse_part(account)
+        backfilled[part] = backfilled.get(part, BackfilledOffsets()).plus(_parse_backfilled_offsets(account))
+    ended = None
+    if facts["done"]:
+        ended = GapEnd(version, "done", from_iso(facts.get("at")), left=facts["left"])
+    return GapRecord(
+        facts["gap"],
+        backfilled=backfilled,
+        unplaced=facts.get("unplaced", 0),
+        files=facts.get("files", 0),
+        changes=1,
+        sources=(facts["source"],),
+        through={facts["source"]: facts["through"]} if facts.get("through") else {},
+        ended=ended,
+    )
+
+
+def gap_records_of_entry(version: int, facts: Mapping[str, Any]) -> dict[str, GapRecord]:
     """Return a log entry's facts about a gap record, by its id; empty: the entry is not of a gap."""
-    found = parse_gap(version, about)
-    return {found.id: found} if found else {}
+    gap_record = parse_gap(version, facts)
+    return {gap_record.id: gap_record} if gap_record else {}
 
 
-def rewound(version: int, about: Mapping[str, Any]) -> dict[str, GapRecord]:
+def gap_records_of_rewind(version: int, facts: Mapping[str, Any]) -> dict[str, GapRecord]:
     """Return a rewind's facts about gap records: those whose offsets it took back have ended."""
-    at = from_iso(about.get("at"))
-    return {gap: GapRecord(gap, changes=1, ended=GapEnd(version, "rewound", at)) for gap in about["gaps"]}
+    end = GapEnd(version, "rewound", from_iso(facts.get("at")))
+    return {gap: GapRecord(gap, changes=1, ended=end) for gap in facts["gaps"]}
 
 
-def merged(one: GapRecord, after: GapRecord) -> GapRecord:
-    """Merge the facts of two ranges of the history about a gap record; `after` is the later one."""
-    carried = dict(one.carried)
-    for part, more in after.carried.items():
-        carried[part] = carried.get(part, BackfilledOffsets()).plus(more)
+def merge_gap_record(earlier: GapRecord, later: GapRecord) -> GapRecord:
+    """Merge the facts of two ranges of the history about one gap record."""
+    backfilled = dict(earlier.backfilled)
+    for part, offsets in later.backfilled.items():
+        backfilled[part] = backfilled.get(part, BackfilledOffsets()).plus(offsets)
     return replace(
-        one, opened=one.opened or after.opened, carried=carried, unplaced=one.unplaced + after.unplaced,
-        files=one.files + after.files, changes=one.changes + after.changes,
-        sources=tuple(dict.fromkeys([*one.sources, *after.sources])), through={**one.through, **after.through},
-        ended=after.ended or one.ended,
-    )  # fmt: skip
+        earlier,
+        opened=earlier.opened or later.opened,
+        backfilled=backfilled,
+        unplaced=earlier.unplaced + later.unplaced,
+        files=earlier.files + later.files,
+        changes=earlier.changes + later.changes,
+        sources=tuple(dict.fromkeys([*earlier.sources, *later.sources])),
+        through={**earlier.through, **later.through},
+        ended=later.ended or earlier.ended,
+    )
 
 
-def together(committed_ranges: Iterable[Mapping[str, GapRecord]]) -> dict[str, GapRecord]:
-    """Put the gap records of stretches of the history together, oldest stretch first."""
-    found: dict[str, GapRecord] = {}
+def merge_gap_records(committed_ranges: Iterable[Mapping[str, GapRecord]]) -> dict[str, GapRecord]:
+    """Merge the gap records of ranges of the history, by their ids, the oldest range first."""
+    merged: dict[str, GapRecord] = {}
     for gap_records in committed_ranges:
-        for key, gap_record in gap_records.items():
-            found[key] = merged(found[key], gap_record) if key in found else gap_record
-    return found
+        for gap, gap_record in gap_records.items():
+            merged[gap] = merge_gap_record(merged[gap], gap_record) if gap in merged else gap_record
+    return merged
 
 
 def to_json(gap_record: GapRecord) -> dict[str, Any]:
     """Write a gap record as JSON values."""
-    opened, ended = gap_record.opened, gap_record.ended
+    backfilled = [
+        {
+            **vars(part),
+            "spans": [list(span) for span in offsets.spans],
+            "offsets": offsets.offsets,
+            "without_records": offsets.without_records,
+            **offsets.outcomes,
+        }
+        for part, offsets in gap_record.backfilled.items()
+    ]
     return {
-        "id": gap_record.id, "unplaced": gap_record.unplaced, "files": gap_record.files, "changes": gap_record.changes,
-        "sources": list(gap_record.sources), "through": dict(gap_record.through),
-        "opened": opened and {
-            "version": opened.version, "at": to_iso(opened.at), "cause": opened.cause, "by": opened.by,
-            "reason": opened.reason, "topic_ids": dict(opened.topic_ids),
-            "ranges": [r.to_dict() for r in opened.ranges],
-            "hints": [{"from": to_iso(h.start), "until": to_iso(h.end)} for h in opened.hints],
-        },
-        "carried": [
-            {**vars(part), "spans": [list(s) for s in c.spans], "offsets": c.offsets,
-            "without_records": c.without_records, **c.outcomes}
-            for part, c in gap_record.carried.items()
-        ],
-        "ended": ended and {**vars(ended), "at": to_iso(ended.at)},
-    }  # fmt: skip
-
-
-def from_json(raw: Mapping[str, Any]) -> GapRecord:
-    """Read what `to_json` wrote. Raises KeyError, TypeError, ValueError for anything else."""
-    opened, ended = raw["opened"], raw["ended"]
-    known = opened and parse_gap(opened["version"], {**opened, "kind": "gap", "id": raw["id"]})
-    carried = {
-        part_of(c): BackfilledOffsets(
-            _spans(c["spans"]), c["offsets"], {n: c[n] for n in ("read", *EXITS, RAW) if n in c}, c["without_records"]
-        )
-        for c in raw["carried"]
+        "id": gap_record.id,
+        "unplaced": gap_record.unplaced,
+        "files": gap_record.files,
+        "changes": gap_record.changes,
+        "sources": list(gap_record.sources),
+        "through": dict(gap_record.through),
+        "opened": gap_record.opened and gap_record.opened.to_json(),
+        "carried": backfilled,
+        "ended": gap_record.ended and gap_record.ended.to_json(),
     }
+
+
+def from_json(document: Mapping[str, Any]) -> GapRecord:
+    """Read what `to_json` wrote. Raises KeyError, TypeError, ValueError for anything else."""
+    backfilled = {}
+    for account in document["carried"]:
+        counts = {name: account[name] for name in ("read", *EXITS, RAW) if name in account}
+        backfilled[parse_part(account)] = BackfilledOffsets(
+            _parse_spans(account["spans"]), account["offsets"], counts, account["without_records"]
+        )
+    opening = document["opened"]
+    end = document["ended"]
     return GapRecord(
-        raw["id"], known.opened if known else None, carried, raw["unplaced"], raw["files"], raw["changes"],
-        tuple(raw["sources"]), dict(raw["through"]), GapEnd(**{**ended,
-        "at": from_iso(ended["at"])}) if ended else None,
-    )  # fmt: skip
-
-
-def _carried(raw: Mapping[str, Any]) -> BackfilledOffsets:
-    spans = _spans(raw["spans"])
-    offsets = sum(end - start for start, end in spans)
-    return BackfilledOffsets(
-        tuple(joined(spans)), offsets, outcomes(raw), raw.get("without_records", {}).get("offsets", 0)
+        document["id"],
+        _parse_opening(opening["version"], opening) if opening else None,
+        backfilled,
+        document["unplaced"],
+        document["files"],
+        document["changes"],
+        tuple(document["sources"]),
+        dict(document["through"]),
+        _parse_end(end) if end else None,
     )
 
 
-def _spans(raw: Sequence[Sequence[int]]) -> tuple[Span, ...]:
-    return tuple((int(start), int(end)) for start, end in raw)
+def _parse_end(document: Mapping[str, Any]) -> GapEnd:
+    fields = dict(document)
+    return GapEnd(ended_at=from_iso(fields.pop("at")), **fields)
 
 
-def part_of(raw: Mapping[str, Any]) -> TopicPartition:
+def _parse_backfilled_offsets(account: Mapping[str, Any]) -> BackfilledOffsets:
+    """Return what an entry's account says of one part."""
+    spans = _parse_spans(account["spans"])
+    without_records = account.get("without_records", {}).get("offsets", 0)
+    return BackfilledOffsets(tuple(joined(spans)), _count_offsets(spans), outcomes(account), without_records)
+
+
+def _parse_spans(pairs: Sequence[Sequence[int]]) -> tuple[Span, ...]:
+    return tuple((int(start), int(end)) for start, end in pairs)
+
+
+def _count_offsets(spans: Iterable[Span]) -> int:
+    return sum(end - start for start, end in spans)
+
+
+def parse_part(account: Mapping[str, Any]) -> TopicPartition:
     """Return the part that an account in an entry speaks of."""
-    return TopicPartition(raw["topic"], raw["incarnation"], raw["partition"])
+    return TopicPartition(account["topic"], account["incarnation"], account["partition"])
