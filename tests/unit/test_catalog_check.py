@@ -9,10 +9,10 @@ import pytest
 from recovery.escalation.error_catalogue import classify
 from recovery.escalation.levels import RecoveryLevel
 from tests.support.sample_records import config
-from writer.cli.read.validate import _asking_once
 from writer.config.pipelines import Config
 from writer.preflight import host_checks
 from writer.preflight.finding import Finding
+from writer.preflight.start_check import without_catalog_retries
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import CommitFailed
 
@@ -42,7 +42,7 @@ def test_a_catalog_that_a_start_makes_is_fine_and_the_check_does_not_make_it(tmp
 
 
 def test_a_catalog_that_is_not_there_is_said_once_and_its_tables_are_not_checked(tmp_path: Path) -> None:
-    settings = _asking_once(iceberg(tmp_path, type="rest", uri="http://127.0.0.1:1"))
+    settings = without_catalog_retries(iceberg(tmp_path, type="rest", uri="http://127.0.0.1:1"))
     found = checked(settings)
     assert found["catalog"].status == "failed"
     assert "catalog 'headrace' did not answer for table headrace.clicks" in found["catalog"].message
@@ -53,7 +53,7 @@ def test_a_catalog_that_is_not_there_is_said_once_and_its_tables_are_not_checked
 
 
 def test_a_start_with_a_catalog_that_is_down_is_waited_for(tmp_path: Path) -> None:
-    settings = _asking_once(iceberg(tmp_path, type="rest", uri="http://127.0.0.1:1"))
+    settings = without_catalog_retries(iceberg(tmp_path, type="rest", uri="http://127.0.0.1:1"))
     with pytest.raises(CommitFailed, match=r"cannot open or create a table .* did not answer for table") as error:
         main_table("clicks", settings).create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
     for text in (f"CommitFailed: {error.value}", f"CatalogUnanswered: {error.value.__cause__}"):

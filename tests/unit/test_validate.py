@@ -1,7 +1,6 @@
 """What `validate` says of schemas and records, and how it is shown."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ from tests.support.sample_records import EVENT, NOW, TIME, WIDER, Schemas, confi
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
-from writer.cli.read.validate import Findings, run_validate
+from writer.cli.read.validate import FindingReport, run_validate
 from writer.config.connections import Registry
 from writer.core.config_location import MISSING
 from writer.maintenance import local_pipeline
@@ -267,17 +266,17 @@ def test_a_terminal_sees_marks_mends_and_a_sum_within_its_width(tmp_path, capsys
 def test_findings_of_one_reason_share_a_line_and_stay_apart_in_json(capsys):
     from writer.preflight.finding import not_checked
 
-    several = [not_checked("a", "x"), not_checked("b", "x"), not_checked("c", "y")]
-    machine = Findings(None)
-    for finding in several:
-        machine.add(finding, "clicks")
-    machine.end()
-    assert json.loads(capsys.readouterr().out) == [replace(f, pipeline="clicks").document() for f in several]
+    findings = [not_checked("a", "x"), not_checked("b", "x"), not_checked("c", "y")]
+    report = FindingReport(None)
+    for finding in findings:
+        report.add(finding)
+    report.finish()
+    assert json.loads(capsys.readouterr().out) == [finding.document() for finding in findings]
 
 
 def test_a_check_with_a_long_name_stands_apart_from_what_it_says(capsys):
-    shown = Findings(tables.console())
-    shown.add(good("decode com.shop.Click", "4 of 4 values"))
+    report = FindingReport(tables.console())
+    report.add(good("decode com.shop.Click", "4 of 4 values"))
     assert "decode com.shop.Click 4 of 4 values" in capsys.readouterr().out
 
 

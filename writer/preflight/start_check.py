@@ -1,0 +1,141 @@
+"""Checks all that a start needs, in the order in which a person mends it: file, servers, machine, pipelines.
+
+Creates nothing but probe files, which it removes. A pipeline that runs is not disturbed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from writer.clients import kafka_sample
+from writer.clients.driver_endpoint import answers
+from writer.clients.kafka import Cluster
+from writer.config.loader import load
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.text import plural
+from writer.preflight import host_checks, source_checks
+from writer.preflight.finding import Finding, failure, good, not_checked
+from writer.schemas.registry import SchemaSource, source
+from writer.schemas.registry_answers import without_user
+
+_CHECKS_OF_ALL = ("broker", "registry", "checkpoints", "java", "jars", "http", "scheduling")
+
+
+@dataclass(frozen=True)
+class Section:
+    """The title of the findings that follow: of a file, or of a pipeline."""
+
+    title: str
+
+
+@dataclass(frozen=True)
+class _Broker:
+    """The broker, or why none can be asked."""
+
+    finding: Finding
+    cluster: Cluster | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class _Registry:
+    """The registry's schemas, or why there are none."""
+
+    finding: Finding
+    schemas: SchemaSource | None = None
+    reason: str = ""
+
+
+def check_start(
+    path: Path, pipelines: list[str] | None, *, offline: bool, records: int, now: datetime
+) -> Iterator[Section | Finding]:
+    """Yield what each check finds, as soon as it is known. `records`: how many of each pipeline to sample; 0: none."""
+    yield Section(str(path))
+    try:
+        config = without_catalog_retries(load(path))
+        names = config.chosen(pipelines)
+    except ConfigError as error:
+        yield _file_finding(error)
+        for check in _CHECKS_OF_ALL:
+            yield not_checked(check, "the file cannot be used")
+        return
+    yield good("file", f"{plural(len(config.pipelines), 'pipeline')}: {', '.join(config.pipelines)}")
+    broker = _check_broker(config, offline=offline)
+    yield broker.finding
+    registry = _check_registry(config, names, offline=offline)
+    yield registry.finding
+    systems = source_checks.ReachableSystems(broker.cluster, broker.reason, registry.schemas, registry.reason)
+    drivers: list[str] = []
+    if not offline:
+        drivers = [name for name in names if answers(config, name) is not None]
+    locations = host_checks.ProbedLocations(config.s3.settings, config.catalog_place)
+    yield from host_checks.machine(config, drivers, locations, offline=offline)
+    for name in names:
+        settings = config.pipelines[name]
+        yield Section(f"{name}: {settings.topics} → {settings.table.location}")
+        for finding in _check_pipeline(name, config, systems, locations, records, now, offline=offline):
+            yield replace(finding, pipeline=name)
+
+
+def without_catalog_retries(config: Config) -> Config:
+    """Return the configuration for a look at things: a catalog that does not answer is not asked again."""
+    if config.catalog is None:
+        return config
+    return config.model_copy(update={"catalog": config.catalog.model_copy(update={"retry_timeout": timedelta(0)})})
+
+
+def _file_finding(error: ConfigError) -> Finding:
+    # An error of several lines has one for each fault, with its own fix.
+    finding = Finding("file", "failed", str(error)) if "\n" in str(error) else failure("file", error)
+    if finding.fix:
+        return finding
+    return replace(finding, fix="Correct the file. docs/REFERENCE.md lists every key.")
+
+
+def _check_pipeline(
+    name: str,
+    config: Config,
+    systems: source_checks.ReachableSystems,
+    locations: host_checks.ProbedLocations,
+    records: int,
+    now: datetime,
+    *,
+    offline: bool,
+) -> Iterator[Finding]:
+    yield from source_checks.pipeline(name, config, systems, records, now)
+    yield from host_checks.tables(name, config.pipelines[name], locations, offline=offline)
+    yield from host_checks.nesting(name, config, offline=offline, no_catalog=locations.no_catalog)
+    yield host_checks.running_driver(config, name, offline=offline)
+
+
+def _check_broker(config: Config, *, offline: bool) -> _Broker:
+    """Ask the broker whether it answers."""
+    if offline:
+        return _Broker(not_checked("broker", "--offline"), reason="--offline")
+    try:
+        cluster = kafka_sample.open_cluster(config.kafka)
+        count = cluster.brokers()
+    except HeadraceError as error:
+        return _Broker(failure("broker", error), reason="no broker answers")
+    verb = "answers" if count == 1 else "answer"
+    return _Broker(good("broker", f"{plural(count, 'broker')} {verb} at {config.kafka.bootstrap_servers}"), cluster)
+
+
+def _check_registry(config: Config, names: Sequence[str], *, offline: bool) -> _Registry:
+    """Ask the registry whether it answers, or read the schema files."""
+    url = config.registry.url
+    if offline and url is not None:
+        return _Registry(not_checked("registry", "--offline"), reason="--offline")
+    # Any topic will do.
+    topic = next(iter(config.pipelines[names[0]].topics.names), "headrace")
+    try:
+        schemas = source(config.registry)
+        schemas.known(topic)
+    except HeadraceError as error:
+        reason = "a schema file cannot be read" if url is None else "no registry answers"
+        return _Registry(failure("registry", error), reason=reason)
+    if url is None:
+        return _Registry(good("registry", plural(len(config.registry.files), "schema file")), schemas)
+    return _Registry(good("registry", f"answers at {without_user(url)}"), schemas)
