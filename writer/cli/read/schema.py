@@ -67,7 +67,14 @@ def accept(
     """
     settings, name = load_pipeline(config, pipeline)
     work = partial(
-        schema_accept.run_accept, settings, name, source(settings.registry), ids or [], time_of("--since", since),
-        now=datetime.now(UTC), as_json=as_json, out=console(),
-    )  # fmt: skip
+        schema_accept.run_accept,
+        settings,
+        name,
+        source(settings.registry),
+        ids or [],
+        time_of("--since", since),
+        now=datetime.now(UTC),
+        as_json=as_json,
+        out=console(),
+    )
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)

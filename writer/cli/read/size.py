@@ -1,7 +1,7 @@
 """`headrace size`: estimates resources for a topic's real traffic, line by line."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -11,61 +11,76 @@ from rich.text import Text
 
 from writer.clients import kafka_sample
 from writer.config.loader import load
-from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines, json_option
+from writer.output.tables import console, emit_whole, hanging, ruled_table, show
 from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, add_up, document, rates, size as compute_size
 from writer.preflight.traffic import measure_traffic
 
-_NAME, _VALUE = 33, 13  # columns for a line's name and its value
-_BLOCKS_MAX = 4  # pipelines of which the arithmetic is shown
-_LISTED = ("cores", "on one machine", "lake a day", "files a day", "commits a day", "writes a day")
-_OF_TABLES = ("events per second", "a row in the lake", "lake a day", "files in a commit", "files a day")
+# Columns for a line's name and its value.
+_NAME_WIDTH = 33
+_VALUE_WIDTH = 13
+# Pipelines of which the arithmetic is shown.
+_BLOCKS_MAX = 4
+_PIPELINE_COLUMNS = ("cores", "on one machine", "lake a day", "files a day", "commits a day", "writes a day")
+_TABLE_COLUMNS = ("events per second", "a row in the lake", "lake a day", "files in a commit", "files a day")
 
 
-def _show(out: Console, name: str, sizing: Sizing, looked_at: str) -> None:
-    out.print(Text(name, "bold").append(f": {looked_at}", "dim"), soft_wrap=not out.is_terminal)
+@dataclass(frozen=True)
+class PipelineSizing:
+    """The sizing of a pipeline, and the traffic that it is for."""
+
+    sizing: Sizing
+    sample: str
+
+
+def _show_sizing(out: Console, name: str, pipeline: PipelineSizing) -> None:
+    out.print(Text(name, "bold").append(f": {pipeline.sample}", "dim"), soft_wrap=not out.is_terminal)
     group = ""
-    for line in sizing.lines:
+    for line in pipeline.sizing.lines:
         if line.group != group:
             group = line.group
             out.print()
             out.print(Text(f"  {group}", "bold"))
-        _print(out, line)
-    if sizing.tables:
+        _show_line(out, line)
+    if pipeline.sizing.tables:
         out.print()
-        _listed(out, "table", _OF_TABLES, sizing.tables)
-    for warning in sizing.warnings:
+        _show_table(out, "table", _TABLE_COLUMNS, pipeline.sizing.tables)
+    for warning in pipeline.sizing.warnings:
         out.print()
-        tables.hanging(out, "  ! ", warning, "yellow")
+        hanging(out, "  ! ", warning, "yellow")
     out.print()
 
 
-def _listed(out: Console, what: str, names: Sequence[str], sizings: Mapping[str, Sizing]) -> None:
-    """Print a line for each, the one with most files a day first."""
-    table = tables.ruled_table(what, *names)
-    for label, sizing in sorted(sizings.items(), key=lambda one: -one[1].value("files a day")):
+def _show_table(out: Console, title: str, columns: Sequence[str], sizings: Mapping[str, Sizing]) -> None:
+    """Print a line for each sizing, the one with most files a day first."""
+    table = ruled_table(title, *columns)
+    for name, sizing in sorted(sizings.items(), key=lambda item: -item[1].value("files a day")):
         lines = {line.name: line for line in sizing.lines}
-        table.add_row(Text(label), *(lines[name].shown for name in names))
-    tables.show(table, out)
+        table.add_row(Text(name), *(lines[column].shown for column in columns))
+    show(table, out)
 
 
-def _print(out: Console, line: Line) -> None:
-    head = f"  {line.name:<{_NAME}}{line.shown:>{_VALUE}}   "
-    tables.hanging(out, head, line.how, "dim")
+def _show_line(out: Console, line: Line) -> None:
+    head = f"  {line.name:<{_NAME_WIDTH}}{line.shown:>{_VALUE_WIDTH}}   "
+    hanging(out, head, line.how, "dim")
 
 
-def _together(out: Console, sizings: list[Sizing]) -> None:
+def _show_sum(out: Console, sizings: list[Sizing]) -> None:
     out.print(Text(f"All {len(sizings)} pipelines in one application", "bold"))
     for line in add_up(sizings):
-        _print(out, line)
+        _show_line(out, line)
     out.print()
 
 
-def _provenance(out: Console, known: Rates, rate: float | None) -> None:
-    note = "" if rate else f"{known.source} Measured on {known.machine}. --rate gives another.\n"
-    note += f"An estimate, at {UTILISATION:.0%} of the cores. --events-per-second sizes for other traffic."
-    for line in note.splitlines():
-        tables.hanging(out, "", line, "dim")
+def _show_provenance(out: Console, measured: Rates, rate: float | None) -> None:
+    if rate is None:
+        hanging(out, "", f"{measured.source} Measured on {measured.machine}. --rate gives another.", "dim")
+    hanging(
+        out,
+        "",
+        f"An estimate, at {UTILISATION:.0%} of the cores. --events-per-second sizes for other traffic.",
+        "dim",
+    )
 
 
 def size(
@@ -92,26 +107,28 @@ def size(
 
     Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
     """
-    settings, now = load(config), datetime.now(UTC)
+    settings = load(config)
+    now = datetime.now(UTC)
     cluster = kafka_sample.open_cluster(settings.kafka)
-    known, out = rates(), tables.console()
-    done: dict[str, tuple[Sizing, str]] = {}
+    measured = rates()
+    pipelines: dict[str, PipelineSizing] = {}
     for name in settings.chosen(pipeline):
-        found = measure_traffic(name, settings, cluster, sample, now, events_per_second)
-        sizing = compute_size(found.traffic, settings.pipelines[name], known, rate, found.tables)
-        left_out = [f"{target} is left out of rows and files: {why}" for target, why in found.left_out.items()]
-        done[name] = replace(sizing, warnings=[*left_out, *sizing.warnings]), found.looked_at
+        measurement = measure_traffic(name, settings, cluster, sample, now, events_per_second)
+        sizing = compute_size(measurement.traffic, settings.pipelines[name], measured, rate, measurement.tables)
+        omissions = [f"{target} is left out of rows and files: {why}" for target, why in measurement.left_out.items()]
+        sizing = replace(sizing, warnings=[*omissions, *sizing.warnings])
+        pipelines[name] = PipelineSizing(sizing, measurement.looked_at)
     if as_json:
-        tables.emit_whole(
-            [{**document(name, sizing), "sample": looked_at} for name, (sizing, looked_at) in done.items()]
-        )
+        emit_whole([{**document(name, sizing.sizing), "sample": sizing.sample} for name, sizing in pipelines.items()])
         return
-    if len(done) > _BLOCKS_MAX:
-        _listed(out, "pipeline", _LISTED, {name: sizing for name, (sizing, _) in done.items()})
+    out = console()
+    sizings = {name: pipeline_sizing.sizing for name, pipeline_sizing in pipelines.items()}
+    if len(pipelines) > _BLOCKS_MAX:
+        _show_table(out, "pipeline", _PIPELINE_COLUMNS, sizings)
         out.print()
     else:
-        for name, one in done.items():
-            _show(out, name, *one)
-    if len(done) > 1:
-        _together(out, [sizing for sizing, _ in done.values()])
-    _provenance(out, known, rate)
+        for name, pipeline_sizing in pipelines.items():
+            _show_sizing(out, name, pipeline_sizing)
+    if len(pipelines) > 1:
+        _show_sum(out, list(sizings.values()))
+    _show_provenance(out, measured, rate)

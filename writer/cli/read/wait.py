@@ -18,7 +18,8 @@ from writer.sealing.bucket_listing import BucketListing
 from writer.sealing.manifest import Manifest
 from writer.storage.locations import on_s3
 
-_INTERVAL_S = 1.0  # between two looks at the table
+# Between two looks at the table.
+_INTERVAL_S = 1.0
 _S3_INTERVAL_S = 5.0
 
 
@@ -51,7 +52,7 @@ def wait(
     while True:
         manifest = listing.sealer.manifests.newest(key)
         if manifest is not None and manifest.version >= version:
-            _show_sealed(manifest, as_json=as_json, out=out)
+            _show_manifest(manifest, as_json=as_json, out=out)
             return
         state, reason = listing.explain(key, version)
         if state == "empty" and version == 1:
@@ -77,7 +78,7 @@ def wait(
     raise typer.Exit(1)
 
 
-def _show_sealed(manifest: Manifest, *, as_json: bool, out: Console) -> None:
+def _show_manifest(manifest: Manifest, *, as_json: bool, out: Console) -> None:
     if as_json:
         bucket = list(manifest.bucket)
         emit_whole({"pipeline": manifest.pipeline, "bucket": bucket, "state": "sealed", "manifest": manifest.to_json()})

@@ -71,8 +71,8 @@ def run_retention(config: Config, names: Sequence[str], *, write: bool, now: dat
             document = {**(document or {}), **table_document}
             if not as_json:
                 title = f"{name}, {table_name}" if table_name else name
-                _show_expired(out, title, table_retention, expired, now)
-                _show_dropped(out, dropped, has_versions=config.pipelines[name].table.format == "delta")
+                _show_due_buckets(out, title, table_retention, expired, now)
+                _show_drops(out, dropped, has_versions=config.pipelines[name].table.format == "delta")
         documents[name] = document
     if as_json:
         emit_whole({"dry_run": not write, "pipelines": documents})
@@ -115,7 +115,7 @@ def _count_rows(files: Sequence[BucketFile]) -> int | None:
     return sum(counts) if len(counts) == len(files) else None
 
 
-def _show_expired(
+def _show_due_buckets(
     out: Console, title: str, retention: Retention, expired: Sequence[ExpiredBucket], now: datetime
 ) -> None:
     condition = f"ended by {instant(now - retention.kept_for)} (retention {show_duration(retention.kept_for)})"
@@ -139,7 +139,7 @@ def _bucket_row(bucket: ExpiredBucket, columns: Sequence[str]) -> list[str]:
     ]
 
 
-def _show_dropped(out: Console, dropped: Sequence[DroppedBucket], *, has_versions: bool) -> None:
+def _show_drops(out: Console, dropped: Sequence[DroppedBucket], *, has_versions: bool) -> None:
     if not dropped:
         return
     rows = plural(sum(entry.rows for entry in dropped), "row")
