@@ -75,6 +75,14 @@ def show(renderable: RenderableType, out: Console) -> None:
     out.out("\n".join(line.rstrip() for line in captured.get().splitlines()), highlight=False)
 
 
+def show_pages(pages: Iterable[RenderableType], out: Console) -> None:
+    """Print pages with an empty line between two of them, as `show` does."""
+    for number, page in enumerate(pages):
+        if number:
+            out.print()
+        show(page, out)
+
+
 class NumberTable(Table):
     """A table whose columns of numbers keep the width of their cells. Where that does not fit, lines are longer."""
 
@@ -147,6 +155,13 @@ class Column:
 def numbers(*titles: str) -> list[Column]:
     """Return columns that line up on the right."""
     return [Column(title, right=True) for title in titles]
+
+
+def count_cell(count: int | None, unknown: str = "-") -> str:
+    """Write a count with commas; a text where it is not known."""
+    if count is None:
+        return unknown
+    return f"{count:,}"
 
 
 class TextTable:

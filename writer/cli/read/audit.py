@@ -18,7 +18,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.text import plural
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines, version_or_time
-from writer.output.tables import console, emit_whole, ruled_table, show
+from writer.output.tables import console, emit_whole, ruled_table, show_pages
 from writer.table.ledger.gap_record import Outcome
 from writer.table.ledger.segment import Answer, CutRange
 
@@ -60,12 +60,11 @@ def run_audit(
     if as_json and audits:
         emit_whole({"pipelines": {name: to_dict(audit, deep=deep) for name, audit in audits.items()}})
     else:
-        for number, (name, audit) in enumerate(audits.items()):
-            blank_line = [""] if number else []
-            show(Group(*blank_line, *_page(name, audit, deep=deep)), console)
+        pages = [Group(*_page(name, audit, deep=deep)) for name, audit in audits.items()]
+        show_pages(pages, console)
     if errors:
         raise HeadraceError("\nheadrace: ".join(map(str, errors)))
-    return 0 if all(audit.adds_up for audit in audits.values()) else 1
+    return int(not all(audit.adds_up for audit in audits.values()))
 
 
 def to_dict(audit: Audit, *, deep: bool) -> dict[str, Any]:
@@ -144,8 +143,8 @@ def _log_cut_document(cut: CutRange) -> dict[str, Any]:
 
 
 def _problem_document(problem: Problem) -> dict[str, Any]:
-    part = vars(problem.part) if problem.part else {}
-    return {"what": problem.what, **part, "ranges": [list(span) for span in problem.spans]}
+    part = problem.part and vars(problem.part)
+    return {"what": problem.what, **(part or {}), "ranges": [list(span) for span in problem.spans]}
 
 
 def _page(name: str, audit: Audit, *, deep: bool) -> list[RenderableType]:
@@ -238,10 +237,11 @@ def _describe_acceptance(answer: Answer, *, deep: bool) -> str:
 
 def _describe_log_cut(cut: CutRange) -> str:
     """Return which rows are of records that Kafka lost when it cut a log."""
-    loss = "Kafka no longer has the records" if cut.is_proven else "Kafka no longer has all of the records"
+    records = "the records" if cut.is_proven else "all of the records"
     return (
-        f"the log of {cut.part.full_name} was cut: {loss} at offsets [{cut.start:,}, {cut.end:,}), whose rows are "
-        f"here (version {cut.version}). It goes on as incarnation {cut.successor} from offset {cut.start:,}"
+        f"the log of {cut.part.full_name} was cut: Kafka no longer has {records} at offsets [{cut.start:,}, "
+        f"{cut.end:,}), whose rows are here (version {cut.version}). It goes on as incarnation {cut.successor} from "
+        f"offset {cut.start:,}"
     )
 
 
@@ -320,11 +320,15 @@ def _count_outcome(count: int, name: str) -> str:
 
 
 def _describe_problem(problem: Problem) -> str:
-    part = f"{problem.part.full_name}: " if problem.part else ""
-    ranges = ", ".join(f"[{start}, {end})" for start, end in problem.spans[:_RANGES_SHOWN])
+    text = problem.what
+    if problem.part:
+        text = f"{problem.part.full_name}: {text}"
+    if problem.spans:
+        ranges = ", ".join(f"[{span[0]}, {span[1]})" for span in problem.spans[:_RANGES_SHOWN])
+        text = f"{text}: {ranges}"
     if len(problem.spans) > _RANGES_SHOWN:
-        ranges += ", …"
-    return f"{part}{problem.what}: {ranges}" if ranges else f"{part}{problem.what}"
+        text += ", …"
+    return text
 
 
 def audit(

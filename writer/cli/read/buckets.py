@@ -13,7 +13,7 @@ from writer.config.loader import load
 from writer.core.text import instant, iso
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, OneTarget, Pipelines, time_of
-from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
+from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, hanging, numbers, sentence
 from writer.sealing.bucket_listing import BucketListing, BucketState, ListedBucket, partition_name
 
 _STYLES = {"open": "cyan", "closed": "yellow", "sealed": "green", "reopened": "magenta"}
@@ -29,25 +29,33 @@ def _show(listing: BucketListing, buckets: Sequence[ListedBucket], out: Console)
     for bucket in buckets:
         if bucket.reason:
             hanging(out, f"{listing.bucket_name(bucket.key)}: ", bucket.reason, "yellow")
-    mark = listing.watermark
-    closed_until = listing.snapshot.closed_until
-    cause = f", held back by {partition_name(mark.held_by)} unless it is idle" if mark.held_by else ""
-    watermark_text = "none yet" if mark.instant is None else instant(mark.instant)
-    closed_text = "never yet" if closed_until is None else instant(closed_until)
-    sentence(out, f"watermark: {watermark_text}{cause}; closed until: {closed_text}")
+    watermark = "none yet"
+    if listing.watermark.instant is not None:
+        watermark = instant(listing.watermark.instant)
+    if listing.watermark.held_by is not None:
+        watermark += f", held back by {partition_name(listing.watermark.held_by)} unless it is idle"
+    closed_until = "never yet"
+    if listing.snapshot.closed_until is not None:
+        closed_until = instant(listing.snapshot.closed_until)
+    sentence(out, f"watermark: {watermark}; closed until: {closed_until}")
 
 
 def _row(name: str, bucket: ListedBucket) -> list[str | Text]:
     manifest = bucket.manifest
+    version = ""
+    sealed_at = ""
+    if manifest is not None:
+        version = str(manifest.version)
+        sealed_at = instant(manifest.sealed_at)
     return [
         name,
         Text(bucket.state, _STYLES[bucket.state]),
-        "?" if bucket.rows is None else f"{bucket.rows:,}",
+        count_cell(bucket.rows, "?"),
         f"{bucket.files:,}",
         show_size(bucket.bytes),
-        f"{bucket.late:,}" if bucket.late else "",
-        str(manifest.version) if manifest else "",
-        instant(manifest.sealed_at) if manifest else "",
+        count_cell(bucket.late or None, ""),
+        version,
+        sealed_at,
     ]
 
 
@@ -65,9 +73,9 @@ def _document(listing: BucketListing, buckets: Sequence[ListedBucket]) -> dict[s
                 "files": bucket.files,
                 "bytes": bucket.bytes,
                 "late": bucket.late,
-                "version": bucket.manifest.version if bucket.manifest else None,
+                "version": bucket.manifest and bucket.manifest.version,
                 "late_elsewhere": bucket.elsewhere,
-                "sealed_at": _iso(bucket.manifest.sealed_at) if bucket.manifest else None,
+                "sealed_at": bucket.manifest and iso(bucket.manifest.sealed_at),
                 "why": bucket.reason or None,
             }
             for bucket in buckets
@@ -80,12 +88,12 @@ def watermark_document(listing: BucketListing) -> dict[str, Any]:
     mark = listing.watermark
     return {
         "instant": _iso(mark.instant),
-        "held_by": None if mark.held_by is None else partition_name(mark.held_by),
+        "held_by": mark.held_by and partition_name(mark.held_by),
     }
 
 
 def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else iso(moment)
+    return moment and iso(moment)
 
 
 def buckets(

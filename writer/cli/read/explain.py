@@ -18,7 +18,7 @@ from writer.core.errors import HeadraceError
 from writer.core.text import describe_entry, held, instant, iso, lost, plural, reason
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
-from writer.output.tables import emit_whole, label_grid, ruled_table, show
+from writer.output.tables import emit_whole, label_grid, ruled_table, show_pages
 from writer.status.commit_explanation import Explanation, KafkaOffset, find_explanation
 from writer.status.document import gap_record
 from writer.status.model import OUTCOMES, Totals
@@ -86,9 +86,7 @@ def run_explain(
     if as_json and explanations:
         emit_whole({name: to_dict(explanation) for name, explanation in explanations.items()})
     else:
-        for number, (name, explanation) in enumerate(explanations.items()):
-            blank_line = [""] if number else []
-            show(Group(*blank_line, *_page(name, explanation)), console)
+        show_pages([Group(*_page(name, explanation)) for name, explanation in explanations.items()], console)
     if errors:
         raise HeadraceError("\nheadrace: ".join(map(str, errors)))
 

@@ -83,12 +83,16 @@ def _show_manifest(manifest: Manifest, *, as_json: bool, out: Console) -> None:
         bucket = list(manifest.bucket)
         emit_whole({"pipeline": manifest.pipeline, "bucket": bucket, "state": "sealed", "manifest": manifest.to_json()})
     else:
-        late = f", {manifest.late:,} of them late" if manifest.late else ""
-        gap = "; records that Kafka lost may be missing" if manifest.with_gap else ""
+        rows = plural(manifest.rows, "row")
+        if manifest.late:
+            rows += f", {manifest.late:,} of them late"
+        files = plural(manifest.files, "file")
+        if manifest.with_gap:
+            files += "; records that Kafka lost may be missing"
         sentence(
             out,
-            f"{manifest.name} is sealed: version {manifest.version} at {instant(manifest.sealed_at)}, "
-            f"{plural(manifest.rows, 'row')}{late} in {plural(manifest.files, 'file')}{gap}",
+            f"{manifest.name} is sealed: version {manifest.version} at {instant(manifest.sealed_at)}, {rows} in "
+            f"{files}",
         )
 
 

@@ -37,8 +37,12 @@ def comparison_document(comparison: Comparison, partitions: Sequence[PartitionPa
 
 
 def _partition_document(partition: PartitionPair) -> dict[str, Any]:
-    start, end = partition.offsets
-    return {"topic": partition.first.topic, "partition": partition.first.partition, "start": start, "end": end}
+    return {
+        "topic": partition.first.topic,
+        "partition": partition.first.partition,
+        "start": partition.offsets[0],
+        "end": partition.offsets[1],
+    }
 
 
 def _difference_document(difference: Difference) -> dict[str, Any]:

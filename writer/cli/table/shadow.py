@@ -18,7 +18,7 @@ from writer.core.signals import on_hangup
 from writer.core.text import plural
 from writer.maintenance.migration.shadow import revive_shadow, shadow_start_offsets, shadow_writer_config
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
-from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
+from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, numbers, sentence
 
 OtherFile = Annotated[
     Path | None,
@@ -115,11 +115,10 @@ def _show(out: Console, document: Mapping[str, Any]) -> None:
 
 
 def _partition_row(partition: Mapping[str, Any]) -> list[str]:
-    first_end = "none" if partition["first_end"] is None else f"{partition['first_end']:,}"
     return [
         f"{partition['topic']}/{partition['partition']}",
         f"{partition['start']:,}",
         f"{partition['end']:,}",
-        first_end,
+        count_cell(partition["first_end"], "none"),
         f"{partition['gap']:,}",
     ]

@@ -15,7 +15,7 @@ from writer.core.units import show_duration, show_size
 from writer.maintenance.retention import DroppedBucket, ExpiredBucket, Retention, works
 from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OneTarget, Pipelines, at_table
 from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
+from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, numbers, sentence
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import existing_table
 
@@ -130,10 +130,9 @@ def _show_due_buckets(
 
 
 def _bucket_row(bucket: ExpiredBucket, columns: Sequence[str]) -> list[str]:
-    rows = _count_rows(bucket.files)
     return [
         bucket_path(columns, bucket.bucket),
-        "?" if rows is None else f"{rows:,}",
+        count_cell(_count_rows(bucket.files), "?"),
         f"{len(bucket.files):,}",
         show_size(bucket.bytes),
     ]

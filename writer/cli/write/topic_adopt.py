@@ -18,7 +18,7 @@ from writer.offsets.topic_adoption import TopicAdoption
 from writer.offsets.topic_adoption_plan import AdoptionRequest, Line, Plan, TopicMove, to_dict
 from writer.output.cli_options import AsJson, OnePipeline, config_argument, load_pipeline
 from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
+from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, numbers, sentence
 
 _OFFSET = re.compile(r"(?P<topic>[^:=]+):(?P<partition>\d+)=(?P<offset>\d+)")
 
@@ -88,9 +88,8 @@ def _show_partitions(out: Console, lines: Sequence[Line]) -> None:
     offset_columns = numbers("table ends at", "log begins at", "log ends at", "reads on at")
     rows = []
     for line in lines:
-        table_end = "-" if line.table_end is None else f"{line.table_end:,}"
-        offsets = [table_end, f"{line.held.earliest:,}", f"{line.held.end:,}", f"{line.start:,}"]
-        rows.append([line.now.name, *offsets, _describe_gap(line)])
+        offsets = (line.table_end, line.held.earliest, line.held.end, line.start)
+        rows.append([line.now.name, *map(count_cell, offsets), _describe_gap(line)])
     TextTable(out, [Column("partition", width_min=20), *offset_columns, Column("")]).add(rows)
 
 
