@@ -40,7 +40,9 @@ def bucket_of(text: str, bucketer: bucketers.Bucketer) -> BucketKey:
 
 def _value(column: str, part: str) -> str | None:
     name, equals, _ = part.partition("=")
-    return hive_value(part) if equals and name.lower() == column.lower() else part
+    if equals and name.lower() == column.lower():
+        return hive_value(part)
+    return part
 
 
 def _candidate_labels(text: str, bucketer: bucketers.Bucketer, index: int) -> Iterator[str | None]:
@@ -81,7 +83,9 @@ def _bucket_of_instant(bucketer: bucketers.Bucketer, instant: datetime) -> Bucke
 
 def _known_shape(bucketer: bucketers.Bucketer) -> BucketKey | None:
     values = _bucket_of_instant(bucketer, _EXAMPLE)
-    return values if bucketers.interval(bucketer, values) is not None else None
+    if bucketers.interval(bucketer, values) is None:
+        return None
+    return values
 
 
 def _shape(bucketer: bucketers.Bucketer) -> str:

@@ -69,7 +69,9 @@ def at_table(config: Config, name: str, target: str | None, *, raw: bool) -> Con
     """Return the configuration where the table that is meant is the pipeline's own. Raises ConfigError."""
     if raw and target is not None:
         raise ConfigError("the raw table is the pipeline's, not a target's; leave --target or --raw out")
-    return config.at_raw(name) if raw else config.at_target(name, target)
+    if raw:
+        return config.at_raw(name)
+    return config.at_target(name, target)
 
 
 def options_of(choose: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -106,8 +108,10 @@ def duration_of(option: str, text: str) -> timedelta:
 
 def time_of(option: str, text: str | None) -> datetime | None:
     """Read a time from the command line; UTC where it names no zone. Raises BadParameter."""
+    if text is None:
+        return None
     try:
-        return None if text is None else _time(text)
+        return _time(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is no time; write 2026-11-20T05:00Z", param_hint=option) from error
 

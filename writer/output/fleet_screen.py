@@ -15,7 +15,7 @@ from writer.core.text import plural, span
 from writer.output.health import LEVELS, Health, health
 from writer.output.route_lines import target_order
 from writer.output.status_screen import config_text, screen
-from writer.output.tables import ruled_table
+from writer.output.tables import count_cell, ruled_table
 
 _T = TypeVar("_T")
 Sort = Literal["worst", "name", "lag", "rows"]
@@ -172,16 +172,22 @@ def _cells(row: FleetRow) -> Iterator[Text | str]:
         return
     lag = row.pipeline["lag"]
     age_s = row.pipeline["commit_age_seconds"]
+    # Nothing waits where there is no lag.
+    wait_s = None
+    if lag["offsets"]:
+        wait_s = lag["seconds"]
     yield Text(row.name)
     yield Text(row.pipeline["state"], _STYLES[row.health.level])
-    yield "?" if lag["offsets"] is None else f"{lag['offsets']:,}"
-    yield _span_cell(lag["seconds"] if lag["offsets"] else None)
+    yield count_cell(lag["offsets"], "?")
+    yield _span_cell(wait_s)
     yield _span_cell(age_s)
     yield trouble
 
 
 def _span_cell(seconds: float | None) -> str:
-    return "" if seconds is None else span(seconds)
+    if seconds is None:
+        return ""
+    return span(seconds)
 
 
 def _group_cells(group: Sequence[FleetRow]) -> Iterator[Text | str]:
@@ -193,18 +199,22 @@ def _group_cells(group: Sequence[FleetRow]) -> Iterator[Text | str]:
     ages = [pipeline["commit_age_seconds"] for pipeline in pipelines if pipeline["commit_age_seconds"] is not None]
     lags = [pipeline["lag"] for pipeline in pipelines]
     waits = [lag["seconds"] for lag in lags if lag["offsets"] and lag["seconds"] is not None]
-    unknown = not lags or any(lag["offsets"] is None for lag in lags)
+    offsets: int | None = None
+    if lags and all(lag["offsets"] is not None for lag in lags):
+        offsets = sum(lag["offsets"] for lag in lags)
     levels = Counter(row.health.level for row in group)
     counts = ", ".join(f"{levels[level]} {level}" for level in LEVELS[:-1] if levels[level])
+    name = group_of(worst.name)
     trouble = ""
     if len(group) == 1:
+        name = worst.name
         trouble = "; ".join(worst.health.reasons)
     elif counts:
         trouble = f"{counts}; {worst.name}: {worst.health.reasons[0]}"
-    yield Text(worst.name if len(group) == 1 else group_of(worst.name))
+    yield Text(name)
     yield Text(", ".join(f"{count} {state}" for state, count in states.most_common()), style)
     yield f"{len(group):,}"
-    yield "?" if unknown else f"{sum(lag['offsets'] for lag in lags):,}"
+    yield count_cell(offsets, "?")
     yield _span_cell(max(waits, default=None))
     yield _span_cell(max(ages, default=None))
     yield Text(trouble, style)

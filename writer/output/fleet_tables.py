@@ -54,7 +54,9 @@ def _group_cells(targets: Sequence[Mapping[str, Any]]) -> Iterator[Text | str]:
     behind = [target for target in targets if target["behind"] is not None]
     waiting_bytes = sum(target.get("held_bytes", 0) for target in targets)
     name = targets[0]["name"]
-    yield Text(name if len(targets) == 1 else group_of(name))
+    if len(targets) > 1:
+        name = group_of(name)
+    yield Text(name)
     yield f"{len(targets):,}"
     yield f"{sum(target['rows'] for target in targets):,}"
     yield f"{sum(target['files'] for target in targets):,}"

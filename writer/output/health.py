@@ -44,7 +44,10 @@ def failed_records(totals: Mapping[str, Any]) -> int:
 def health(pipeline: Mapping[str, Any]) -> Health:
     """Judge a pipeline by its part of `/status`; keys that an older release does not have count as empty."""
     reasons = sorted(_reasons(pipeline), key=lambda reason: LEVELS.index(reason[0]))
-    return Health(reasons[0][0] if reasons else "ok", tuple(reason for _, reason in reasons))
+    level: Level = "ok"
+    if reasons:
+        level, _ = reasons[0]
+    return Health(level, tuple(reason for _, reason in reasons))
 
 
 def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
@@ -79,7 +82,9 @@ def level_of(target: Mapping[str, Any]) -> Level:
     """Judge a table of a route by its part of `/status`."""
     if target["behind"] is None:
         return "ok"
-    return "critical" if (target["behind_seconds"] or 0.0) > _TARGET_LATE_S else "warning"
+    if (target["behind_seconds"] or 0.0) > _TARGET_LATE_S:
+        return "critical"
+    return "warning"
 
 
 def _of_tables(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:

@@ -44,7 +44,9 @@ def _watermark(seals: Mapping[str, Any]) -> Text:
 
 def _seal_progress(seals: Mapping[str, Any]) -> Text:
     closed_until = seals["closed_until"]
-    parts = ["nothing is closed yet" if closed_until is None else f"closed until {instant(closed_until)}"]
+    parts = ["nothing is closed yet"]
+    if closed_until is not None:
+        parts = [f"closed until {instant(closed_until)}"]
     parts += [f"{plural(seals[state], 'bucket')} {text}" for state, text in _STATES.items() if seals[state]]
     next_bucket = seals["next"]
     if next_bucket is not None:
@@ -244,7 +246,9 @@ def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
         if driver:
             details.append(f"driver {driver['url']}")
     elif state == "unknown":
-        missing = f"no driver answers at {driver['url']}" if driver else "no driver has announced itself"
+        missing = "no driver has announced itself"
+        if driver:
+            missing = f"no driver answers at {driver['url']}"
         details.append(f"{missing}; from the table and Kafka")
     elif state == "not started":
         details.append("the table does not exist yet")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Any
 
 import pyarrow as pa
@@ -137,6 +138,7 @@ def label_grid(rows: Iterable[tuple[str, str | Text]], gap: int = 2) -> Table:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for label, text in rows:
+        # Brackets in it are no markup.
         grid.add_row(label, Text(text) if isinstance(text, str) else text)
     return grid
 
@@ -230,7 +232,9 @@ def hanging(out: Console, head: str, text: str, style: str = "") -> None:
     """Print a head, and a text beside it that wraps within its own columns on a terminal, and not in a pipe."""
     width = max(out.width - cell_len(head) - 1, 20)
     narrow = out.is_terminal or "COLUMNS" in os.environ
-    parts = textwrap.wrap(text, width, break_on_hyphens=False) if narrow else [text]
+    parts = [text]
+    if narrow:
+        parts = textwrap.wrap(text, width, break_on_hyphens=False)
     blank = "\n" + " " * cell_len(head)
     out.print(Text(head).append(blank.join(parts), style), soft_wrap=True)
 
@@ -261,14 +265,18 @@ def cell(value: Any, width: int) -> Text:
             return Text("null", "dim")
         case "":
             return Text('""', "dim")
+        case str() if value.isprintable():
+            text = value
         case str():
-            text = value if value.isprintable() else json.dumps(value, ensure_ascii=False)
+            text = json.dumps(value, ensure_ascii=False)
         case bool():
             text = str(value).lower()
         case bytes():
             text = f"0x{value[: width // 2].hex()}"
+        case datetime() if width >= _INSTANT:
+            text = instant(value)
         case datetime():
-            text = instant(value) if width >= _INSTANT else text_instant(value)
+            text = text_instant(value)
         case list() | dict():
             text = json.dumps(plain(value), ensure_ascii=False)
         case _:
@@ -306,8 +314,10 @@ def plain(value: Any) -> Any:
     match value:
         case None | bool() | int() | str():
             return value
+        case float() if isfinite(value):
+            return value
         case float():
-            return value if value - value == 0 else str(value)
+            return str(value)
         case bytes():
             return value.hex()
         case dict():
