@@ -93,7 +93,9 @@ def watermark_document(listing: BucketListing) -> dict[str, Any]:
 
 
 def _iso(moment: datetime | None) -> str | None:
-    return moment and iso(moment)
+    if moment is None:
+        return None
+    return iso(moment)
 
 
 def buckets(

@@ -154,8 +154,9 @@ def show(
     # Whether a reason may quote a value, the value says.
     records = first_dead_letters(name, settings, chosen, dead_letters, has_values=values or screen.hides)
     decoded: Mapping[RecordPosition, dict[str, Any]] = {}
+    if values and records.num_rows:
+        decoded = _decode(name, settings, records, out)
     if records.num_rows:
-        decoded = _decode(name, settings, records, out) if values else {}
         records = screen.table(records)
     # cold: at most --limit records
     for record in records.to_pylist():
@@ -261,8 +262,10 @@ def _replay_document(result: ReplayResult) -> Mapping[str, Any]:
 
 
 def _show_replay(name: str, result: ReplayResult, out: Console) -> None:
-    commits = f" in {plural(len(result.versions), 'commit')}" if result.versions else ""
-    sentence(out, f"{name}: of {plural(result.chosen, 'dead letter')} {result.rows:,} became rows{commits}", "bold")
+    summary = f"{name}: of {plural(result.chosen, 'dead letter')} {result.rows:,} became rows"
+    if result.versions:
+        summary += f" in {plural(len(result.versions), 'commit')}"
+    sentence(out, summary, "bold")
     if result.filtered:
         sentence(out, f"{plural(result.filtered, 'dead letter')} went, which event specs leave out.")
     if result.failed:

@@ -73,7 +73,9 @@ def wait(
         }
         emit_whole({**document, "manifest": None})
     else:
-        subject = f"version {version} of {bucket_name}" if version > 1 else bucket_name
+        subject = bucket_name
+        if version > 1:
+            subject = f"version {version} of {bucket_name}"
         sentence(out, f"{subject} is not sealed after {show_duration(longest_wait)}; it is {state}: {reason}")
     raise typer.Exit(1)
 

@@ -71,13 +71,16 @@ def _show(
             f"{plural(review.deleted, 'row')} went from the first table by `headrace delete-rows` or another client. "
             "The shadow may have read their records: delete them there as well.",
         )
-    verb = "is" if done else "becomes"
+    verb = "becomes"
+    instruction = f"Then set in {request.file}, and start the pipeline:"
+    if done:
+        verb = "is"
+        instruction = f"Set in {request.file}:"
     lines.sentence(
         out,
         f"{request.pipeline}: the table at {promotion.shadow_location} {verb} the pipeline's; the one at {first} takes "
         "no more entries.",
     )
-    instruction = f"Then set in {request.file}, and start the pipeline:" if not done else f"Set in {request.file}:"
     lines.sentence(out, instruction)
     for key, value in promotion.list_settings(request.other).items():
         out.print(f"  {key}: {value}", soft_wrap=True, highlight=False, markup=False)

@@ -52,8 +52,8 @@ def _document(deletion: PipelineDeletion) -> Mapping[str, Any]:
     dead_letters = deletion.dead_letters
     return {
         **_table_document(deletion.table),
-        "late_table": _table_document(deletion.late_table) if deletion.late_table else None,
-        "dead_letters": None if dead_letters is None else dead_letter_deletion.to_dict(dead_letters),
+        "late_table": deletion.late_table and _table_document(deletion.late_table),
+        "dead_letters": dead_letters and dead_letter_deletion.to_dict(dead_letters),
         "raw_records": deletion.raw_records,
         "raw_versions": deletion.raw_versions,
     }
@@ -108,10 +108,10 @@ def _show_dead_letters(out: Console, dead_letters: DeadLetters | None) -> None:
     if dead_letters is None:
         lines.sentence(out, "Dead letters were not looked at.")
         return
-    removal = "" if dead_letters.version is None else f", taken out in version {dead_letters.version} of their table"
-    lines.sentence(
-        out, f"Dead letters: {dead_letters.meant:,} of {dead_letters.dead_letters:,} hold such a row{removal}."
-    )
+    text = f"Dead letters: {dead_letters.meant:,} of {dead_letters.dead_letters:,} hold such a row"
+    if dead_letters.version is not None:
+        text += f", taken out in version {dead_letters.version} of their table"
+    lines.sentence(out, f"{text}.")
     if dead_letters.undecodable:
         lines.sentence(
             out,
@@ -166,10 +166,17 @@ def delete_rows(
     Exit codes: 0 done or shown, 1 the storage or the registry does not answer, 2 configuration, or no such column.
     """
     settings = load(config)
-    if (where is None) == (keys is None) or (keys is None) != (column is None):
-        raise ConfigError("say which rows: either --where, or --keys with --column")
-    wanted = condition(where) if where is not None else from_file(keys or Path(), column or "", title)
+    row_keys = _read_row_keys(where, keys, column, title)
     schemas = source(settings.registry)
-    request = DeletionRequest(settings.one(pipeline), wanted, datetime.now(UTC), target, dead_letters)
+    request = DeletionRequest(settings.one(pipeline), row_keys, datetime.now(UTC), target, dead_letters)
     work = partial(run_delete, settings, request, schemas, as_json=as_json, out=console())
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _read_row_keys(where: str | None, file: Path | None, column: str | None, title: str | None) -> Keys:
+    """Return the keys that a condition or a file has. Raises ConfigError."""
+    if where is not None and file is None and column is None:
+        return condition(where)
+    if where is None and file is not None and column is not None:
+        return from_file(file, column, title)
+    raise ConfigError("say which rows: either --where, or --keys with --column")

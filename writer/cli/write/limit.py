@@ -60,8 +60,10 @@ def limit(
         emit_whole({name: {**_document(after[name]), "before": _document(before[name])} for name in names})
         return
     for name in names:
-        change = f"; it was {before[name].words}" if off or has_rates else ""
-        sentence(console(), f"{name}: {after[name].words}{change}.")
+        text = f"{name}: {after[name].words}"
+        if off or has_rates:
+            text += f"; it was {before[name].words}"
+        sentence(console(), f"{text}.")
 
 
 def _parse_size(option: str, text: str | None) -> int | None:
@@ -84,6 +86,6 @@ def _effective_limits(config: Config, names: list[str]) -> Mapping[str, Effectiv
 def _document(limit: EffectiveLimit) -> dict[str, Any]:
     return {
         **to_json(limit.limit),
-        "override": None if limit.override is None else asdict(limit.override),
+        "override": limit.override and asdict(limit.override),
         "error": limit.error or None,
     }

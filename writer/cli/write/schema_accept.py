@@ -89,10 +89,13 @@ def _show(out: Console, name: str, plan: MeaningPlan, version: int | None) -> No
 
 
 def _row(meaning: SchemaMeaning) -> list[str]:
+    fingerprint = "-"
+    if meaning.now is not None:
+        fingerprint = show_fingerprint(meaning.now)
     return [
         show_id(meaning.schema_id),
         show_fingerprint(meaning.before),
-        "-" if meaning.now is None else show_fingerprint(meaning.now),
+        fingerprint,
         meaning.name or "-",
         _STATES[meaning.state],
     ]

@@ -111,5 +111,7 @@ def _show(result: SealResult, out: Console, *, dry_run: bool) -> None:
 
 def _row(manifest: Manifest) -> list[str]:
     numbers = [f"{number:,}" for number in (manifest.rows, manifest.files, manifest.late)]
-    reason = f"{manifest.reason}, with a gap" if manifest.with_gap else manifest.reason
+    reason: str = manifest.reason
+    if manifest.with_gap:
+        reason += ", with a gap"
     return [manifest.name, str(manifest.version), *numbers, reason]

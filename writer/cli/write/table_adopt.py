@@ -56,13 +56,11 @@ def _start_document(settings: Pipeline) -> Any:
 
 
 def _show(out: Console, adoption: TableAdoption, plan: AdoptionPlan, version: int | None) -> None:
+    contents = f"{plural(plan.rows, 'row')} in {plural(plan.files, 'file')} of {plural(plan.buckets, 'bucket')}"
     # An Iceberg table has no version of headrace's log yet.
-    table_version = "" if plan.snapshot.version < 0 else f", at version {plan.snapshot.version}"
-    sentence(
-        out,
-        f"{adoption.pipeline}: the table at {adoption.location} has {plural(plan.rows, 'row')} in "
-        f"{plural(plan.files, 'file')} of {plural(plan.buckets, 'bucket')}{table_version}.",
-    )
+    if plan.snapshot.version >= 0:
+        contents += f", at version {plan.snapshot.version}"
+    sentence(out, f"{adoption.pipeline}: the table at {adoption.location} has {contents}.")
     sentence(out, f"The buckets of {plural(plan.rows_compared, 'row')} were worked out anew: all are right.")
     columns = "It has all columns."
     if plan.columns_added:
@@ -81,8 +79,9 @@ def _show(out: Console, adoption: TableAdoption, plan: AdoptionPlan, version: in
 def _describe_start(start: str | Mapping[str, Any]) -> str:
     if isinstance(start, str):
         return start
-    values = {key: instant(value) if key == "timestamp" else value for key, value in start.items()}
-    return ", ".join(f"{key} {value}" for key, value in values.items())
+    if "timestamp" in start:
+        return f"timestamp {instant(start['timestamp'])}"
+    return ", ".join(f"{key} {value}" for key, value in start.items())
 
 
 table = typer.Typer(no_args_is_help=True, help="Tables that other clients made, or changed.")
