@@ -71,7 +71,7 @@ class OldestGap:
         self._counts: tuple[int, int] | None = None
         self._opened_at: datetime | None = None
 
-    def opened_at(self, snapshot: PipelineSnapshot) -> datetime | None:
+    def opening_time(self, snapshot: PipelineSnapshot) -> datetime | None:
         """Return when it was opened; None where no gap is open. Raises CommitFailed, LedgerUnreadable, OSError."""
         sums = snapshot.gap_sums
         counts = (sums["gaps"], sums["gaps_ended"])

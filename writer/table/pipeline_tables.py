@@ -96,7 +96,7 @@ class Tables:
         snapshot = self.main.snapshot()
         self.main.publish(snapshot.state.table_version)
         self._read_entries(snapshot, despite)
-        self._remove_copied(snapshot.settled)
+        self._remove_copied_files(snapshot.settled)
         targets = snapshot.targets_by_location
         for location in [location for location in self._pending if location not in targets]:
             self._apply(location)
@@ -104,7 +104,7 @@ class Tables:
         first_pending = [entries[0].version for entries in self._pending.values()]
         self.settled = min([self._read_version, *(version - 1 for version in first_pending)])
 
-    def _remove_copied(self, settled: int) -> None:
+    def _remove_copied_files(self, settled: int) -> None:
         """Remove files that waited at the log, once no process that starts now would copy them."""
         remaining = []
         for table, entry in self._copied:
@@ -197,10 +197,10 @@ class Tables:
         if not entries:
             return PendingSideEntries(self._read_version)
         oldest = min(entries, key=lambda entry: entry.version)
-        held = [file.bytes for entry in entries if entry.held_folder for file in entry.files]
+        held_bytes = [file.bytes for entry in entries if entry.held_folder for file in entry.files]
         versions = {entry.version for entry in entries}
         return PendingSideEntries(
-            oldest.version - 1, len(versions), sum(held), datetime.fromisoformat(oldest.assembled_at)
+            oldest.version - 1, len(versions), sum(held_bytes), datetime.fromisoformat(oldest.assembled_at)
         )
 
     def target_states(
@@ -228,10 +228,10 @@ class Tables:
         self._read_entries(snapshot, range(snapshot.settled, snapshot.version + 1))
         locations = [location for location in snapshot.targets_by_location if location in self._pending]
         with ThreadPoolExecutor(_THREADS) as pool:
-            reasons = list(pool.map(self._forget_applied, locations))
+            reasons = list(pool.map(self._forget_applied_entries, locations))
         self.behind = {location: reason for location, reason in zip(locations, reasons, strict=True) if reason}
 
-    def _forget_applied(self, location: str) -> str:
+    def _forget_applied_entries(self, location: str) -> str:
         """Forget what a table has. Returns why it cannot be read; empty if it can."""
         pending = self._pending.pop(location)
         reason = ""

@@ -38,7 +38,7 @@ def reported(progress: Progress, sealer: Sealer) -> Report:
         progress.open_gaps(found.gaps, found.gap_offsets_closed)  # others fill them, while no record comes too
         progress.bucket_counts(sealer.bucket_counts(standing, now, trouble))
         progress.cells(overview.look(standing, now))
-        progress.oldest_gap(oldest.opened_at(found))
+        progress.oldest_gap(oldest.opening_time(found))
 
     return report
 

@@ -48,28 +48,28 @@ class SnapshotChange:
 
 def describe_commits(
     table: Table,
-    known: int | None,
+    logged_id: int | None,
     location: str,
     columns: Sequence[str],
     list_files: Callable[[], Mapping[str, BucketFile]],
 ) -> Iterator[list[Action]]:
     """Yield an entry for each catalog commit between ours and the table's current snapshot, oldest first.
 
-    `known`: id of the snapshot that the log knows; None: none. `columns`: of the log's buckets. `list_files` returns
+    `logged_id`: of the snapshot that the log knows; None: none. `columns`: of the log's buckets. `list_files` returns
     the files that the log names then, by path. Where the current snapshot does not follow ours, one entry describes the
     difference.
     """
     path: list[Snapshot] = []
     snapshot = table.metadata.current_snapshot()
-    while snapshot is not None and snapshot.snapshot_id != known:
+    while snapshot is not None and snapshot.snapshot_id != logged_id:
         path.append(snapshot)
         parent_id = snapshot.parent_snapshot_id
         snapshot = None if parent_id is None else table.metadata.snapshot_by_id(parent_id)
-    if snapshot is None and known is not None:
-        ours = table.metadata.snapshot_by_id(known)
+    if snapshot is None and logged_id is not None:
+        ours = table.metadata.snapshot_by_id(logged_id)
         yield _describe_jump(table, ours, _jump_operation(path, ours), location, columns, list_files())
         return
-    for commit in group_by_commit(table, path[::-1], known):
+    for commit in group_by_commit(table, path[::-1], logged_id):
         yield _describe_commit(table, commit, location)
 
 

@@ -323,12 +323,12 @@ class Journal(Log):
                 f"{self._client.location}/metadata there."
             )
         own_snapshot = table.properties.get(SNAPSHOT)
-        known_snapshot = int(own_snapshot) if own_snapshot else None
+        logged_id = int(own_snapshot) if own_snapshot else None
         for info, _ in infos:
-            known_snapshot = info.get(foreign_snapshots.SNAPSHOT, known_snapshot)
+            logged_id = info.get(foreign_snapshots.SNAPSHOT, logged_id)
         metadata = table.metadata
-        if known_snapshot != metadata.current_snapshot_id:
-            self._put_entries(state.version + 1, self._describe_commits(table, state, known_snapshot))
+        if logged_id != metadata.current_snapshot_id:
+            self._put_entries(state.version + 1, self._describe_commits(table, state, logged_id))
             return False
         layout = (metadata.current_schema_id, metadata.default_spec_id)
         if layout == self._layout and not entries:
@@ -342,14 +342,14 @@ class Journal(Log):
         self._layout = layout
         return True
 
-    def _describe_commits(self, table: Table, state: State, known: int | None) -> Iterable[list[Action]]:
-        """Return entries about what other clients committed after a known snapshot."""
+    def _describe_commits(self, table: Table, state: State, logged_id: int | None) -> Iterable[list[Action]]:
+        """Return entries about what other clients committed after the snapshot that the log knows."""
         columns = state.metadata["partitionColumns"]
 
         def list_files() -> Mapping[str, BucketFile]:
             return file_listing.list_files(self, state, None).files
 
-        return foreign_snapshots.describe_commits(table, known, self._client.location, columns, list_files)
+        return foreign_snapshots.describe_commits(table, logged_id, self._client.location, columns, list_files)
 
     def _put_entries(self, version: int, entries: Iterable[Sequence[Action]]) -> None:
         """Put entries from a version on, until another process has put one: it writes the same."""
@@ -368,9 +368,9 @@ class Journal(Log):
             schema, changes = merge_columns(state.metadata["schemaString"], columns)
             missing = sorted(column_paths(state.columns()) - column_paths(pa.schema(columns)))
         except ColumnTypeMismatch as error:
-            raise self._columns_changed(str(error)) from error
+            raise self._column_conflict(str(error)) from error
         if missing:
-            raise self._columns_changed(f"column {missing[0]} was dropped or renamed")
+            raise self._column_conflict(f"column {missing[0]} was dropped or renamed")
         if not changes:
             return None
         no_facts: Mapping[str, Any] = {}
@@ -410,7 +410,7 @@ class Journal(Log):
                 return _own_snapshot(table, earlier)
         return None
 
-    def _columns_changed(self, change: str) -> ForeignChange:
+    def _column_conflict(self, change: str) -> ForeignChange:
         return ForeignChange(
             f"another client changed the columns of table {self._client.catalog_table} at {self._client.location}: "
             f"{change}. Change them back, then start again."

@@ -34,21 +34,21 @@ class CatalogCommit:
         return self.snapshots[-1]
 
 
-def group_by_commit(table: Table, snapshots: Sequence[Snapshot], known: int | None) -> list[CatalogCommit]:
-    """Group the snapshots that follow a known one by the commits that brought them, oldest first.
+def group_by_commit(table: Table, snapshots: Sequence[Snapshot], logged_id: int | None) -> list[CatalogCommit]:
+    """Group the snapshots that follow the one that the log knows by the commits that brought them, oldest first.
 
-    `snapshots`: parents and children from the known snapshot to the current one, oldest first. `known`: id of the
-    snapshot before them; None: there is none. Metadata files are read where there are several snapshots. Raises OSError
-    for a metadata file that is there and cannot be read.
+    `snapshots`: parents and children from the logged snapshot to the current one, oldest first. `logged_id`: of the
+    snapshot before them, which the log knows; None: there is none. Metadata files are read where there are several
+    snapshots. Raises OSError for a metadata file that exists and cannot be read.
     """
     if len(snapshots) <= 1:
         return [CatalogCommit((snapshot,), is_proven=True) for snapshot in snapshots]
-    heads = _collect_heads(table, snapshots[-1].snapshot_id, known)
+    heads = _collect_heads(table, snapshots[-1].snapshot_id, logged_id)
     return list(_cut_at_heads(snapshots, heads))
 
 
-def _collect_heads(table: Table, current: int, known: int | None) -> Mapping[int, bool]:
-    """Return which snapshots were current since the known one, and of which the metadata file before is there, too."""
+def _collect_heads(table: Table, current: int, logged_id: int | None) -> Mapping[int, bool]:
+    """Return which snapshots were current since the logged one, and of which the metadata file before is there, too."""
     heads = {current: False}
     newer: int | None = current
     for metadata in _earlier_metadata(table):
@@ -60,7 +60,7 @@ def _collect_heads(table: Table, current: int, known: int | None) -> Mapping[int
             continue
         if newer is not None:
             heads[newer] = True
-        if head == known:
+        if head == logged_id:
             break
         if head is not None:
             heads.setdefault(head, False)

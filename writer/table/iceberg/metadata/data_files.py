@@ -27,12 +27,12 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from writer.table.iceberg.metadata.offset_bounds import OFFSET, find_offset_field
 from writer.table.iceberg.metadata.schema import name_in_files
 from writer.table.log.log import Action
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)
-_OFFSET = "_offset"
 
 
 def _microseconds(text: str) -> int:
@@ -99,12 +99,12 @@ def describe_add(file: DataFile, location: str, schema: Schema, spec: PartitionS
 def _statistics(file: DataFile, schema: Schema) -> dict[str, Any]:
     """Return Delta's statistics of a file: the number of its rows, and bounds of their offsets."""
     statistics: dict[str, Any] = {"numRecords": file.record_count}
-    field = next((field for field in schema.fields if field.name == _OFFSET), None)
-    if field is None or not isinstance(field.field_type, LongType):
+    field = find_offset_field(schema)
+    if field is None:
         return statistics
     for name, bounds in (("minValues", file.lower_bounds), ("maxValues", file.upper_bounds)):
         if bounds and field.field_id in bounds:
-            statistics[name] = {_OFFSET: from_bytes(field.field_type, bounds[field.field_id])}
+            statistics[name] = {OFFSET: from_bytes(LongType(), bounds[field.field_id])}
     return statistics
 
 

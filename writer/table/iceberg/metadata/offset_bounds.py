@@ -53,20 +53,28 @@ def offset_bounds(files: Iterable[DataFile], field: NestedField) -> OffsetBounds
     return OffsetBounds(min(offsets, default=None), max(offsets, default=None), without)
 
 
+def find_offset_field(schema: Schema) -> NestedField | None:
+    """Return the column of offsets; None where a table has none, or one of another type."""
+    for field in schema.fields:
+        if field.name == OFFSET and isinstance(field.field_type, LongType):
+            return field
+    return None
+
+
 def has_new_rows(added: Sequence[DataFile], removed: Sequence[DataFile], schema: Schema) -> bool:
     """Return whether files that were added hold rows that the removed ones of their partition did not hold."""
-    fields = [field for field in schema.fields if field.name == OFFSET and isinstance(field.field_type, LongType)]
-    if not fields:
+    field = find_offset_field(schema)
+    if field is None:
         return False
     removed_by_partition = defaultdict[str, list[DataFile]](list)
     for file in removed:
         removed_by_partition[repr(file.partition)].append(file)
     for file in added:
-        removed_bounds = offset_bounds(removed_by_partition[repr(file.partition)], fields[0])
+        removed_bounds = offset_bounds(removed_by_partition[repr(file.partition)], field)
         # Where the replaced files say nothing of offsets, there are none to go by.
         if removed_bounds is None:
             continue
-        added_bounds = offset_bounds([file], fields[0])
+        added_bounds = offset_bounds([file], field)
         if added_bounds is None or not removed_bounds.contains(added_bounds):
             return True
     return False
