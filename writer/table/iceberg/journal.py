@@ -118,7 +118,7 @@ class Journal(Log):
             return False
         # It is committed all the same: the next process places the entry.
         with suppress(OSError):
-            self._place(0, draft)
+            self._place_entry(0, draft)
         return True
 
     def was_in_catalog(self, has_metadata: bool) -> bool:
@@ -153,9 +153,9 @@ class Journal(Log):
             read_version = self._state.version if self._state else -1
             table = self.load_table()
             version, draft = compatibility.check_properties(table)
-            self._place(version, draft)
+            self._place_entry(version, draft)
             state = super().state()
-            if state.version <= max(read_version, version) and self._is_described(table, state, version):
+            if state.version <= max(read_version, version) and not self._log_foreign_changes(table, state, version):
                 return table, state
 
     def create(self, actions: Sequence[Action]) -> bool:
@@ -295,7 +295,7 @@ class Journal(Log):
         self._store.put(draft, entry_lines(actions))
         return draft
 
-    def _place(self, version: int, draft: str) -> None:
+    def _place_entry(self, version: int, draft: str) -> None:
         """Put the draft that the catalog names at its version, if the entry is not there yet."""
         if draft == self._placed_draft:
             return
@@ -311,8 +311,11 @@ class Journal(Log):
         self._store.delete(draft)
         self._placed_draft = draft
 
-    def _is_described(self, table: Table, state: State, version: int) -> bool:
-        """Return whether the log says all of the table, which names entry `version`; else write entries about it."""
+    def _log_foreign_changes(self, table: Table, state: State, version: int) -> bool:
+        """Write entries about what other clients changed that the log lacks. Returns whether it lacked any.
+
+        `version`: of the entry that the table names. Raises ForeignChange where headrace cannot go on with a change.
+        """
         entries = [self.entry(after) or [] for after in range(version + 1, state.version + 1)]
         infos = [parse_commit_info(actions) for actions in entries]
         if any(facts for _, facts in infos):
@@ -329,18 +332,18 @@ class Journal(Log):
         metadata = table.metadata
         if logged_id != metadata.current_snapshot_id:
             self._put_entries(state.version + 1, self._describe_commits(table, state, logged_id))
-            return False
+            return True
         layout = (metadata.current_schema_id, metadata.default_spec_id)
         if layout == self._layout and not entries:
-            return True
+            return False
         entry = self._describe_columns(table, state)
         if entry is not None:
             self._put_entries(state.version + 1, [entry])
-            return False
+            return True
         compatibility.check_partitions(table, state.metadata["partitionColumns"])
         compatibility.check_files(table, entries)
         self._layout = layout
-        return True
+        return False
 
     def _describe_commits(self, table: Table, state: State, logged_id: int | None) -> Iterable[list[Action]]:
         """Return entries about what other clients committed after the snapshot that the log knows."""
