@@ -20,7 +20,7 @@ A package may import packages on lower floors of its tree, and the trees below: 
 `autoscaler`, `recovery` and `bench` may import both. Packages on one floor do not import each other. import-linter
 checks this in `make check`. It also keeps Spark and Kafka clients out of `avro`, `batch` and `storage`, so the steps
 run the same in a task, in `headrace preview` and in a test. The lines below the table show the order of the trees,
-and the order inside `writer.table`; an arrow means "may import".
+and the order inside `writer.avro` and `writer.table`; an arrow means "may import".
 
 Any package adds commands to `headrace` through the entry-point group `headrace.commands`.
 [Architecture](ARCHITECTURE.md) says how the process works.
@@ -40,19 +40,27 @@ def contracts() -> list[Mapping[str, Any]]:
 
 def packages(layered: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lines of the table, the top floor first; then a line for each contract about a part of a package."""
-    inside = {container: contract["layers"] for contract in layered for container in contract.get("containers", [])}
-    orders = [contract["layers"] for contract in layered if "containers" not in contract]
+    floors_by_package: dict[str, Sequence[str]] = {}
+    orders: list[Sequence[str]] = []
+    for contract in layered:
+        if "containers" not in contract:
+            orders.append(contract["layers"])
+        for container in contract.get("containers", []):
+            floors_by_package[container] = contract["layers"]
     roots, *parts = sorted(orders, key=lambda layers: "." in layers[0])
     yield from ("| floor | package | what it does |", "| ---: | --- | --- |")
     for root in _siblings(roots):
         yield f"| | **`{root}`** | {summary(root)} |"
-        floors = inside.get(root, [])
+        floors = floors_by_package.get(root, [])
         for floor, layer in zip(range(len(floors), 0, -1), floors, strict=True):
             for name in _siblings([layer]):
                 yield f"| {floor} | `{root}.{name}` | {summary(f'{root}.{name}')} |"
                 yield from (f"| | `{below}` | {summary(below)} |" for below in _below(f"{root}.{name}"))
     for layers in [roots, *parts]:
-        yield from ("", "`" + "` → `".join(layers) + "`")
+        yield from ("", _arrows(layers))
+    for package, floors in floors_by_package.items():
+        if "." in package:
+            yield from ("", f"Inside `{package}`: {_arrows(floors)}")
 
 
 def summary(name: str) -> str:
@@ -63,6 +71,11 @@ def summary(name: str) -> str:
     if not said:
         raise ValueError(f"{path.relative_to(ROOT)} has no docstring: write one line that says what the package does")
     return said.splitlines()[0].replace("|", "\\|")
+
+
+def _arrows(layers: Sequence[str]) -> str:
+    """Return floors as one line, the top floor first."""
+    return "`" + "` → `".join(layers) + "`"
 
 
 def _siblings(layers: Sequence[str]) -> Iterator[str]:
