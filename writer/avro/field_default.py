@@ -39,7 +39,7 @@ def _read_json(record: avro.Record, schema: avro.Schema, document: Any) -> Any:
 
 def _read_plain_value(record: avro.Record, schema: avro.Schema, document: Any) -> Any:
     """Turn JSON into a value of no union, as it is written. Avro 1.12, "Complex Types": bytes are code points."""
-    kind = schema["type"] if isinstance(schema, dict) else schema
+    kind = avro.type_name(schema)
     match kind, document:
         case "null", None:
             return None

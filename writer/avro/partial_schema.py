@@ -96,7 +96,9 @@ class _Reader:
         inner_space = name.rpartition(".")[0]
         fields: list[dict[str, Any]] = []
         listed_fields = schema.get("fields")
-        for listed in listed_fields if isinstance(listed_fields, list) else []:
+        if not isinstance(listed_fields, list):
+            listed_fields = []
+        for listed in listed_fields:
             if not isinstance(listed, dict) or not is_path_step(listed.get("name")):
                 continue
             aliases = [alias for alias in _aliases(listed) if is_path_step(alias)]

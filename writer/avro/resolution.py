@@ -39,6 +39,7 @@ _WIDER = {
     (_INT, _FLOAT): _DOUBLE,
     (_FLOAT, _DOUBLE): _DOUBLE,
 }
+_NUMBER_NAMES = {_LONG: "long", _DOUBLE: "double"}
 _BRANCH_PROMOTIONS: Mapping[str, tuple[str, ...]] = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -103,7 +104,9 @@ def resolve(
     grown_types, mapping = resolution.fill_members((), "", record.fields, types)
     fields: list[pa.Field] = []
     for name, kind in grown_types.items():
-        fields.append(columns.field(name).with_type(kind) if name in types else pa.field(name, kind))
+        # What stands beside a column's type stays.
+        column = columns.field(name) if name in types else pa.field(name, kind)
+        fields.append(column.with_type(kind))
     cast_rules = CastRules(resolution.sources, resolution.union_members, resolution.divisors)
     defaults = {path: default for path, default in reader.defaults.items() if path not in resolution.defaults}
     for path, (default, kind) in resolution.defaults.items():
@@ -135,7 +138,7 @@ class _Resolution:
         self._widen = widen
         self._is_newest = is_newest
         # Shared with trials: else each level of unions is tried twice as often as the one around it.
-        self._trials = dict[tuple[ColumnPath, str], bool]() if trials is None else trials
+        self._trials: dict[tuple[ColumnPath, str], bool] = {} if trials is None else trials
         self.names = dict(reader.names)
         self.branches = dict(reader.branches)
         self.times = dict(reader.times)
@@ -163,7 +166,7 @@ class _Resolution:
             name = spec["name"]
             member = mapping[name]
             member_path = (*path, member)
-            kind = self._grow(member_path, _dotted(field_path, name), spec["type"], types.get(member))
+            kind = self._grow(member_path, _join_path(field_path, name), spec["type"], types.get(member))
             grown_types[member] = kind
             if self._is_newest or member not in types:
                 self.defaults[member_path] = (read_default(self._record, spec), kind)
@@ -190,11 +193,11 @@ class _Resolution:
                 raise avro.UnsupportedSchema(f"field {name!r} has a name that headrace keeps for itself; rename it")
             if member_by_lower_name.setdefault(member.lower(), member) != member:
                 raise avro.UnsupportedSchema(
-                    f"field {_dotted(field_path, name)!r} differs from column "
-                    f"{_dotted('.'.join(path), member_by_lower_name[member.lower()])!r} only in case"
+                    f"field {_join_path(field_path, name)!r} differs from column "
+                    f"{_join_path('.'.join(path), member_by_lower_name[member.lower()])!r} only in case"
                 )
             if member in filled_members:
-                raise avro.UnsupportedSchema(f"two fields would fill column {_dotted('.'.join(path), member)!r}")
+                raise avro.UnsupportedSchema(f"two fields would fill column {_join_path('.'.join(path), member)!r}")
             mapping[name] = member
             filled_members.add(member)
             used_members.add(member)
@@ -222,7 +225,7 @@ class _Resolution:
         if path in self._unions or (column_type is not None and self._is_union(path, schema, column_type)):
             return self._grow_union_by_branch(path, field_path, schema, column_type, writer_type)
         is_new = column_type is None
-        match schema["type"] if isinstance(schema, dict) else schema:
+        match avro.type_name(schema):
             case "record" if is_new or pa.types.is_struct(column_type):
                 types, mapping = self.fill_members(path, field_path, schema["fields"], _member_types(column_type))
                 self._set_sources(path, {member: name for name, member in mapping.items()})
@@ -246,7 +249,9 @@ class _Resolution:
         writer_type: pa.DataType,
     ) -> pa.DataType:
         unit = time_of_day(schema)
-        column_unit = self.times.setdefault(path, unit) if unit else None
+        column_unit = None
+        if unit is not None:
+            column_unit = self.times.setdefault(path, unit)
         if column_type is None:
             return writer_type
         column = ".".join(path)
@@ -304,9 +309,9 @@ class _Resolution:
     ) -> pa.DataType:
         """Fill a union by a writer that has one of its branches only."""
         branch = schema
-        # A union of numbers is a single number to the table.
+        # A union of numbers is a single number to the table: of integers or of floats.
         if isinstance(schema, list):
-            branch = "long" if writer_type == _LONG else "double"
+            branch = _NUMBER_NAMES[writer_type]
         types = _member_types(column_type)
         member = self._match_branches(path, {"": branch}, types)[""]
         self.union_members[path] = member
@@ -436,8 +441,7 @@ class _Resolution:
             return True
         if not pa.types.is_struct(column_type) or not all(_MEMBER.fullmatch(name) for name in column_type.names):
             return False
-        is_record = isinstance(schema, dict) and schema["type"] == "record"
-        return not is_record and path not in self._records
+        return avro.type_name(schema) != "record" and path not in self._records
 
     def _set_sources(self, path: ColumnPath, sources: Mapping[str, str]) -> None:
         if any(member != source for member, source in sources.items()):
@@ -470,7 +474,7 @@ def _short_name(full_name: str) -> tuple[str, bool]:
     return avro.short_name(full_name), is_protected_name(full_name)
 
 
-def _dotted(path: str, name: str) -> str:
+def _join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 

@@ -89,7 +89,7 @@ def parse(text: str) -> Record:
 def _root_kind(root: Schema) -> str:
     if isinstance(root, dict) and not isinstance(root["type"], str):
         return "a type with attributes around it"
-    return _type_name(root)
+    return type_name(root)
 
 
 def table_fields(record: Record) -> dict[str, pa.DataType]:
@@ -102,12 +102,12 @@ def table_type(record: Record, schema: Schema) -> pa.DataType | None:
     """Return the type of the table for one Avro type, None where there is nothing to store."""
     schema = record.resolve(schema)
     if isinstance(schema, list):
-        branches = [branch for branch in schema if _type_name(record.resolve(branch)) != "null"]
+        branches = [branch for branch in schema if type_name(record.resolve(branch)) != "null"]
         return _union_type([table_type(record, branch) for branch in branches])
     logical = _logical_type(schema)
     if logical is not None:
         return logical
-    match _type_name(schema):
+    match type_name(schema):
         case "null":
             return None
         case "record":
@@ -148,7 +148,7 @@ def decimal_digits(schema: Schema) -> tuple[int, int] | None:
     """Return precision and scale of a decimal, None for any other type."""
     if not isinstance(schema, dict) or schema.get("logicalType") != "decimal":
         return None
-    if _type_name(schema) not in ("bytes", "fixed"):
+    if type_name(schema) not in ("bytes", "fixed"):
         return None
     precision = int(schema.get("precision", 0))
     scale = int(schema.get("scale", 0))
@@ -184,7 +184,7 @@ def fixed_type(name: str, size: int) -> Schema:
 def fixed_bytes(record: Record, schema: Schema) -> int:
     """Return how many bytes the fixed types in a type take together, each counted wherever it stands."""
     schema = record.resolve(schema)
-    if _type_name(schema) == "fixed":
+    if type_name(schema) == "fixed":
         return int(schema["size"])
     return sum(fixed_bytes(record, child) for child in _children(schema))
 
@@ -198,15 +198,18 @@ def branch_names(schema: Schema) -> tuple[str, ...]:
     return (str(schema["name"]), *schema.get("aliases", ()))
 
 
+def type_name(schema: Schema) -> str:
+    """Return the name of a type: `union` for one, of a named type the kind, such as `record`."""
+    if isinstance(schema, list):
+        return "union"
+    if isinstance(schema, dict):
+        return str(schema["type"])
+    return str(schema)
+
+
 def short_name(full: str) -> str:
     """Return a name without its namespace."""
     return full.rpartition(".")[2]
-
-
-def _type_name(schema: Schema) -> str:
-    if isinstance(schema, list):
-        return "union"
-    return str(schema["type"]) if isinstance(schema, dict) else str(schema)
 
 
 def _unused_name(name: str, names: set[str]) -> str:
@@ -261,9 +264,10 @@ class _PlainSchema:
         if not isinstance(schema, dict):
             return schema
         match schema["type"]:
-            case "array" | "map" as kind:
-                part = "items" if kind == "array" else "values"
-                return {"type": kind, part: self.write(schema[part])}
+            case "array":
+                return {"type": "array", "items": self.write(schema["items"])}
+            case "map":
+                return {"type": "map", "values": self.write(schema["values"])}
             case "record" | "enum" | "fixed":
                 return self._write_named_type(schema)
             case primitive:
@@ -297,7 +301,7 @@ def _flat_name(full: str) -> str:
 def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...], parts: Iterator[int]) -> None:
     """Refuse what has no end, or one too far away. `path`: records around this part, nothing for other types."""
     schema = record.resolve(schema)
-    name = schema["name"] if _type_name(schema) == "record" else ""
+    name = schema["name"] if type_name(schema) == "record" else ""
     if name and name in path:
         raise UnsupportedSchema(f"record {name} contains itself; a table has no type for that")
     if next(parts) >= PARTS_MAX:
@@ -311,7 +315,7 @@ def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...], par
 def _children(schema: Schema) -> list[Schema]:
     if isinstance(schema, list):
         return schema
-    match _type_name(schema):
+    match type_name(schema):
         case "record":
             return [field["type"] for field in schema["fields"]]
         case "array":
@@ -324,8 +328,8 @@ def _children(schema: Schema) -> list[Schema]:
 def _refuse_empty_types(record: Record, schema: Schema) -> None:
     """Refuse what no value can have, and arrays of nothing: ten bytes claim 2^62 items, and a reader counts them."""
     schema = record.resolve(schema)
-    match schema if isinstance(schema, list) else _type_name(schema):
-        case []:
+    match type_name(schema):
+        case "union" if not schema:
             raise UnsupportedSchema("it has a union without branches; name its types")
         case "array" if takes_no_bytes(record, schema["items"]):
             raise UnsupportedSchema("it has an array whose items take no bytes; give them a field with a value")
@@ -339,9 +343,9 @@ def _path_lengths(record: Record, schema: Schema, path_length: int) -> Iterator[
     `path_length`: characters of the path to the type.
     """
     schema = record.resolve(schema)
-    match schema if isinstance(schema, list) else _type_name(schema):
-        case list(branches):
-            for branch in map(record.resolve, branches):
+    match type_name(schema):
+        case "union":
+            for branch in map(record.resolve, schema):
                 yield sum(path_length + len(name) for name in branch_names(branch))
         case "record":
             for field in schema["fields"]:
@@ -355,8 +359,8 @@ def _path_lengths(record: Record, schema: Schema, path_length: int) -> Iterator[
 def takes_no_bytes(record: Record, schema: Schema) -> bool:
     """Return whether values of a type are empty in binary."""
     schema = record.resolve(schema)
-    if _type_name(schema) == "record":
+    if type_name(schema) == "record":
         return all(takes_no_bytes(record, field["type"]) for field in schema["fields"])
-    if _type_name(schema) == "fixed":
+    if type_name(schema) == "fixed":
         return bool(schema["size"] == 0)
-    return _type_name(schema) == "null"
+    return type_name(schema) == "null"

@@ -218,7 +218,7 @@ class SchemaPlan:
         if self.privacy is None:
             return admit(self, schema_id, text, None)
         extend = partial(SchemaPlan.extend_with, admit=admit)
-        plan = self._readmit_changed(self.learn_privacy([text]), extend)
+        plan = self._readmit_schemas(self.learn_privacy([text]), extend)
         assert plan.privacy is not None
         decryption = self.decryption(schema_id)
         if decryption is not None and decryption.problem:
@@ -236,13 +236,15 @@ class SchemaPlan:
         if self.privacy is None:
             return self
         privacy = self.privacy.forgetting_schemas().remembering(recorded).learned(_read_any_records(self.known_texts))
-        return self._readmit_changed(replace(self, privacy=privacy), extend)
+        return self._readmit_schemas(replace(self, privacy=privacy), extend)
 
     def after_recording(self, recorded: RecordPolicies) -> "SchemaPlan":
         """Return the plan once the table's log has these protected paths."""
-        return self if self.privacy is None else replace(self, privacy=self.privacy.recording(recorded))
+        if self.privacy is None:
+            return self
+        return replace(self, privacy=self.privacy.recording(recorded))
 
-    def _readmit_changed(self, plan: "SchemaPlan", extend: "Extend") -> "SchemaPlan":
+    def _readmit_schemas(self, plan: "SchemaPlan", extend: "Extend") -> "SchemaPlan":
         """Return a plan with the schemas admitted anew of records of which other paths are protected than here."""
         assert self.privacy is not None
         assert plan.privacy is not None
@@ -271,7 +273,7 @@ class SchemaPlan:
         for schema in self.schemas.values():
             if not isinstance(schema, WriterSchema) or schema.protection is None:
                 continue
-            fields = {place[0] for place in schema.protection.places}
+            fields = {path[0] for path in schema.protection.places}
             columns = {column for name, column in schema.columns.items() if name in fields}
             if schema.shaped:
                 columns = self.shaped[schema.shaped].step.dependent_columns(columns)

@@ -100,15 +100,20 @@ def full_name(schema: Mapping[str, Any], space: str = "") -> str | None:
     name = schema.get("name")
     if not isinstance(name, str):
         return None
-    own = schema.get("namespace")
-    return qualify_name(name, own if isinstance(own, str) else space)
+    own_space = schema.get("namespace")
+    if isinstance(own_space, str):
+        space = own_space
+    return qualify_name(name, space)
 
 
 def qualify_name(name: str, space: str) -> str:
     """Return a name in full. `space`: the namespace around it, which counts where the name has none."""
-    if "." in name:
-        return name.removeprefix(".") if name.rfind(".") == 0 else name
-    return f"{space}.{name}" if space else name
+    # Avro 1.12: a name that begins with its only dot is one without a namespace.
+    if name.rfind(".") == 0:
+        return name.removeprefix(".")
+    if "." in name or not space:
+        return name
+    return f"{space}.{name}"
 
 
 def is_full_name(name: str) -> bool:
@@ -146,14 +151,18 @@ class _PartContext:
 
     def inner(self, space: str | None = None) -> "_PartContext":
         """Return the context of a part one level deeper. `space`: the namespace around it, where that is another."""
-        return _PartContext(self.path, self.space if space is None else space, self.depth + 1)
+        if space is None:
+            space = self.space
+        return _PartContext(self.path, space, self.depth + 1)
 
     def of_field(self, name: str) -> "_PartContext":
         """Return the context of the type of a field."""
         return _PartContext((*self.path, name), self.space, self.depth)
 
     def __str__(self) -> str:
-        return f"field {quote_name('.'.join(self.path))}" if self.path else "it"
+        if not self.path:
+            return "it"
+        return f"field {quote_name('.'.join(self.path))}"
 
 
 class _FormWriter:
@@ -191,15 +200,23 @@ class _FormWriter:
         match kind:
             case "record" | "error" | "enum" | "fixed":
                 return self._write_definition(schema, context)
-            case "array" | "map":
-                part = "items" if kind == "array" else "values"
-                if part not in schema:
-                    raise _refusal(f"{context} is of type {kind}, without {part!r}")
-                return {"type": kind, part: self.write(schema[part], context.inner()), **attributes_of(schema)}
+            case "array":
+                return self._write_collection(schema, "items", context)
+            case "map":
+                return self._write_collection(schema, "values", context)
             case str() if kind in PRIMITIVES:
                 attributes = attributes_of(schema)
-                return {"type": kind, **attributes} if attributes and kind != "null" else kind
+                if not attributes or kind == "null":
+                    return kind
+                return {"type": kind, **attributes}
         return self._write_around(schema, context)
+
+    def _write_collection(self, schema: Mapping[str, Any], part: str, context: _PartContext) -> Schema:
+        """Return an array or a map. `part`: the key of its items or values."""
+        kind = schema["type"]
+        if part not in schema:
+            raise _refusal(f"{context} is of type {kind}, without {part!r}")
+        return {"type": kind, part: self.write(schema[part], context.inner()), **attributes_of(schema)}
 
     def _write_union(self, schema: list[Any], context: _PartContext) -> Schema:
         """Return a union. Its branches differ by their names, as Avro 1.12 says ("Unions"), and columns by these."""

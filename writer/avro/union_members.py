@@ -58,7 +58,9 @@ def write_members(members: UnionMembers) -> str:
     for record, branches in sorted(members.items()):
         if branches:
             document[record] = [[path[:-1], path[-1], member] for path, member in sorted(branches.items())]
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False) if document else ""
+    if not document:
+        return ""
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
 def join_members(members: UnionMembers, additions: UnionMembers) -> UnionMembers:

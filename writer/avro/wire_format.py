@@ -195,10 +195,10 @@ def split_by_schema_id(records: pa.Table, wire: Wire) -> Iterator[tuple[int | No
     groups = group_of_code[marks.indices.to_numpy()]
     # The sort is stable, and one for all ids.
     order = pc.array_sort_indices(pa.array(groups))
-    ends = np.cumsum(np.bincount(groups)).tolist()
-    for schema_id, start, end in zip(codes_by_id, [0, *ends], ends, strict=False):
+    stops = np.cumsum(np.bincount(groups)).tolist()
+    for schema_id, start, stop in zip(codes_by_id, [0, *stops], stops, strict=False):
         # A slice of sorted records would keep all of them in memory.
-        yield schema_id, records.take(order[start:end])
+        yield schema_id, records.take(order[start:stop])
 
 
 def kafka_header(headers: pa.ListArray, name: str) -> pa.BinaryArray:
@@ -230,7 +230,9 @@ def detect_wire(value: bytes, headers: Mapping[str, bytes], part: Part = "value"
 def values_with_headers(records: pa.Table) -> Iterator[tuple[bytes, dict[str, bytes]]]:
     """Yield each record's value and Kafka headers, one by one: for a sample, or for what became no row."""
     values = records.column("value").to_pylist()
-    lists = records.column("headers").to_pylist() if "headers" in records.column_names else [None] * len(values)
+    lists: list[Any] = [None] * len(values)
+    if "headers" in records.column_names:
+        lists = records.column("headers").to_pylist()
     for value, headers in zip(values, lists, strict=True):
         yield value, {entry["key"]: entry["value"] for entry in headers or [] if entry["value"] is not None}
 
@@ -253,7 +255,9 @@ def keys_as_values(records: pa.Table) -> pa.Table:
         "timestamp": records.column("timestamp"),
     }
     table = pa.table(columns)
-    return table.filter(keys.is_valid()) if keys.null_count else table
+    if keys.null_count == 0:
+        return table
+    return table.filter(keys.is_valid())
 
 
 def refusal_reasons(records: pa.Table, wire: Wire, part: Part = "value") -> list[str]:

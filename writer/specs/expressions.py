@@ -22,6 +22,8 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 # Of the years 1 to 9999.
 _FIRST_DAY = -719_162
 _LAST_DAY = 2_932_896
+# What an int of a table holds.
+_SHORT_INTEGERS = frozenset((pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16()))
 # Name of the batch in SQL.
 _TABLE = "record"
 _ALLOWED_PARTS = frozenset(
@@ -150,9 +152,11 @@ class Expressions:
         columns = []
         for parsed in self._parsed:
             results = self._evaluate(rows, [parsed])
-            # Rare, for dead letters only: each row has the position of its result.
-            result_positions = iter(range(rows.num_rows))
-            positions = [None if row in results.failures else next(result_positions) for row in range(rows.num_rows)]
+            # Rare, for deletions only: a row that fails has no result, so the others take theirs by position.
+            positions: list[int | None] = [None] * rows.num_rows
+            succeeded = (row for row in range(rows.num_rows) if row not in results.failures)
+            for result, row in enumerate(succeeded):
+                positions[row] = result
             columns.append(results.columns[0].take(pa.array(positions, pa.int64())))
         return columns
 
@@ -160,8 +164,9 @@ class Expressions:
         failures = dict[int, str]()
         pieces = list[list[pa.Array]]()
         used = rows.select(self._used_columns)
-        grows = any(parsed.grows for parsed in expressions)
-        size = _GROWING_ROWS if grows else max(rows.num_rows, 1)
+        size = max(rows.num_rows, 1)
+        if any(parsed.grows for parsed in expressions):
+            size = _GROWING_ROWS
         result_bytes = 0
         for start in range(0, rows.num_rows, size):
             if result_bytes > _RESULT_BYTES_MAX:
@@ -275,7 +280,9 @@ def _parse_expression(frame: Any, columns: pa.Schema, expression: SqlExpression)
             parsed = parsed.cast(expression.kind)
         result_type = frame.select(parsed.alias("_")).schema().field(0).type
     except SpecError as error:
-        raise SpecError(str(error) if str(error).startswith(label) else f"{label}: {error}") from error
+        if str(error).startswith(label):
+            raise
+        raise SpecError(f"{label}: {error}") from error
     except BaseException as error:
         _raise_unless_of_datafusion(error)
         sql_names = [_sql_name(frame, name) for name in columns.names]
@@ -366,10 +373,11 @@ def table_type(kind: pa.DataType) -> pa.DataType | None:
         case _ if pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_decimal128(kind):
             return kind
         case _ if pa.types.is_integer(kind):
-            is_short = kind.bit_width <= (16 if pa.types.is_unsigned_integer(kind) else 32)
-            return pa.int32() if is_short else pa.int64()
+            return pa.int32() if kind in _SHORT_INTEGERS else pa.int64()
+        case _ if pa.types.is_float64(kind):
+            return kind
         case _ if pa.types.is_floating(kind):
-            return pa.float64() if pa.types.is_float64(kind) else pa.float32()
+            return pa.float32()
         case _ if pa.types.is_timestamp(kind):
             return TIMESTAMP
         case _ if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):

@@ -204,12 +204,13 @@ def check_guards(expression: Any, label: str) -> None:
     if len(operands) <= growing.argument:
         return
     operand = operands[growing.argument].canonical_name()
-    is_guarded = operand.startswith(f"{COUNT_GUARD}(" if growing.is_count else f"CASE WHEN {GUARD}(")
+    guard_call = f"{COUNT_GUARD}(" if growing.is_count else f"CASE WHEN {GUARD}("
+    is_guarded = operand.startswith(guard_call)
     if not is_guarded and operands[growing.argument].variant_name() != "Literal":
         raise SpecError(f"{label}: {name} is written in a way that headrace cannot bound; write it as {name}(…)")
 
 
-def _check_bound(counts: pa.Array, sizes: pa.Array) -> pa.Array:
+def _check_result_sizes(counts: pa.Array, sizes: pa.Array) -> pa.Array:
     """Return true for each row. Raises ValueError where one would make more than BYTES_MAX."""
     product = pc.multiply(counts.cast(pa.float64(), safe=False), sizes.cast(pa.float64(), safe=False))
     if (pc.max(product).as_py() or 0) > BYTES_MAX:
@@ -218,8 +219,8 @@ def _check_bound(counts: pa.Array, sizes: pa.Array) -> pa.Array:
 
 
 def _limit_counts(counts: pa.Array, sizes: pa.Array) -> pa.Array:
-    """Return the counts, a negative one as 0. Raises ValueError as `_check_bound` does."""
-    _check_bound(counts, sizes)
+    """Return the counts, a negative one as 0. Raises ValueError as `_check_result_sizes` does."""
+    _check_result_sizes(counts, sizes)
     return pc.max_element_wise(counts, pa.scalar(0, pa.int64()), skip_nulls=False)
 
 
@@ -228,5 +229,5 @@ def register_guards(context: Any) -> None:
     from datafusion import udf
 
     sizes = [pa.int64(), pa.int64()]
-    context.register_udf(udf(_check_bound, sizes, pa.bool_(), "volatile", GUARD))
+    context.register_udf(udf(_check_result_sizes, sizes, pa.bool_(), "volatile", GUARD))
     context.register_udf(udf(_limit_counts, sizes, pa.int64(), "volatile", COUNT_GUARD))

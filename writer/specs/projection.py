@@ -32,12 +32,17 @@ def _check_path(columns: pa.Schema, path: str, key: str) -> None:
     parent = ""
     for name in path.split("."):
         kind = _innermost_type(kind)
-        names = [member.name for member in kind] if pa.types.is_struct(kind) else []
+        names = member_names(kind)
         if name not in names:
             hint = fix(path, (parent + other for other in names))
             raise SpecError(f"{key}: no schema of its records has {path!r}; {hint}")
         kind = kind.field(name).type
         parent = f"{parent}{name}."
+
+
+def member_names(kind: pa.DataType) -> list[str]:
+    """Return the names of a record's fields; none of another type."""
+    return [member.name for member in kind] if pa.types.is_struct(kind) else []
 
 
 def _innermost_type(kind: pa.DataType) -> pa.DataType:

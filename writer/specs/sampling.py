@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from bucketers.arrow import fields_of, fix
 from writer.specs.expressions import quote_path
+from writer.specs.projection import member_names
 from writer.specs.spec import SpecError
 
 _BITS = 256
@@ -28,8 +29,7 @@ def digest_sql(by: str, columns: pa.Schema) -> str:
     """
     kind = pa.struct(list(columns))
     for step in by.split("."):
-        names = [member.name for member in kind] if pa.types.is_struct(kind) else []
-        if step not in names:
+        if step not in member_names(kind):
             fitting = (path for path, kind in fields_of(columns) if _has_digest(kind))
             raise SpecError(f"sample.by: no schema of its records has {by!r}; {fix(by, fitting)}")
         kind = kind.field(step).type

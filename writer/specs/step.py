@@ -129,8 +129,10 @@ class Step:
 
     def dependent_columns(self, columns: Collection[str]) -> set[str]:
         """Return the columns of the table that these columns of the record become, and all that may be derived."""
-        derived = {name for name, _ in self._spec.derive} if columns else set()
-        return {leaf.name for leaf in self._leaves if leaf.source[0] in columns or leaf.source[0] in derived}
+        if not columns:
+            return set()
+        sources = {*columns, *dict(self._spec.derive)}
+        return {leaf.name for leaf in self._leaves if leaf.source[0] in sources}
 
     def _filter_rows(self, rows: pa.Table) -> tuple[Mask | None, dict[str, Mask], Mapping[int, str]]:
         """Return which rows stay (None: all), which a rule leaves out, and why rules fail on others.

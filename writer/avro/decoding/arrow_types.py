@@ -67,7 +67,9 @@ def convert_column(record: avro.Record, schema: avro.Schema, array: pa.Array) ->
         array = _keep_last_values(array)
         values = convert_column(record, schema["values"], array.items)
         return _convert_items(array, [TableColumn(array.keys), values], _map_array)
-    return TableColumn(array if array.type == target else array.cast(target))
+    if array.type == target:
+        return TableColumn(array)
+    return TableColumn(array.cast(target))
 
 
 def first_reasons(columns: list[TableColumn]) -> pa.StringArray | None:
@@ -119,7 +121,9 @@ def _convert_complements(array: pa.Array, digits: tuple[int, int], target: pa.Da
     With 2 digits, 1 of them behind the point, `0C` gives 1.2, `FF F4` gives -1.2, and `64` is bad: it has 3 digits.
     """
     precision, scale = digits
-    widest = pa.decimal128(38, scale) if precision <= avro.DECIMAL_DIGITS_MAX else pa.decimal256(76, scale)
+    widest: pa.DataType = pa.decimal128(38, scale)
+    if precision > widest.precision:
+        widest = pa.decimal256(76, scale)
     if precision > widest.precision:
         raise pa.ArrowInvalid(f"no decimal has {precision} digits")
     numbers, is_whole = _extend_sign(array, widest.bit_width // 8)
@@ -182,7 +186,9 @@ def _reasons_outside(array: pa.Array, least: Any, most: Any, reason: str) -> pa.
     if len(array) == array.null_count:
         return None
     is_outside = pc.or_(pc.less(array, least), pc.greater(array, most))
-    return _reasons_where(is_outside, reason) if pc.any(is_outside).as_py() else None
+    if not pc.any(is_outside).as_py():
+        return None
+    return _reasons_where(is_outside, reason)
 
 
 def _without_bad(array: pa.Array, reasons: pa.StringArray | None) -> pa.Array:
@@ -200,7 +206,9 @@ def _convert_struct(record: avro.Record, schema: avro.Schema, array: pa.Array, t
         return TableColumn(values)
     # What lies behind a null is no value.
     reasons = pc.if_else(array.is_valid(), reasons, None)
-    return TableColumn(values, reasons if reasons.null_count < len(reasons) else None)
+    if reasons.null_count == len(reasons):
+        return TableColumn(values)
+    return TableColumn(values, reasons)
 
 
 def _convert_items(array: pa.Array, children: list[TableColumn | None], build: Callable[..., pa.Array]) -> TableColumn:

@@ -130,7 +130,9 @@ class NativeDecoder:
 
     def __post_init__(self) -> None:
         self._reader = _shared_reader(self.scratch)
-        header = {"_hdr": avro.fixed_type("Head", self.header_bytes)} if self.header_bytes else {}
+        header: dict[str, avro.Schema] = {}
+        if self.header_bytes:
+            header["_hdr"] = avro.fixed_type("Head", self.header_bytes)
         tail = {"_end": avro.fixed_type("Tail", NONCE_BYTES)}
         self._schema, names = avro.frame_schema(self.record, header, tail)
         self._tail = names["_end"]
@@ -241,7 +243,10 @@ def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1 and column.chunk(0).offset == 0:
         return column.chunk(0)
     combined = column.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+    # Some types stay chunked, with one chunk.
+    if isinstance(combined, pa.ChunkedArray):
+        return combined.chunk(0)
+    return combined
 
 
 def has_only(column: pa.ChunkedArray, value: bytes) -> bool:

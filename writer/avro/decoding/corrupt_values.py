@@ -58,7 +58,7 @@ class _ValueScan:
         if isinstance(schema, list):
             self._skip_union(schema, rows)
             return
-        match schema["type"] if isinstance(schema, dict) else schema:
+        match avro.type_name(schema):
             case "record":
                 for field in schema["fields"]:
                     self.skip(field["type"], rows)

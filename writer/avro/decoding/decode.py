@@ -58,8 +58,10 @@ def _decode_by_halves(
 ) -> DecodedBlock:
     """Decode the values in blocks as large as are accepted. `is_refused`: all of them at once are not."""
     blocks: list[tuple[int, DecodedBlock]] = []
-    middle = len(values) // 2
-    pending = [(middle, len(values)), (0, middle)] if is_refused else [(0, len(values))]
+    pending = [(0, len(values))]
+    if is_refused:
+        middle = len(values) // 2
+        pending = [(middle, len(values)), (0, middle)]
     while pending:
         start, stop = pending.pop()
         part = values.slice(start, stop - start)

@@ -76,4 +76,6 @@ class SingleDecoder:
 
 def _reason(error: Exception) -> str:
     text = str(error) or type(error).__name__
-    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
+    if isinstance(error, ValueError):
+        return text
+    return f"{type(error).__name__}: {text}"

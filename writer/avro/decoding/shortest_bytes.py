@@ -51,6 +51,12 @@ class EncodedColumn:
         """Return whether there are bytes to compare."""
         return self.first_bytes is not None or self.check is not None
 
+    def run_check(self, block: Bytes, starts: Longs) -> Mask | None:
+        """Return which values differ inside; None: none does, or there is nothing to compare."""
+        if self.check is None:
+            return None
+        return self.check(block, starts)
+
 
 def find_other_bytes(
     record: avro.Record, columns: Mapping[str, pa.Array], block: Bytes, starts: Longs, sizes: Longs
@@ -63,8 +69,8 @@ def find_other_bytes(
     """
     row = _record_column([_encode_column(record, field["type"], columns[field["name"]]) for field in record.fields])
     differs: Mask = sizes != row.sizes
-    has_other_bytes = None if row.check is None else row.check(block, starts)
-    return differs if has_other_bytes is None else differs | has_other_bytes
+    differs_inside = row.run_check(block, starts)
+    return differs if differs_inside is None else differs | differs_inside
 
 
 def varint_sizes(numbers: Integers) -> Sizes:
@@ -99,7 +105,7 @@ def _encode_column(record: avro.Record, schema: avro.Schema, array: pa.Array) ->
         if pa.types.is_union(array.type):
             return _union_column(record, schema, array)
         return _nullable_column(record, schema, array)
-    match schema["type"] if isinstance(schema, dict) else schema:
+    match avro.type_name(schema):
         case "record":
             fields = enumerate(schema["fields"])
             return _record_column([_encode_column(record, field["type"], array.field(i)) for i, field in fields])
@@ -113,8 +119,9 @@ def _encode_column(record: avro.Record, schema: avro.Schema, array: pa.Array) ->
         case "string" | "bytes":
             return _text_column(array)
         case "enum":
-            has_short_indexes = len(schema["symbols"]) <= _ONE_BYTE_INDEXES
-            return EncodedColumn(1 if has_short_indexes else varint_sizes(_numbers(array.indices)))
+            if len(schema["symbols"]) <= _ONE_BYTE_INDEXES:
+                return EncodedColumn(1)
+            return EncodedColumn(varint_sizes(_numbers(array.indices)))
         case "fixed":
             return EncodedColumn(int(schema["size"]))
         case "int" | "long":
@@ -145,6 +152,11 @@ def _sum_sizes(sizes: Sequence[Sizes]) -> Sizes:
     return total
 
 
+def _sizes_of(sizes: Sizes, values: slice | Longs) -> Sizes:
+    """Return the sizes of some of the values."""
+    return sizes if isinstance(sizes, int) else sizes[values]
+
+
 def _find_differences(parts: Sequence[EncodedColumn], block: Bytes, starts: Longs) -> Mask | None:
     """Return which values have another byte in one of these parts, which lie behind one another.
 
@@ -157,16 +169,16 @@ def _find_differences(parts: Sequence[EncodedColumn], block: Bytes, starts: Long
         rows = slice(first_row, first_row + _ROWS_AT_ONCE)
         positions = starts[rows].copy()
         for sizes, part in steps:
-            positions += sizes if isinstance(sizes, int) else sizes[rows]
+            positions += _sizes_of(sizes, rows)
             if part.first_bytes is not None:
                 differs[rows] |= block.take(positions, mode="clip") != part.first_bytes[rows]
     if any(part.check is not None for _, part in steps):
         positions = starts
         for sizes, part in steps:
             positions = positions + sizes
-            has_other_bytes = None if part.check is None else part.check(block, positions)
-            if has_other_bytes is not None:
-                differs |= has_other_bytes
+            differs_inside = part.run_check(block, positions)
+            if differs_inside is not None:
+                differs |= differs_inside
     return differs if differs.any() else None
 
 
@@ -202,7 +214,9 @@ def _nullable_column(record: avro.Record, branches: Sequence[avro.Schema], array
 
     def check(block: Bytes, starts: Longs) -> Mask | None:
         differs = _find_differences([values], block, starts + 1)
-        return None if differs is None else differs & (first_bytes == value_byte)
+        if differs is not None:
+            differs &= first_bytes == value_byte
+        return differs
 
     return EncodedColumn(sizes, first_bytes, check)
 
@@ -233,7 +247,7 @@ def _union_column(record: avro.Record, branches: Sequence[avro.Schema], array: p
         column = _encode_column(record, branch, values)
         rows = np.flatnonzero(codes == code)
         positions = offsets[rows]
-        sizes[rows] += column.sizes if isinstance(column.sizes, int) else column.sizes[positions]
+        sizes[rows] += _sizes_of(column.sizes, positions)
         if column.has_checks and len(rows):
             checked_branches.append(_CheckedBranch(column, len(values), rows, positions))
     if not checked_branches:

@@ -50,8 +50,9 @@ class DamagedValue(ValueError):
 
     def __str__(self) -> str:
         """Name the innermost field, where the reason is one of a field."""
-        is_of_field = self.path and self.reason != TRUNCATED
-        return f"field {'.'.join(self.path)!r}: {self.reason}" if is_of_field else self.reason
+        if not self.path or self.reason == TRUNCATED:
+            return self.reason
+        return f"field {'.'.join(self.path)!r}: {self.reason}"
 
 
 def compile_reader(record: avro.Record, schema: avro.Schema) -> Read:
@@ -62,7 +63,7 @@ def compile_reader(record: avro.Record, schema: avro.Schema) -> Read:
     schema = record.resolve(schema)
     if isinstance(schema, list):
         return _compile_union_reader(record, schema)
-    name = schema["type"] if isinstance(schema, dict) else schema
+    name = avro.type_name(schema)
     match name:
         case "record":
             readers = [

@@ -34,7 +34,7 @@ def _write_sample(record: avro.Record, schema: avro.Schema, number: int) -> byte
     if isinstance(schema, list):
         index = number % len(schema)
         return write_long(index) + _write_sample(record, schema[index], number)
-    kind = schema["type"] if isinstance(schema, dict) else schema
+    kind = avro.type_name(schema)
     match kind:
         case "record":
             return b"".join(_write_sample(record, field["type"], number) for field in schema["fields"])
