@@ -25,34 +25,27 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Segment:
-    """Offsets [start, end) of a part, and how far from them the same records are in another log.
+    """A range of a part, and how far from its offsets the same records are in another log.
 
     `source`: the other log. `shift`: the offset in the other log less the offset of the part.
     """
 
-    part: TopicPartition
-    start: int
-    end: int
+    range: OffsetRange
     source: Source
     shift: int
 
     @property
-    def range(self) -> OffsetRange:
-        """Offsets of the part."""
-        return OffsetRange(self.part, self.start, self.end)
-
-    @property
     def source_span(self) -> Span:
         """Offsets in the other log."""
-        return self.start + self.shift, self.end + self.shift
+        return self.range.start + self.shift, self.range.end + self.shift
 
-    def clip(self, r: OffsetRange) -> "Segment | None":
-        """Return what is within a range; None: nothing."""
-        start = max(self.start, r.start)
-        end = min(self.end, r.end)
-        if r.part != self.part or start >= end:
+    def clip(self, span: Span) -> "Segment | None":
+        """Return what is within a span of the part; None: nothing."""
+        start = max(self.range.start, span[0])
+        end = min(self.range.end, span[1])
+        if start >= end:
             return None
-        return Segment(self.part, start, end, self.source, self.shift)
+        return Segment(OffsetRange(self.range.part, start, end), self.source, self.shift)
 
 
 class KafkaSource:
@@ -103,7 +96,7 @@ class KafkaSource:
             chunk_segments = _clip_segments(segments, chunk_ranges)
             spans: dict[TopicPartition, list[Span]] = {}
             for segment in chunk_segments:
-                spans.setdefault(segment.part, []).append((segment.start, segment.end))
+                spans.setdefault(segment.range.part, []).append((segment.range.start, segment.range.end))
             yield Chunk(
                 spans, partial(self._read, chunk_segments), partial(self._confirm, chunk_segments), raw=self._raw
             )
@@ -113,9 +106,9 @@ class KafkaSource:
         if self._has_same_times(segment) is False:
             topic, partition = segment.source
             raise SourceFailed(
-                f"records of {topic}/{partition} around {segment.start + segment.shift} have other times than the "
-                f"table's rows around offset {segment.start} of {segment.part.topic}/{segment.part.partition}: the "
-                "mapping is wrong. Correct --map."
+                f"records of {topic}/{partition} around {segment.source_span[0]} have other times than the table's "
+                f"rows around offset {segment.range.start} of {segment.range.part.name}: the mapping is wrong. Correct "
+                "--map."
             )
 
     def _segments(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
@@ -127,13 +120,12 @@ class KafkaSource:
         sources = {segment.source for segment in candidates}
         earliest = self._cluster.earliest(sources)
         ends = self._cluster.latest(sources)
-        segments = []
-        for segment in candidates:
-            start = max(segment.start, earliest[segment.source] - segment.shift)
-            end = min(segment.end, ends[segment.source] - segment.shift)
-            if start < end:
-                segments.append(Segment(segment.part, start, end, segment.source, segment.shift))
-        return sorted(segments, key=lambda segment: (segment.part, segment.start))
+        clips = [
+            segment.clip((earliest[segment.source] - segment.shift, ends[segment.source] - segment.shift))
+            for segment in candidates
+        ]
+        segments = [clip for clip in clips if clip is not None]
+        return sorted(segments, key=lambda segment: (segment.range.part, segment.range.start))
 
     def _topic_segments(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
         """Return the ranges of the topic's present incarnation; the offsets of others mean other records."""
@@ -146,12 +138,12 @@ class KafkaSource:
             if topics[name].id in self._ids.get(name, ())
         }
         segments = [
-            Segment(r.part, r.start, r.end, (r.part.topic, r.part.partition), 0)
+            Segment(r, (r.part.topic, r.part.partition), 0)
             for r in wanted
             if incarnations.get(r.part.topic) == r.part.incarnation
             and r.part.partition < topics[r.part.topic].partitions
         ]
-        self._check_logs({segment.source: segment.part for segment in segments})
+        self._check_logs({segment.source: segment.range.part for segment in segments})
         return segments
 
     def _check_logs(self, parts: Mapping[Source, TopicPartition]) -> None:
@@ -167,7 +159,7 @@ class KafkaSource:
 
     def _marks(self, segments: Sequence[Segment], rows_max: int) -> list[dict[TopicPartition, int]]:
         """Ask each log for its offsets at instants of the time that the segments hold."""
-        offsets = sum(segment.end - segment.start for segment in segments)
+        offsets = sum(segment.range.end - segment.range.start for segment in segments)
         times = self._edge_times(segments)
         if offsets <= rows_max or not times:
             return []
@@ -185,23 +177,24 @@ class KafkaSource:
         first_records = self._cluster.first_records({segment.source: instant_ms for segment in segments})
         offsets: dict[TopicPartition, int] = {}
         for segment in segments:
+            part = segment.range.part
             source_offset = first_records[segment.source][0]
-            offset = segment.end
+            offset = segment.range.end
             # Below 0: the log has no record so late.
             if source_offset >= 0:
-                offset = min(source_offset - segment.shift, segment.end)
-                if offset < segment.start:
+                offset = min(source_offset - segment.shift, segment.range.end)
+                if offset < segment.range.start:
                     # The offset is in another segment of the part.
                     continue
-            offsets[segment.part] = max(offsets.get(segment.part, 0), offset)
+            offsets[part] = max(offsets.get(part, 0), offset)
         return offsets
 
     def _edge_times(self, segments: Sequence[Segment]) -> list[datetime]:
         """Return the broker's times of the first and the last record of each segment that has one."""
         edge_times: list[datetime] = []
         for segment in segments:
-            for offset in {segment.start, segment.end - 1}:
-                source_offset = offset + segment.shift
+            start, end = segment.source_span
+            for source_offset in {start, end - 1}:
                 wanted = {segment.source: (source_offset, source_offset + 1)}
                 for batch in fetch_records(self._kafka, wanted, headers=False, topic_ids=self._topic_ids):
                     times = batch.column("timestamp").drop_null().to_pylist()
@@ -226,7 +219,7 @@ class KafkaSource:
             confirm_every_record(without_records)
             return
         earliest = self._cluster.earliest({segment.source for segment in segments})
-        removed = [segment for segment in segments if earliest[segment.source] > segment.start]
+        removed = [segment for segment in segments if earliest[segment.source] > segment.range.start]
         if without_records and removed:
             topic, partition = removed[0].source
             raise SourceFailed(
@@ -243,13 +236,15 @@ class KafkaSource:
 
 def _clip_segments(segments: Sequence[Segment], ranges: Sequence[OffsetRange]) -> list[Segment]:
     """Return what segments have of ranges, range by range."""
-    clips = [segment.clip(r) for r in ranges for segment in segments]
+    clips: list[Segment | None] = []
+    for r in ranges:
+        clips += [segment.clip((r.start, r.end)) for segment in segments if segment.range.part == r.part]
     return [clip for clip in clips if clip is not None]
 
 
 def _rename_part(batch: pa.RecordBatch, segment: Segment) -> pa.RecordBatch:
     """Give records the topic, partition and offsets that they have in the gap."""
-    part = segment.part
+    part = segment.range.part
     if segment.shift == 0 and segment.source == (part.topic, part.partition):
         return batch
     columns = {name: batch.column(name) for name in batch.schema.names}

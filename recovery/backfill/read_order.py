@@ -7,7 +7,7 @@ asked for its offset at each instant; the offsets between two instants are a sli
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from writer.core.offsets import OffsetRange, TopicPartition
+from writer.core.offsets import OffsetRange, Span, TopicPartition
 
 # Instants that Kafka is asked for.
 INSTANTS_MAX = 500
@@ -47,17 +47,17 @@ def _cut_at_marks(
     starts = {r.part: 0 for r in wanted}
     for mark in marks:
         ends = {part: max(start, mark.get(part, start)) for part, start in starts.items()}
-        windows.append([_clip(r, starts[r.part], ends[r.part]) for r in wanted])
+        windows.append([_clip(r, (starts[r.part], ends[r.part])) for r in wanted])
         starts = ends
-    windows.append([_clip(r, starts[r.part], r.end) for r in wanted])
+    windows.append([_clip(r, (starts[r.part], r.end)) for r in wanted])
     parts = [[r for r in window if r.start < r.end] for window in windows]
     return [window for window in parts if window]
 
 
-def _clip(r: OffsetRange, start: int, end: int) -> OffsetRange:
-    """Return what of a range is within [start, end); an empty range where nothing is."""
-    first = max(r.start, start)
-    return OffsetRange(r.part, first, max(first, min(r.end, end)))
+def _clip(r: OffsetRange, span: Span) -> OffsetRange:
+    """Return what of a range is within a span; an empty range where nothing is."""
+    start = max(r.start, span[0])
+    return OffsetRange(r.part, start, max(start, min(r.end, span[1])))
 
 
 def _split(ranges: Sequence[OffsetRange], rows_max: int) -> list[list[OffsetRange]]:

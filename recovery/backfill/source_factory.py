@@ -76,14 +76,16 @@ def mirror_segments(ranges: Sequence[OffsetRange], mappings: Sequence[str], topi
     for r in ranges:
         pairs = sorted(mirror_offsets.get(r.part, {}).items())
         for index, (offset, mirror_offset) in enumerate(pairs):
-            start = r.start if index == 0 else max(r.start, offset)
+            shift = mirror_offset - offset
+            # The mirror begins at 0.
+            start = max(r.start, -shift)
+            if index > 0:
+                start = max(start, offset)
             end = r.end
             if index + 1 < len(pairs):
                 end = min(end, pairs[index + 1][0])
-            # The mirror begins at 0.
-            start = max(start, offset - mirror_offset)
             if start < end:
-                segments.append(Segment(r.part, start, end, (topic, r.part.partition), mirror_offset - offset))
+                segments.append(Segment(OffsetRange(r.part, start, end), (topic, r.part.partition), shift))
     return segments
 
 
@@ -113,16 +115,16 @@ def _time_comparison(backfilled_table: BackfilledTable, kafka: Kafka) -> Callabl
     """
 
     def has_same_times(segment: Segment) -> bool | None:
-        before = (max(0, segment.start - _COMPARED_ROWS), segment.start)
-        after = (segment.end, segment.end + _COMPARED_ROWS)
+        part = segment.range.part
+        before = (max(0, segment.range.start - _COMPARED_ROWS), segment.range.start)
+        after = (segment.range.end, segment.range.end + _COMPARED_ROWS)
         verdicts = []
-        for span in (before, after):
+        for first, end in (before, after):
             # The mirror begins at 0.
-            start = max(span[0], -segment.shift)
-            end = span[1]
+            start = max(first, -segment.shift)
             if start >= end:
                 continue
-            row_times = read_kafka_timestamps(backfilled_table.table, segment.part, start, end)
+            row_times = read_kafka_timestamps(backfilled_table.table, part, start, end)
             if not row_times:
                 continue
             mirror_span = (start + segment.shift, end + segment.shift)

@@ -66,6 +66,6 @@ def test_spans_without_others_hold_exactly_the_remaining_offsets(spans, taken):
 def test_pairs_of_a_mirror_map_each_offset_once_and_none_below_its_beginning(start, size, pairs):
     r = OffsetRange(PARTS[0], start, start + size)
     found = mirror_segments([r], [f"0:{here}={there}" for here, there in pairs.items()], "copy")
-    seen = Counter(at for s in found for at in range(s.start, s.end))
+    seen = Counter(at for s in found for at in range(s.range.start, s.range.end))
     assert all(count == 1 and r.start <= at < r.end for at, count in seen.items())
-    assert all(s.start + s.shift >= 0 and s.source == ("copy", 0) for s in found)
+    assert all(s.range.start + s.shift >= 0 and s.source == ("copy", 0) for s in found)

@@ -86,7 +86,7 @@ def test_pairs_that_map_nothing_are_a_sentence():
         with pytest.raises(ConfigError, match=why):
             mirror_segments(ranges, [text], "copy")
     (found,) = mirror_segments(ranges, ["t/0:12=3"], "copy")
-    assert (found.start, found.end, found.shift) == (10, 20, -9)
+    assert (found.range, found.shift) == (OffsetRange(P0, 10, 20), -9)
 
 
 def test_instants_lie_between_the_first_and_the_last_record():
