@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from recovery.rewind.execute import BucketPreview, RewindExecution, RewindPreview
+from recovery.rewind.execution import BucketPreview, RewindExecution, RewindPreview
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.offsets import OffsetRange

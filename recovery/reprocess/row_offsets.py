@@ -71,7 +71,11 @@ class RowOffsets:
         return {incarnation: RowOffsets(group) for incarnation, group in groups.items()}
 
     def mask(self, rows: pa.RecordBatch) -> np.ndarray:
-        """Return for each row whether it is at one of these offsets. The rows have the columns OFFSET_COLUMNS."""
+        """Return for each row whether it is at one of these offsets. The rows have the columns OFFSET_COLUMNS.
+
+        With the offset 5 of partition 0, incarnation 1: of rows at 5 and 6 of it, at 5 of incarnation 0, and without an
+        offset, the first is.
+        """
         mask = np.zeros(rows.num_rows, bool)
         offsets = rows.column("_offset").to_numpy(zero_copy_only=False)
         for part in _parts(rows):
@@ -120,14 +124,13 @@ def _parts(rows: pa.RecordBatch) -> list[TopicPartition]:
 
 
 class _OffsetCollector:
-    """Collects the offsets of rows.
-
-    `rows`: how many have an offset. `unplaced`: how many have none, as they were adopted, or backfilled by event time.
-    """
+    """Collects the offsets of rows."""
 
     def __init__(self) -> None:
         self._arrays = defaultdict[TopicPartition, list[np.ndarray]](list)
+        # Rows with an offset.
         self.rows = 0
+        # Rows without one: they were adopted, or backfilled by event time.
         self.unplaced = 0
 
     def add(self, rows: pa.RecordBatch) -> None:

@@ -10,7 +10,7 @@ import typer
 from deltalake import DeltaTable, write_deltalake
 
 from recovery.cli import rewind
-from recovery.rewind.execute import RewindExecution
+from recovery.rewind.execution import RewindExecution
 from tests.contract.test_rewind import Cluster
 from tests.support.audits import P0, audited, mixed, said
 from tests.support.local_driver import Driver, log

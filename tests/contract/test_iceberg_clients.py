@@ -12,7 +12,7 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, FileFormat
 from pyiceberg.table import Table
 
-from recovery.rewind.execute import RewindExecution
+from recovery.rewind.execution import RewindExecution
 from tests.contract.test_adopt_iceberg import rows_deleted
 from tests.contract.test_compact import carry, filled
 from tests.contract.test_iceberg import in_its_catalog, overwritten

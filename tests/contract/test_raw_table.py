@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from recovery.rewind.execute import RewindExecution
+from recovery.rewind.execution import RewindExecution
 from tests.contract.test_rewind import Cluster
 from tests.support import oracle
 from tests.support.audits import OLD, audited, said

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from recovery.reprocess.run import SourceChoice
-from recovery.rewind.execute import RewindExecution
+from recovery.rewind.execution import RewindExecution
 from tests.contract.test_adopt_iceberg import rows_deleted
 from tests.contract.test_iceberg import in_its_catalog
 from tests.contract.test_rewind import Cluster as Ends

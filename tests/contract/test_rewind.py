@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from recovery.cli import rewind
-from recovery.rewind.execute import RewindExecution
+from recovery.rewind.execution import RewindExecution
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import GAP_FACTS, NOW, event
 from writer.audit.audit import audit

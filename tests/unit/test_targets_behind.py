@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from recovery.rewind.execute import RewindExecution
+from recovery.rewind.execution import RewindExecution
 from tests.unit.test_targets import Started, away, back, files, row
 from writer.clients.kafka import Topic
 from writer.config.pipelines import Config
