@@ -170,7 +170,7 @@ class Report:
     is_held: bool = False
     # Dead letters for which the route has no rule, or whose table takes none for now.
     unrouted: int = 0
-    # Names for which the route may want a table that does not exist yet.
+    # Names for which a table may be made.
     unknown_names: set[str] = field(default_factory=set)
     # Names that got no table because too many were made; NAMES_MAX of them.
     beyond_names: set[str] = field(default_factory=set)
@@ -188,7 +188,7 @@ class Report:
     spilled_bytes: int = 0
     time_unit: str = ""
     failed_records: list[FailedRecords] = field(default_factory=list)
-    # None where Spark fetches.
+    # Empty where Spark fetches.
     ranges_read: list[RangeRead] = field(default_factory=list)
     read_failures: list[ReadFailure] = field(default_factory=list)
     # Wall seconds of the task; of each task, once reports are added up.

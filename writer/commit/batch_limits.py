@@ -52,7 +52,9 @@ class Limits:
                 "records_per_second": self.rate_limit.records_per_s,
                 "bytes_per_second": self.rate_limit.bytes_per_s,
             }
-        facts["delay_max_seconds"] = None if self.delay_max is None else self.delay_max.total_seconds()
+        facts["delay_max_seconds"] = None
+        if self.delay_max is not None:
+            facts["delay_max_seconds"] = self.delay_max.total_seconds()
         return facts
 
 

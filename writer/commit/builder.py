@@ -59,7 +59,10 @@ def merge_reports(reports: Iterable[Report]) -> Report:
         total.read_failures += report.read_failures
         total.took_s += report.took_s
         for source, counts in report.counts.items():
-            total.counts[source] = total.counts[source].plus(counts) if source in total.counts else counts
+            if source in total.counts:
+                total.counts[source] = total.counts[source].plus(counts)
+            else:
+                total.counts[source] = counts
     for name, each in target_reports.items():
         assert len({report.is_held for report in each}) == 1, (
             f"files of {name!r} wait at the log by one plan, not by another"

@@ -141,6 +141,8 @@ class Targets:
     def _plan(
         self, target: Target, pipeline_plan: TaskPlan, closed_until: datetime | None, *, is_refusing: bool
     ) -> TaskPlan:
+        if not closes_buckets(target.settings, target.bucketer):
+            closed_until = None
         held_location = ""
         if is_refusing:
             held_location = self._tables.main.store.path(held_files.held_folder(target.number))
@@ -158,7 +160,7 @@ class Targets:
             topic=pipeline_plan.topic,
             hidden=target.table.hidden,
             folder=target.table.folder,
-            closed_until=closed_until if closes_buckets(target.settings, target.bucketer) else None,
+            closed_until=closed_until,
             number=target.number,
             may_refuse=not is_refusing,
             seen=pipeline_plan.seen,
@@ -485,7 +487,9 @@ def record_names(plan: SchemaPlan) -> dict[int, str]:
     """Return the full name of each schema's record, by schema id."""
     names = dict[int, str]()
     for schema_id, schema in plan.schemas.items():
-        name = full_name(schema.text) if isinstance(schema, WriterSchema) else None
+        if not isinstance(schema, WriterSchema):
+            continue
+        name = full_name(schema.text)
         if name is not None:
             names[schema_id] = name
     return names
