@@ -7,51 +7,67 @@ headrace did not write; what cannot be known of such a checkpoint is not checked
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from recovery.checkpoints.reader import Reading
+from recovery.checkpoints.reader import CheckpointContent
 from recovery.escalation.levels import RecoveryLevel
 from writer.core.offsets import OffsetRange, Source
+from writer.core.text import listed
 from writer.offsets.run_record import RunRecord
 from writer.offsets.spark_checkpoint import NO_FILE, Offsets
 from writer.offsets.start_decision import LogRange
 
-_SHOWN = 3  # things that a sentence names
+# Things that a sentence names.
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class TopicIds:
-    """The id that a topic has now, and the one that the table was filled under."""
+    """The id that the table was filled under, and the one that the topic has now."""
 
-    known: str | None  # None: not stored
-    now: str | None  # None: the topic is not there
-    missing: str = ""  # the sentence of the error that said so
+    # None: the table does not know the topic.
+    stored: str | None
+    # None: the topic is not there.
+    current: str | None
+    # The sentence of the error that said so.
+    missing: str = ""
 
 
 @dataclass(frozen=True)
 class CheckFacts:
-    """The facts for a preflight. None: the system did not answer; `unknown` has the reason."""
+    """The facts for a preflight. None: the system did not answer; `unanswered` has the reason."""
 
-    reading: Reading | None  # None: there is no checkpoint
+    # None: there is no checkpoint.
+    content: CheckpointContent | None
     frontier: Offsets | None = None
     topics: Mapping[str, TopicIds] | None = None
-    held: Mapping[Source, LogRange] | None = None
+    log_ranges: Mapping[Source, LogRange] | None = None
     run_record: RunRecord | None = None
-    lease: str | None = None  # which supervisor has it, or had it
-    lost: str | None = None  # a topic that the table knows, and of which it does not say how far it was read
-    closed: int | None = None  # the newest run, where the table says that it is over
-    foreign: bool = False  # headrace did not write the checkpoint: there is no table to hold it against
-    unknown: Mapping[str, str] = field(default_factory=dict)  # `kafka`, `table`, `lease`, `marks` → the error
-    diverging: Sequence[Source] = ()  # partitions whose log was cut below the frontier
-    stops_at_loss: bool = False  # no start goes on where records were lost
-    orphans: Sequence[OffsetRange] = ()  # rows of records that Kafka lost when it cut a log
+    # Which supervisor has the lease, or had it.
+    lease: str | None = None
+    # A topic that the table knows, and of which it does not say how far it was read.
+    lost_topic: str | None = None
+    # The newest run, where the table says that it is over.
+    closed_run: int | None = None
+    # headrace did not write the checkpoint: there is no table to compare it with.
+    is_foreign: bool = False
+    # `kafka`, `table`, `lease`, `marks` → the error.
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    # Partitions whose log was cut below the frontier.
+    diverging: Sequence[Source] = ()
+    # No start goes on where records were lost.
+    stops_at_loss: bool = False
+    # Rows of records that Kafka lost when it cut a log.
+    orphaned_rows: Sequence[OffsetRange] = ()
 
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check. `level`: the first recovery level; None for a finding that a person must repair."""
+    """The result of one check."""
 
     name: str
-    ok: bool | None  # None: not looked at
+    # None: it was not done.
+    ok: bool | None
     message: str
+    # The first recovery level; None for a finding that a person must repair.
     level: RecoveryLevel | None = None
 
     @property
@@ -62,297 +78,387 @@ class Check:
 
 def preflight(facts: CheckFacts) -> list[Check]:
     """Run all checks, in the order in which they matter to a start."""
-    checks = [_lease(facts)]
-    if facts.closed is not None or facts.reading is None or facts.reading.nothing:
-        none = "there is none" if facts.closed is None else f"run {facts.closed} is over, the table went on elsewhere"
-        checks.append(Check("checkpoint", ok=True, message=f"{none}; {_begins(facts)}"))
-        checks += [_forgot(facts.lost)] if facts.lost else []
+    checks = [_check_lease(facts)]
+    content = facts.content
+    if facts.closed_run is not None or content is None or content.is_missing:
+        checks.append(_without_checkpoint(facts))
+        if facts.lost_topic:
+            checks.append(_lost_frontier_check(facts.lost_topic))
     else:
-        checks += _of_the_checkpoint(facts, facts.reading)
-    return [*checks, _topics(facts), _log(facts), *([_rows(facts.orphans)] if facts.orphans else [])]
+        checks += _check_checkpoint(facts, content)
+    checks.append(_check_topics(facts))
+    checks.append(_check_log(facts))
+    if facts.orphaned_rows:
+        checks.append(_check_rows(facts.orphaned_rows))
+    return checks
 
 
 def leads_to(checks: Iterable[Check]) -> RecoveryLevel | None:
     """Return the first recovery level: the highest that a finding asks for; None when all is well."""
-    return max((check.level for check in checks if check.ok is False and check.level is not None), default=None)
+    levels = [check.level for check in checks if check.ok is False and check.level is not None]
+    return max(levels, default=None)
 
 
-def _of_the_checkpoint(facts: CheckFacts, reading: Reading) -> Iterator[Check]:
-    yield _spark(reading)
-    yield _metadata(facts, reading)
-    yield _files(facts, reading)
-    yield _checksums(facts, reading)
-    yield _run_record(facts, reading)
-    yield _commits(facts, reading)
-    yield _partitions(facts, reading)
-    yield _frontier(facts, reading)
+def _check_checkpoint(facts: CheckFacts, content: CheckpointContent) -> Iterator[Check]:
+    yield _check_spark(content)
+    yield _check_metadata(facts, content)
+    yield _check_files(facts, content)
+    yield _check_checksums(facts, content)
+    yield _check_run_record(facts, content)
+    yield _check_commits(facts, content)
+    yield _check_partitions(facts, content)
+    yield _check_frontier(facts, content)
 
 
-def _lease(facts: CheckFacts) -> Check:
+def _check_lease(facts: CheckFacts) -> Check:
     if facts.lease is None:
-        return _not_looked_at("lease", facts.unknown.get("lease", "no supervisor keeps one"))
-    return Check("lease", ok=True, message=facts.lease)  # the caller holds it, or only looks
+        return _no_check("lease", facts.unanswered.get("lease", "no supervisor keeps one"))
+    # The caller holds the lease, or only looks.
+    return Check("lease", ok=True, message=facts.lease)
 
 
-def _spark(reading: Reading) -> Check:
-    if reading.newer:
-        what = _listed(f"{found.name}: {found.why}" for found in reading.newer)
-        return Check("spark", ok=False, message=f"a newer Spark wrote the checkpoint ({what}). Run that Spark, or "
-                     "begin a new run if the change was meant")  # fmt: skip
+def _without_checkpoint(facts: CheckFacts) -> Check:
+    reason = "there is none"
+    if facts.closed_run is not None:
+        reason = f"run {facts.closed_run} is over, the table went on elsewhere"
+    return Check("checkpoint", ok=True, message=f"{reason}; {_beginning(facts)}")
+
+
+def _check_spark(content: CheckpointContent) -> Check:
+    if content.newer:
+        files = _first(f"{file.name}: {file.reason}" for file in content.newer)
+        message = f"a newer Spark wrote the checkpoint ({files}). Run that Spark, or begin a new run if the change was "
+        return Check("spark", ok=False, message=f"{message}meant")
     return Check("spark", ok=True, message="the files are of the version that Spark 4.0 reads")
 
 
-def _metadata(facts: CheckFacts, reading: Reading) -> Check:
-    corrupt = reading.corruption_of("metadata")
-    if corrupt:
-        return Check(
-            "metadata", ok=False, message=f"{corrupt}: Spark does not start from it", level=RecoveryLevel.NEW_RUN
-        )
-    if reading.query_id is None:
-        message = "it is missing: Spark would give the query a new id in silence"
-        return Check("metadata", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
-    known = facts.run_record.query_id if facts.run_record else None
-    if known not in (None, reading.query_id):
-        message = f"its id is {reading.query_id}, the run's is {known}: it is another query's"
-        return Check("metadata", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
-    return Check("metadata", ok=True, message=f"the query's id is {reading.query_id}")
+def _check_metadata(facts: CheckFacts, content: CheckpointContent) -> Check:
+    corruption = content.corruption_of("metadata")
+    if corruption:
+        return _needs_new_run("metadata", f"{corruption}: Spark does not start from it")
+    if content.query_id is None:
+        return _needs_new_run("metadata", "it is missing: Spark would give the query a new id in silence")
+    recorded_id = None
+    if facts.run_record is not None:
+        recorded_id = facts.run_record.query_id
+    if recorded_id is not None and recorded_id != content.query_id:
+        message = f"its id is {content.query_id}, the run's is {recorded_id}: it is another query's"
+        return _needs_new_run("metadata", message)
+    return Check("metadata", ok=True, message=f"the query's id is {content.query_id}")
 
 
-def _files(facts: CheckFacts, reading: Reading) -> Check:
-    found = [
-        (corrupt.name, corrupt.why, _level_of_corrupt_file(reading, corrupt.name))
-        for corrupt in reading.corrupt
-        if corrupt.name != "metadata"
-    ]
-    found += [(name, f"it {NO_FILE}", RecoveryLevel.NEW_RUN) for name in reading.directories]
-    last = reading.last
-    if last and last - 1 not in reading.planned:
-        found.append((f"offsets/{last - 1}", "it is missing", RecoveryLevel.NEW_RUN))
-    if last == 0 and not reading.finished and not reading.begun:
-        found.append(("sources/0/0", "it is missing: nothing says where batch 0 begins", RecoveryLevel.NEW_RUN))
-    if not found:
-        count = len(reading.planned) + len(reading.committed)
+@dataclass(frozen=True)
+class _FileFinding:
+    """A file that is not as Spark needs it."""
+
+    name: str
+    reason: str
+    level: RecoveryLevel
+
+
+def _check_files(facts: CheckFacts, content: CheckpointContent) -> Check:
+    findings = list(_find_bad_files(content))
+    if not findings:
+        count = len(content.planned) + len(content.committed)
         return Check("files", ok=True, message=f"{count} files of offsets and commits can be read")
-    level = max(level for _, _, level in found)
-    message = _listed(f"{name}: {why}" for name, why, _ in sorted(found, key=lambda one: -one[2]))
-    if facts.foreign:
-        message += _hint_by_hand(reading, [name for name, _, _ in found])
-    return Check("files", ok=False, message=message, level=level)
+    findings.sort(key=lambda finding: -finding.level)
+    message = _first(f"{finding.name}: {finding.reason}" for finding in findings)
+    if facts.is_foreign:
+        message += _hint_by_hand(content, [finding.name for finding in findings])
+    return Check("files", ok=False, message=message, level=findings[0].level)
 
 
-def _level_of_corrupt_file(reading: Reading, name: str) -> RecoveryLevel:
+def _find_bad_files(content: CheckpointContent) -> Iterator[_FileFinding]:
+    for file in content.corrupt:
+        if file.name != "metadata":
+            yield _FileFinding(file.name, file.reason, _level_of_corrupt_file(content, file.name))
+    for name in content.directories:
+        yield _FileFinding(name, f"it {NO_FILE}", RecoveryLevel.NEW_RUN)
+    newest = content.newest_batch
+    if newest and newest - 1 not in content.planned:
+        yield _FileFinding(f"offsets/{newest - 1}", "it is missing", RecoveryLevel.NEW_RUN)
+    if newest == 0 and not content.is_finished and not content.source_starts:
+        reason = "it is missing: nothing says where batch 0 begins"
+        yield _FileFinding("sources/0/0", reason, RecoveryLevel.NEW_RUN)
+
+
+def _level_of_corrupt_file(content: CheckpointContent, name: str) -> RecoveryLevel:
     """Return what a corrupt file leads to: a new run if Spark reads it.
 
     Spark reads the newest two files of offsets/, the newest of commits/, and sources/0/0 in its first batch.
     """
     folder, _, number = name.rpartition("/")
-    last = reading.last
+    newest = content.newest_batch
     if not folder:
         return RecoveryLevel.NEW_RUN
     if folder == "commits":
-        is_read = int(number) == reading.committed[-1]
+        is_read = int(number) == content.committed[-1]
     elif folder == "offsets":
-        is_read = last is not None and int(number) >= last - 1
+        is_read = newest is not None and int(number) >= newest - 1
     else:
-        is_read = last == 0 and not reading.finished
+        is_read = newest == 0 and not content.is_finished
     return RecoveryLevel.NEW_RUN if is_read else RecoveryLevel.RESTART
 
 
-def _hint_by_hand(reading: Reading, names: Collection[str]) -> str:
+def _hint_by_hand(content: CheckpointContent, names: Collection[str]) -> str:
     """Say when files of a query without a table may be removed by hand; empty if that does not help.
 
     Without its commit, or without its plan if there is no commit, Spark runs the newest batch again.
     """
-    of_newest_batch = f"commits/{reading.last}" if reading.finished else f"offsets/{reading.last}"
-    if not set(names) - set(reading.directories):
+    newest = content.newest_batch
+    if set(names) <= set(content.directories):
         return ". It may be removed by hand"
-    if not set(names) - {of_newest_batch, *reading.directories}:
-        return f". It may be removed by hand only where your sink has nothing of batch {reading.last}"
+    folder = "commits" if content.is_finished else "offsets"
+    if set(names) <= {f"{folder}/{newest}", *content.directories}:
+        return f". It may be removed by hand only where your sink has nothing of batch {newest}"
     return ""
 
 
-def _checksums(facts: CheckFacts, reading: Reading) -> Check:
-    if reading.orphans:
-        what = _listed(reading.orphans)
-        message = f"{what} of files that are not there: Spark would take them for another query at work"
-        if facts.foreign:
-            message += ". They may be removed by hand"
-        return Check("checksums", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
-    return Check("checksums", ok=True, message="none is in the way of a file that is to be written")
+def _check_checksums(facts: CheckFacts, content: CheckpointContent) -> Check:
+    if not content.orphaned_checksums:
+        return Check("checksums", ok=True, message="none is in the way of a file that is to be written")
+    files = _first(content.orphaned_checksums)
+    message = f"{files} of files that are not there: Spark would take them for another query at work"
+    if facts.is_foreign:
+        message += ". They may be removed by hand"
+    return _needs_new_run("checksums", message)
 
 
-def _run_record(facts: CheckFacts, reading: Reading) -> Check:
-    if facts.run_record is None:
-        return _not_looked_at("witness", "no run record says what Spark had planned")
-    wrong = [n for n, batch in reading.batches.items() if facts.run_record.differs(n, batch.content)]
-    if wrong:
-        level = (
-            RecoveryLevel.NEW_RUN
-            if reading.last is not None and max(wrong) >= reading.last - 1
-            else RecoveryLevel.RESTART
+def _check_run_record(facts: CheckFacts, content: CheckpointContent) -> Check:
+    record = facts.run_record
+    if record is None:
+        return _no_check("witness", "no run record says what Spark had planned")
+    edited = [number for number, batch in content.batches.items() if record.differs(number, batch.content)]
+    if not edited:
+        count = len(record.batches.keys() & content.batches.keys())
+        return Check("witness", ok=True, message=f"{count} batches are as the writer acted on them")
+    level = RecoveryLevel.RESTART
+    if content.newest_batch is not None and max(edited) >= content.newest_batch - 1:
+        level = RecoveryLevel.NEW_RUN
+    files = _first(f"offsets/{number}" for number in sorted(edited, reverse=True))
+    message = f"{files} is not what the writer acted on: it was edited"
+    return Check("witness", ok=False, message=message, level=level)
+
+
+def _check_commits(facts: CheckFacts, content: CheckpointContent) -> Check:
+    committed = content.committed
+    newest = content.newest_batch
+    if newest is None and committed:
+        return _needs_new_run(
+            "commits",
+            f"offsets/ is empty, but commits/ is not: Spark would begin at batch 0 and fail at batch {committed[0]}",
         )
-        message = _listed(f"offsets/{n}" for n in sorted(wrong, reverse=True))
-        return Check(
-            "witness", ok=False, message=f"{message} is not what the writer acted on: it was edited", level=level
-        )
-    seen = len(facts.run_record.batches.keys() & reading.batches.keys())
-    return Check("witness", ok=True, message=f"{seen} batches are as the writer acted on them")
-
-
-def _commits(facts: CheckFacts, reading: Reading) -> Check:
-    planned, committed = reading.planned, reading.committed
-    if not planned and committed:
-        message = (
-            f"offsets/ is empty, but commits/ is not: Spark would begin at batch 0 and fail at batch {committed[0]}"
-        )
-        return Check("commits", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
-    if not planned:
+    if newest is None:
         if facts.run_record and facts.run_record.batches:
             message = f"offsets/ and commits/ are empty, but batch {max(facts.run_record.batches)} was done"
-            return Check("commits", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
-        return Check("commits", ok=True, message=f"no batch was planned; {_begins(facts)}")
-    last = planned[-1]
-    if committed and committed[-1] > last:
-        message = (
-            f"commits end at batch {committed[-1]}, offsets at {last}: Spark would run batch {last} again, then fail"
+            return _needs_new_run("commits", message)
+        return Check("commits", ok=True, message=f"no batch was planned; {_beginning(facts)}")
+    if committed and committed[-1] > newest:
+        return _needs_new_run(
+            "commits",
+            f"commits end at batch {committed[-1]}, offsets at {newest}: Spark would run batch {newest} again, then "
+            "fail",
         )
-        return Check("commits", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
-    if committed and committed[-1] < last - 1:
-        message = f"offsets end at batch {last}, commits at {committed[-1]}: batches between are in doubt"
-        return Check("commits", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
-    if reading.finished:
-        return Check("commits", ok=True, message=f"batch {last} is done, the next is {last + 1}")
-    return Check("commits", ok=True, message=f"batch {last} is planned; it runs again")
+    if committed and committed[-1] < newest - 1:
+        message = f"offsets end at batch {newest}, commits at {committed[-1]}: batches between are in doubt"
+        return _needs_new_run("commits", message)
+    if content.is_finished:
+        return Check("commits", ok=True, message=f"batch {newest} is done, the next is {newest + 1}")
+    return Check("commits", ok=True, message=f"batch {newest} is planned; it runs again")
 
 
-def _partitions(facts: CheckFacts, reading: Reading) -> Check:
-    start = reading.start()
+def _check_partitions(facts: CheckFacts, content: CheckpointContent) -> Check:
+    start = content.start_offsets()
     if facts.frontier is None or start is None:
-        return _against_the_table("partitions", facts, start)
-    if facts.lost:
-        return _not_looked_at("partitions", "the table does not tell")
+        return _without_comparison("partitions", facts, start)
+    if facts.lost_topic:
+        return _no_check("partitions", "the table does not tell")
     if start.keys() == facts.frontier.keys():
         return Check("partitions", ok=True, message=f"the table has the same {len(start)}")
-    fewer, more = sorted(facts.frontier.keys() - start.keys()), sorted(start.keys() - facts.frontier.keys())
-    message = [f"the checkpoint lacks {_listed(map(_named, fewer))}"] if fewer else []
-    message += [f"the table lacks {_listed(map(_named, more))}"] if more else []
-    return Check("partitions", ok=False, message="; ".join(message), level=RecoveryLevel.NEW_RUN)
+    missing = sorted(facts.frontier.keys() - start.keys())
+    additional = sorted(start.keys() - facts.frontier.keys())
+    messages = list[str]()
+    if missing:
+        messages.append(f"the checkpoint lacks {_first(map(_source_name, missing))}")
+    if additional:
+        messages.append(f"the table lacks {_first(map(_source_name, additional))}")
+    return _needs_new_run("partitions", "; ".join(messages))
 
 
-def _frontier(facts: CheckFacts, reading: Reading) -> Check:
-    start, end, frontier = reading.start(), reading.end(), facts.frontier
-    if facts.lost:
-        return _forgot(facts.lost)
+def _check_frontier(facts: CheckFacts, content: CheckpointContent) -> Check:
+    """Compare where the checkpoint begins with where the table ends.
+
+    With the table at {clicks/0: 6, clicks/1: 4}:
+
+        start {clicks/0: 6, clicks/1: 4}  → ok
+        start {clicks/0: 5, clicks/1: 4}, planned end {clicks/0: 6, clicks/1: 4}  → ok, the batch is in the table
+        start {clicks/0: 5, clicks/1: 4}, another end  → 1 offset of clicks/0 would be read again
+        start {clicks/0: 7, clicks/1: 4}  → 1 offset of clicks/0 would be lost
+    """
+    start = content.start_offsets()
+    planned_end = content.end_offsets()
+    frontier = facts.frontier
+    if facts.lost_topic:
+        return _lost_frontier_check(facts.lost_topic)
     if frontier is None or start is None:
-        return _against_the_table("frontier", facts, start)
-    ahead = {source: at - frontier[source] for source, at in start.items() if at > frontier.get(source, at)}
-    behind = {source: frontier[source] - at for source, at in start.items() if at < frontier.get(source, at)}
+        return _without_comparison("frontier", facts, start)
+    distances = {source: offset - frontier[source] for source, offset in start.items() if source in frontier}
+    ahead = {source: distance for source, distance in distances.items() if distance > 0}
+    behind = {source: -distance for source, distance in distances.items() if distance < 0}
     if ahead:
-        what = _listed(f"{count} offsets of {_named(source)}" for source, count in sorted(ahead.items()))
-        message = f"the checkpoint begins beyond the table: {what} would be lost"
-        return Check("frontier", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
-    if behind and end is not None and all(end.get(source) == at for source, at in frontier.items()):
+        message = f"the checkpoint begins beyond the table: {_offset_counts(ahead)} would be lost"
+        return _needs_new_run("frontier", message)
+    if not behind:
+        return Check("frontier", ok=True, message="the checkpoint begins where the table ends")
+    if planned_end is not None and all(planned_end.get(source) == offset for source, offset in frontier.items()):
         return Check("frontier", ok=True, message="the planned batch is in the table, only Spark does not know")
-    if behind:
-        what = _listed(f"{count} offsets of {_named(source)}" for source, count in sorted(behind.items()))
-        message = f"the checkpoint is older than the table: {what} would be read again"
-        return Check("frontier", ok=False, message=message, level=RecoveryLevel.NEW_RUN)
-    return Check("frontier", ok=True, message="the checkpoint begins where the table ends")
+    message = f"the checkpoint is older than the table: {_offset_counts(behind)} would be read again"
+    return _needs_new_run("frontier", message)
 
 
-def _forgot(topic: str) -> Check:
+def _lost_frontier_check(topic: str) -> Check:
     message = f"the table knows topic {topic!r}, but not how far it was read"
     return Check("frontier", ok=False, message=message, level=RecoveryLevel.WALK_BACK)
 
 
-def _topics(facts: CheckFacts) -> Check:
+def _check_topics(facts: CheckFacts) -> Check:
     if facts.topics is None:
-        return _silent("topics", "kafka", facts)
-    gone = sorted(name for name, ids in facts.topics.items() if ids.now is None)
+        return _check_without_answer("topics", "kafka", facts)
+    gone = sorted(name for name, ids in facts.topics.items() if ids.current is None)
     if gone:
-        repair = "Create it, or take it out of `topics`"
-        message = facts.topics[gone[0]].missing if len(gone) == 1 else ""
-        return Check("topics", ok=False, message=message.removesuffix(".") or f"{_listed(gone)} is not there. {repair}")
-    other = _created_again(facts)
-    if other:
+        return _missing_topics_check(facts.topics, gone)
+    recreated = _recreated_topics(facts)
+    if recreated:
         message = (
-            f"{_listed(other)} was created again: its offsets mean other records. A start reads it from its beginning"
+            f"{_first(recreated)} was created again: its offsets mean other records. A start reads it from its "
+            "beginning"
         )
         return Check("topics", ok=False, message=message, level=RecoveryLevel.RESTART)
-    kept = sum(ids.known is not None for ids in facts.topics.values())
-    what = "with the ids that the table knows" if kept == len(facts.topics) else "ids were not kept, so not compared"
-    return Check("topics", ok=True, message=f"{_listed(sorted(facts.topics))}: {what}")
+    comparison = "ids were not kept, so not compared"
+    if all(ids.stored is not None for ids in facts.topics.values()):
+        comparison = "with the ids that the table knows"
+    return Check("topics", ok=True, message=f"{_first(sorted(facts.topics))}: {comparison}")
 
 
-def _log(facts: CheckFacts) -> Check:
-    start = facts.frontier if facts.frontier is not None else (facts.reading.start() if facts.reading else None)
-    if facts.held is None:
-        return _silent("log", "kafka", facts)
-    again = _created_again(facts)
-    start = {source: at for source, at in (start or {}).items() if source[0] not in again}
+def _missing_topics_check(topics: Mapping[str, TopicIds], gone: Sequence[str]) -> Check:
+    message = f"{_first(gone)} is not there. Create it, or take it out of `topics`"
+    if len(gone) == 1 and topics[gone[0]].missing:
+        message = topics[gone[0]].missing.removesuffix(".")
+    return Check("topics", ok=False, message=message)
+
+
+def _check_log(facts: CheckFacts) -> Check:
+    """Check whether Kafka holds what comes next."""
+    log_ranges = facts.log_ranges
+    if log_ranges is None:
+        return _check_without_answer("log", "kafka", facts)
+    recreated = _recreated_topics(facts)
+    start = {source: offset for source, offset in _next_offsets(facts).items() if source[0] not in recreated}
     if not start:
-        return _not_looked_at("log", "nothing says where to begin" if not again else "offsets of the topic before")
+        reason = "offsets of the topic before" if recreated else "nothing says where to begin"
+        return _no_check("log", reason)
     if facts.diverging:
-        what = _listed(map(_named, facts.diverging))
-        message = f"Kafka's log was cut below what the table has, and is another one now: {what}"
-        if facts.stops_at_loss:
-            return Check("log", ok=False, message=f"{message}. Restore it, or set on_data_loss: record")
-        message = f"{message}; a start goes on as a further incarnation"
-        return Check("log", ok=False, message=message, level=RecoveryLevel.RESTART)
-    beyond = sorted(source for source, at in start.items() if source in facts.held and at > facts.held[source].end)
+        return _log_diverges(facts)
+    sources = sorted(start.keys() & log_ranges.keys())
+    beyond = [source for source in sources if start[source] > log_ranges[source].end]
     if beyond:
-        what = _listed(f"{_named(s)} ends at {facts.held[s].end}, {start[s]} is wanted" for s in beyond)
-        return Check("log", ok=False, message=f"Kafka's log is shorter: {what}. Restore it, or adopt the topic")
-    gone = sorted(source for source, at in start.items() if source in facts.held and at < facts.held[source].earliest)
+        ends = _first(
+            f"{_source_name(source)} ends at {log_ranges[source].end}, {start[source]} is wanted" for source in beyond
+        )
+        return Check("log", ok=False, message=f"Kafka's log is shorter: {ends}. Restore it, or adopt the topic")
+    gone = [source for source in sources if start[source] < log_ranges[source].earliest]
     if gone:
-        what = _listed(f"[{start[s]}, {facts.held[s].earliest}) of {_named(s)}" for s in gone)
-        lead = "Spark would not read on" if facts.foreign else "a start records it as a gap"
-        level = RecoveryLevel.LATEST if facts.foreign else RecoveryLevel.RESTART
-        return Check("log", ok=False, message=f"Kafka no longer holds {what}; {lead}", level=level)
-    unproven = f"; whether it is the log of then is not known ({why})" if (why := facts.unknown.get("marks")) else ""
-    return Check("log", ok=True, message=f"Kafka holds what comes next{unproven}")
+        ranges = _first(
+            f"[{start[source]}, {log_ranges[source].earliest}) of {_source_name(source)}" for source in gone
+        )
+        if facts.is_foreign:
+            message = f"Kafka no longer holds {ranges}; Spark would not read on"
+            return Check("log", ok=False, message=message, level=RecoveryLevel.LATEST)
+        message = f"Kafka no longer holds {ranges}; a start records it as a gap"
+        return Check("log", ok=False, message=message, level=RecoveryLevel.RESTART)
+    message = "Kafka holds what comes next"
+    error = facts.unanswered.get("marks")
+    if error:
+        message += f"; whether it is the log of then is not known ({error})"
+    return Check("log", ok=True, message=message)
 
 
-def _rows(orphans: Sequence[OffsetRange]) -> Check:
-    what = _listed(f"[{r.start}, {r.end}) of {r.part.name}, incarnation {r.part.incarnation}" for r in orphans)
-    return Check("rows", ok=True, message=f"Kafka lost the records of rows when it cut a log: {what}")
+def _next_offsets(facts: CheckFacts) -> Offsets:
+    """Return where the next batch begins, as the table says it, else the checkpoint; empty: nothing says it."""
+    if facts.frontier is not None:
+        return facts.frontier
+    if facts.content is None:
+        return {}
+    return facts.content.start_offsets() or {}
 
 
-def _created_again(facts: CheckFacts) -> list[str]:
-    """Topics whose offsets mean other records than when they were read."""
-    known = facts.topics or {}
-    return sorted(name for name, ids in known.items() if ids.now is not None and ids.known not in (None, ids.now))
+def _log_diverges(facts: CheckFacts) -> Check:
+    sources = _first(map(_source_name, facts.diverging))
+    message = f"Kafka's log was cut below what the table has, and is another one now: {sources}"
+    if facts.stops_at_loss:
+        return Check("log", ok=False, message=f"{message}. Restore it, or set on_data_loss: record")
+    message = f"{message}; a start goes on as a further incarnation"
+    return Check("log", ok=False, message=message, level=RecoveryLevel.RESTART)
 
 
-def _against_the_table(name: str, facts: CheckFacts, start: Offsets | None) -> Check:
-    if facts.foreign:
-        return _not_looked_at(name, "there is no table to hold it against")
+def _check_rows(orphaned_rows: Sequence[OffsetRange]) -> Check:
+    ranges = _first(
+        f"[{rows.start}, {rows.end}) of {rows.part.name}, incarnation {rows.part.incarnation}" for rows in orphaned_rows
+    )
+    return Check("rows", ok=True, message=f"Kafka lost the records of rows when it cut a log: {ranges}")
+
+
+def _recreated_topics(facts: CheckFacts) -> list[str]:
+    """Return topics whose offsets mean other records than when they were read."""
+    return sorted(
+        name
+        for name, ids in (facts.topics or {}).items()
+        if ids.current is not None and ids.stored is not None and ids.stored != ids.current
+    )
+
+
+def _without_comparison(name: str, facts: CheckFacts, start: Offsets | None) -> Check:
+    """Return a check that lacks the table's offsets, or the checkpoint's."""
+    if facts.is_foreign:
+        return _no_check(name, "there is no table to hold it against")
     if facts.frontier is None:
-        return _silent(name, "table", facts)
+        return _check_without_answer(name, "table", facts)
     assert start is None, "where both are known, they are compared"
-    return _not_looked_at(name, "the files do not tell where it begins")
+    return _no_check(name, "the files do not tell where it begins")
 
 
-def _silent(name: str, system: str, facts: CheckFacts) -> Check:
-    """Return a check without an answer, to wait for; or one that was not asked."""
-    error = facts.unknown.get(system)
+def _check_without_answer(name: str, system: str, facts: CheckFacts) -> Check:
+    """Return a check of a system that did not answer, to wait for; or that was not asked."""
+    error = facts.unanswered.get(system)
+    if error is None and system == "kafka":
+        return _no_check(name, "no broker was named")
     if error is None:
-        return _not_looked_at(name, "no broker was named" if system == "kafka" else "there is no table yet")
+        return _no_check(name, "there is no table yet")
     return Check(name, ok=False, message=error.rstrip("."), level=RecoveryLevel.WAIT)
 
 
-def _not_looked_at(name: str, why: str) -> Check:
-    return Check(name, ok=None, message=why)
+def _no_check(name: str, reason: str) -> Check:
+    return Check(name, ok=None, message=reason)
 
 
-def _begins(facts: CheckFacts) -> str:
-    return "Spark begins at its starting offsets" if facts.foreign else "a start begins a new run from the frontier"
+def _needs_new_run(name: str, message: str) -> Check:
+    return Check(name, ok=False, message=message, level=RecoveryLevel.NEW_RUN)
 
 
-def _named(source: Source) -> str:
+def _beginning(facts: CheckFacts) -> str:
+    if facts.is_foreign:
+        return "Spark begins at its starting offsets"
+    return "a start begins a new run from the frontier"
+
+
+def _offset_counts(counts: Mapping[Source, int]) -> str:
+    return _first(f"{count} offsets of {_source_name(source)}" for source, count in sorted(counts.items()))
+
+
+def _source_name(source: Source) -> str:
     return f"{source[0]}/{source[1]}"
 
 
-def _listed(found: Iterable[str]) -> str:
-    names: Sequence[str] = list(found)
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+def _first(names: Iterable[str]) -> str:
+    """Return the first names in words, and how many more there are."""
+    return listed(list(names), _SHOWN)

@@ -1,13 +1,13 @@
 """Collects the facts of these checks from checkpoint, table and Kafka. Reads only; reports what does not answer."""
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
 from recovery.checkpoints.checks import CheckFacts, TopicIds
-from recovery.checkpoints.reader import Reading, read
+from recovery.checkpoints.reader import CheckpointContent, read_checkpoint
 from recovery.lease.factory import leases_of
 from recovery.lease.kubernetes_api import ApiFailed
 from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
@@ -27,151 +27,211 @@ from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
-_LOOKS = 5  # at table and checkpoint, until no commit came between
-_TIMEOUT = timedelta(seconds=10)  # of a broker that only the command line names
+# Table and checkpoint are read so often, until no commit came between.
+_READS_MAX = 5
+# Of a broker that only the command line names.
+_TIMEOUT = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
-class CheckpointFacts:
+class PipelineFacts:
     """A pipeline's newest run, and its facts."""
 
     run: int | None
-    location: str  # of its checkpoint; of all of the pipeline's where there is none
+    # The checkpoint of the run; all of the pipeline's where there is none.
+    location: str
     facts: CheckFacts
 
 
-def of_pipeline(config: Config, name: str, cluster: Cluster | BrokerUnreachable | None = None) -> CheckpointFacts:
-    """Gather the facts of a pipeline: its newest run, its table, its topics. Raises StoreError.
+@dataclass(frozen=True)
+class _StoredState:
+    """Checkpoint and table as of one moment."""
+
+    run: int | None
+    content: CheckpointContent | None
+    # None: there is no table, or it does not answer.
+    snapshot: PipelineSnapshot | None
+    # `table` → the error.
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+
+
+def collect_pipeline_facts(
+    config: Config, name: str, cluster: Cluster | BrokerUnreachable | None = None
+) -> PipelineFacts:
+    """Collect the facts of a pipeline: its newest run, its table, its topics. Raises StoreError.
 
     `cluster`: or the error that it is known not to answer by; None opens the configuration's.
     """
     settings = config.pipelines[name]
     checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
-    table, unknown = main_table(name, config), dict[str, str]()
-    run, reading, snapshot = _steady(checkpoints, table, unknown, config.s3.settings)
-    seen = None if run is None else run_record.read(checkpoints.store, run)
-    known = snapshot.incarnations() if snapshot else {}
-    cluster = cluster or Cluster(config.kafka.address, config.kafka.request_timeout)
-    names = _topics(settings.topics, cluster, known)
-    frontier = None if snapshot is None else newest_frontier(snapshot, names)
-    known_topics = {topic for topic, _ in frontier or {}}
-    lost = next((topic for topic in names if known.get(topic) and topic not in known_topics), None)
-    closed = run if snapshot and run is not None and run <= snapshot.closed else None
-    lease = _lease(config, name, checkpoints, unknown)
-    facts = CheckFacts(reading, frontier, run_record=seen, lease=lease, lost=lost, closed=closed, unknown=unknown)
-    ids = {topic: known[topic][-1] if known.get(topic) else None for topic in names}
-    location = checkpoints.store.location if run is None else checkpoints.path(run)
-    facts = _with_kafka(facts, cluster, ids)
+    table = main_table(name, config)
+    state = _read_stored_state(checkpoints, table, config.s3.settings)
+    snapshot = state.snapshot
+    incarnations: Mapping[str, Sequence[str]] = {}
     if snapshot is not None:
-        check = log_check(name, config.kafka, partial(table.entries, -1))
-        facts = _with_logs(replace(facts, stops_at_loss=settings.on_data_loss == "stop"), snapshot, check)
-    return CheckpointFacts(run, location, facts)
+        incarnations = snapshot.incarnations()
+    cluster = cluster or Cluster(config.kafka.address, config.kafka.request_timeout)
+    topics = _selected_topics(settings.topics, cluster, incarnations)
+    stops_at_loss = settings.on_data_loss == "stop"
+    facts = CheckFacts(state.content, unanswered=state.unanswered, stops_at_loss=stops_at_loss)
+    location = checkpoints.store.location
+    if state.run is not None:
+        location = checkpoints.path(state.run)
+        facts = replace(facts, run_record=run_record.read(checkpoints.store, state.run))
+    if snapshot is not None:
+        facts = _with_table(facts, snapshot, topics, state.run)
+    facts = _with_lease(facts, config, name, checkpoints)
+    facts = _with_kafka(facts, cluster, newest_topic_ids(topics, incarnations))
+    if snapshot is not None:
+        facts = _with_logs(facts, snapshot, log_check(name, config.kafka, partial(table.entries, -1)))
+    return PipelineFacts(state.run, location, facts)
 
 
-def _with_logs(facts: CheckFacts, snapshot: PipelineSnapshot, check: LogCheck) -> CheckFacts:
-    """Compare Kafka's logs with what the table knows them by."""
-    facts = replace(facts, orphans=snapshot.orphans())
-    same = {name: ids.now for name, ids in (facts.topics or {}).items() if ids.now is not None and ids.now == ids.known}
-    known = snapshot.incarnations()
-    log_ranges = {
-        TopicPartition(topic, len(known.get(topic, ())), partition): log_range
-        for (topic, partition), log_range in (facts.held or {}).items()
-        if topic in same
-    }
-    try:
-        diverging = sorted(check.diverging(snapshot, log_ranges, same))
-    except ReadFailed as error:
-        return replace(facts, unknown={**facts.unknown, "marks": str(error)})
-    return replace(facts, diverging=[(part.topic, part.partition) for part in diverging])
-
-
-def _topics(selection: TopicSelection, cluster: Cluster | BrokerUnreachable, known: Collection[str]) -> list[str]:
-    """Return the topics that are read; those of a pattern that the table knows, where Kafka does not say them."""
-    if not isinstance(cluster, BrokerUnreachable):
-        with suppress(BrokerUnreachable, TopicMissing):
-            return choose_topics(cluster, selection, known).names
-    return selection.among(known)
-
-
-def _lease(config: Config, name: str, checkpoints: Checkpoints, unknown: dict[str, str]) -> str | None:
-    try:
-        seen = leases_of(config, name, checkpoints.store).look()
-    except (ApiFailed, ConfigError) as error:  # no start waits for it: a supervisor that lost the lease is fenced
-        unknown["lease"] = str(error)
-        return None
-    if seen is None:
-        return None
-    return f"epoch {seen.epoch}, {'released' if seen.released else 'taken'} by {seen.holder}"
-
-
-def of_checkpoint(location: str, bootstrap: str | None, s3: S3Settings | None = None) -> CheckFacts:
-    """Gather the facts of a checkpoint of which only the place is known. Raises StoreError."""
-    reading = read(store_at(location, s3))
-    facts = CheckFacts(reading, foreign=True)
-    start = reading.start()
-    if bootstrap is None or start is None:
+def collect_checkpoint_facts(location: str, bootstrap_servers: str | None, s3: S3Settings | None = None) -> CheckFacts:
+    """Collect the facts of a checkpoint of which only the place is known. Raises StoreError."""
+    content = read_checkpoint(store_at(location, s3))
+    facts = CheckFacts(content, is_foreign=True)
+    start = content.start_offsets()
+    if bootstrap_servers is None or start is None:
         return facts
-    return _with_kafka(facts, Cluster(bootstrap, _TIMEOUT), dict.fromkeys(sorted({topic for topic, _ in start})))
+    topics = sorted({topic for topic, _ in start})
+    return _with_kafka(facts, Cluster(bootstrap_servers, _TIMEOUT), dict.fromkeys(topics))
 
 
 def newest_frontier(snapshot: PipelineSnapshot, topics: Container[str]) -> Offsets:
     """Return the frontier of the newest incarnation of each topic."""
     numbers = {topic: len(ids) for topic, ids in snapshot.incarnations().items() if topic in topics}
     return {
-        (part.topic, part.partition): at
-        for part, at in snapshot.parts().items()
-        if part == TopicPartition(part.topic, numbers.get(part.topic, 0), part.partition)
+        (part.topic, part.partition): offset
+        for part, offset in snapshot.parts().items()
+        if part.incarnation == numbers.get(part.topic, 0)
     }
 
 
-def _steady(
-    checkpoints: Checkpoints, table: PipelineTable, unknown: dict[str, str], s3: S3Settings
-) -> tuple[int | None, Reading | None, PipelineSnapshot | None]:
-    """Read checkpoint and table as of one moment: a driver may be at work."""
-    run, reading, before = None, None, _snapshot(table, unknown)
-    for _ in range(_LOOKS):
-        run = checkpoints.newest()
-        reading = None if run is None else read(store_at(checkpoints.path(run), s3))
-        after = _snapshot(table, unknown)
-        if before is None or after is None or before.parts() == after.parts():
-            return run, reading, after
-        before = after
-    return run, reading, before
+def newest_topic_ids(topics: Collection[str], incarnations: Mapping[str, Sequence[str]]) -> dict[str, str | None]:
+    """Return topic → the id of its newest incarnation; None for a topic that the table does not know."""
+    ids: dict[str, str | None] = dict.fromkeys(topics)
+    for topic in topics:
+        if incarnations.get(topic):
+            ids[topic] = incarnations[topic][-1]
+    return ids
 
 
-def _with_kafka(facts: CheckFacts, cluster: Cluster | BrokerUnreachable, known: Mapping[str, str | None]) -> CheckFacts:
-    """Ask Kafka for the topics, and for what it holds of where the next batch begins. `known`: topic → its id."""
-    if isinstance(cluster, BrokerUnreachable):
-        return _without_kafka(facts, cluster)
-    start = facts.frontier or (facts.reading.start() if facts.reading else None) or {}
-    try:
-        topics = topic_ids(cluster, known)
-        there = cluster.sources(name for name, ids in topics.items() if ids.now is not None)
-        asked = sorted(start.keys() & set(there))
-        earliest, ends = cluster.earliest(asked), cluster.latest(asked)
-    except (BrokerUnreachable, TopicMissing) as error:
-        return _without_kafka(facts, error)
-    return replace(facts, topics=topics, held={source: LogRange(earliest[source], ends[source]) for source in asked})
-
-
-def _without_kafka(facts: CheckFacts, error: BrokerUnreachable | TopicMissing) -> CheckFacts:
-    return replace(facts, unknown={**facts.unknown, "kafka": str(error)})
-
-
-def topic_ids(cluster: Cluster, known: Mapping[str, str | None]) -> dict[str, TopicIds]:
-    """Ask for the ids that topics have now. `known`: topic → the id that the table knows. Raises BrokerUnreachable."""
-    found = {}
-    for name, id_ in known.items():
+def fetch_topic_ids(cluster: Cluster, stored_ids: Mapping[str, str | None]) -> dict[str, TopicIds]:
+    """Ask for the ids that topics have now. `stored_ids`: topic → the table's id. Raises BrokerUnreachable."""
+    topics = {}
+    for name, stored_id in stored_ids.items():
         try:
-            found[name] = TopicIds(id_, cluster.topics([name])[name].id)
+            topics[name] = TopicIds(stored_id, cluster.topics([name])[name].id)
         except TopicMissing as error:
-            found[name] = TopicIds(id_, None, str(error))
-    return found
+            topics[name] = TopicIds(stored_id, None, str(error))
+    return topics
 
 
-def _snapshot(table: PipelineTable, unknown: dict[str, str]) -> PipelineSnapshot | None:
+def _with_logs(facts: CheckFacts, snapshot: PipelineSnapshot, check: LogCheck) -> CheckFacts:
+    """Compare Kafka's logs with what the table knows them by."""
+    facts = replace(facts, orphaned_rows=snapshot.orphans())
+    unchanged_ids = {
+        name: ids.current
+        for name, ids in (facts.topics or {}).items()
+        if ids.current is not None and ids.current == ids.stored
+    }
+    incarnations = snapshot.incarnations()
+    log_ranges = {
+        TopicPartition(topic, len(incarnations.get(topic, ())), partition): log_range
+        for (topic, partition), log_range in (facts.log_ranges or {}).items()
+        if topic in unchanged_ids
+    }
+    try:
+        diverging = sorted(check.diverging(snapshot, log_ranges, unchanged_ids))
+    except ReadFailed as error:
+        return replace(facts, unanswered={**facts.unanswered, "marks": str(error)})
+    return replace(facts, diverging=[(part.topic, part.partition) for part in diverging])
+
+
+def _selected_topics(
+    selection: TopicSelection, cluster: Cluster | BrokerUnreachable, stored_topics: Collection[str]
+) -> list[str]:
+    """Return the topics that are read; those of a pattern that the table knows, where Kafka does not say them."""
+    if not isinstance(cluster, BrokerUnreachable):
+        with suppress(BrokerUnreachable, TopicMissing):
+            return choose_topics(cluster, selection, stored_topics).names
+    return selection.among(stored_topics)
+
+
+def _with_table(facts: CheckFacts, snapshot: PipelineSnapshot, topics: Collection[str], run: int | None) -> CheckFacts:
+    """Add what the table says: how far topics were read, which topic it lost, and whether the run is over."""
+    frontier = newest_frontier(snapshot, topics)
+    incarnations = snapshot.incarnations()
+    topics_with_offsets = {topic for topic, _ in frontier}
+    lost_topics = [topic for topic in topics if incarnations.get(topic) and topic not in topics_with_offsets]
+    if lost_topics:
+        facts = replace(facts, lost_topic=lost_topics[0])
+    if run is not None and run <= snapshot.closed:
+        facts = replace(facts, closed_run=run)
+    return replace(facts, frontier=frontier)
+
+
+def _with_lease(facts: CheckFacts, config: Config, name: str, checkpoints: Checkpoints) -> CheckFacts:
+    """Look which supervisor has the lease. No start waits for it: a supervisor that lost the lease is fenced."""
+    try:
+        record = leases_of(config, name, checkpoints.store).look()
+    except (ApiFailed, ConfigError) as error:
+        return replace(facts, unanswered={**facts.unanswered, "lease": str(error)})
+    if record is None:
+        return facts
+    action = "released" if record.released else "taken"
+    return replace(facts, lease=f"epoch {record.epoch}, {action} by {record.holder}")
+
+
+def _read_stored_state(checkpoints: Checkpoints, table: PipelineTable, s3: S3Settings) -> _StoredState:
+    """Read checkpoint and table as of one moment: a driver may be at work."""
+    before = _read_snapshot(table)
+    for _ in range(_READS_MAX):
+        run = checkpoints.newest()
+        content = None
+        if run is not None:
+            content = read_checkpoint(store_at(checkpoints.path(run), s3))
+        after = _read_snapshot(table)
+        if not isinstance(before, PipelineSnapshot) or not isinstance(after, PipelineSnapshot):
+            break
+        if before.parts() == after.parts():
+            break
+        before = after
+    if isinstance(after, CommitFailed):
+        return _StoredState(run, content, None, {"table": str(after)})
+    return _StoredState(run, content, after)
+
+
+def _read_snapshot(table: PipelineTable) -> PipelineSnapshot | CommitFailed | None:
+    """Read the table's newest snapshot; None where there is no table, the error where it does not answer."""
     try:
         return table.snapshot() if table.exists() else None
     except CommitFailed as error:
-        unknown["table"] = str(error)
-        return None
+        return error
+
+
+def _with_kafka(
+    facts: CheckFacts, cluster: Cluster | BrokerUnreachable, stored_ids: Mapping[str, str | None]
+) -> CheckFacts:
+    """Ask Kafka for the topics, and for what it holds of where the next batch begins. `stored_ids`: topic → its id."""
+    if isinstance(cluster, BrokerUnreachable):
+        return _without_kafka(facts, cluster)
+    # Where the table has no offsets, the checkpoint says where the next batch begins.
+    start = facts.frontier or {}
+    if not start and facts.content is not None:
+        start = facts.content.start_offsets() or {}
+    try:
+        topics = fetch_topic_ids(cluster, stored_ids)
+        sources = cluster.sources(name for name, ids in topics.items() if ids.current is not None)
+        known_sources = sorted(start.keys() & set(sources))
+        earliest = cluster.earliest(known_sources)
+        ends = cluster.latest(known_sources)
+    except (BrokerUnreachable, TopicMissing) as error:
+        return _without_kafka(facts, error)
+    log_ranges = {source: LogRange(earliest[source], ends[source]) for source in known_sources}
+    return replace(facts, topics=topics, log_ranges=log_ranges)
+
+
+def _without_kafka(facts: CheckFacts, error: BrokerUnreachable | TopicMissing) -> CheckFacts:
+    return replace(facts, unanswered={**facts.unanswered, "kafka": str(error)})

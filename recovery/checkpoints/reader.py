@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from writer.core.offsets import Source
 from writer.offsets.spark_checkpoint import (
     COMMIT_VERSIONS,
     NO_DIRECTORY,
@@ -24,12 +25,16 @@ from writer.offsets.spark_checkpoint import (
 )
 from writer.storage.base import Store
 
-_CHECKSUM = re.compile(r"\.(\d+)\.crc")  # local disks only: Hadoop's, beside each file
+# A checksum of Hadoop's, beside each file; local disks only.
+_CHECKSUM = re.compile(r"\.(\d+)\.crc")
 _T = TypeVar("_T")
 _FOLDERS = ("commits", "offsets", "sources", "state")
-_FILES_AT_ONCE = 16  # of a store, each of which takes a round trip to answer
-_SOURCE_LINES = 2  # version and metadata stand before the sources
-_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# Files that are read from a store at once: each takes a round trip to answer.
+_FILES_AT_ONCE = 16
+# Version and metadata stand before the sources.
+_LINES_BEFORE_SOURCES = 2
+_LINE_SHOWN = 80
+_QUERY_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class CorruptFile:
     """A file that cannot be understood."""
 
     name: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -45,116 +50,143 @@ class Batch:
     """One planned batch: for each source where it ends. None: the source is none of Kafka's, or had nothing yet."""
 
     sources: Sequence[Offsets | None]
-    metadata: Mapping[str, Any]  # watermark, time, and the settings that Spark keeps with it
+    # Watermark, time, and the settings that Spark keeps with the batch.
+    metadata: Mapping[str, Any]
     content: bytes
 
     @property
-    def ends(self) -> Offsets:
-        """Offsets of all Kafka sources together; of a source that is read twice, the lesser."""
-        found: dict[tuple[str, int], int] = {}
+    def end_offsets(self) -> Offsets:
+        """Offsets of all Kafka sources together; of a partition that is read twice, the lesser."""
+        end_offsets: dict[Source, int] = {}
         for offsets in self.sources:
-            for source, end in (offsets or {}).items():
-                found[source] = min(end, found.get(source, end))
-        return found
+            for source, offset in (offsets or {}).items():
+                end_offsets[source] = min(offset, end_offsets.get(source, offset))
+        return end_offsets
 
 
 @dataclass(frozen=True)
-class Reading:
+class CheckpointContent:
     """What lies in a checkpoint."""
 
     location: str
-    query_id: str | None = None  # None: metadata is missing or corrupt
-    batches: Mapping[int, Batch] = field(default_factory=dict)  # those whose files are whole
-    planned: Sequence[int] = ()  # numbers in offsets/, corrupt ones included, ascending
-    committed: Sequence[int] = ()  # numbers in commits/, corrupt ones included, ascending
-    begun: Mapping[int, Offsets] = field(default_factory=dict)  # number of a source → where it began
+    # None: metadata is missing or corrupt.
+    query_id: str | None = None
+    # The batches whose files are whole.
+    batches: Mapping[int, Batch] = field(default_factory=dict)
+    # Numbers in offsets/, corrupt ones included, ascending.
+    planned: Sequence[int] = ()
+    # Numbers in commits/, corrupt ones included, ascending.
+    committed: Sequence[int] = ()
+    # Number of a source → where it began.
+    source_starts: Mapping[int, Offsets] = field(default_factory=dict)
     corrupt: Sequence[CorruptFile] = ()
-    newer: Sequence[CorruptFile] = ()  # files of a version that Spark 4.0 does not read
-    orphans: Sequence[str] = ()  # checksums of files that are not there, which would stand in Spark's way
-    directories: Sequence[str] = ()  # that stand where Spark is to write a file; each with a slash at its end
+    # Files of a version that Spark 4.0 does not read.
+    newer: Sequence[CorruptFile] = ()
+    # Checksums of files that are not there, which would stand in Spark's way.
+    orphaned_checksums: Sequence[str] = ()
+    # Directories that stand where Spark is to write a file; each with a slash at its end.
+    directories: Sequence[str] = ()
 
     @property
-    def blank(self) -> bool:
-        """Nothing was ever planned from it."""
-        return not (self.planned or self.committed)
-
-    @property
-    def nothing(self) -> bool:
+    def is_missing(self) -> bool:
         """There is no checkpoint."""
-        return self.blank and self.query_id is None and not self.corrupt
+        has_batches = self.planned or self.committed
+        return not has_batches and self.query_id is None and not self.corrupt
 
     @property
-    def last(self) -> int | None:
+    def newest_batch(self) -> int | None:
         """Number of the newest batch that was planned."""
         return self.planned[-1] if self.planned else None
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """The newest batch is done, as far as Spark knows."""
         return bool(self.planned) and bool(self.committed) and self.committed[-1] >= self.planned[-1]
 
-    def start(self) -> Offsets | None:
+    def start_offsets(self) -> Offsets | None:
         """Where the next batch begins; None if the files do not show it."""
-        if self.last is None:
+        if self.newest_batch is None:
             return None
-        if self.finished:
-            return self._ends(self.last)
-        if self.last == 0:
-            merged: dict[tuple[str, int], int] = {}
-            for offsets in self.begun.values():
-                merged.update(offsets)
-            return merged or None
-        return self._ends(self.last - 1)
+        if self.is_finished:
+            return self._end_offsets_of(self.newest_batch)
+        if self.newest_batch == 0:
+            start_offsets: dict[Source, int] = {}
+            for offsets in self.source_starts.values():
+                start_offsets.update(offsets)
+            return start_offsets or None
+        return self._end_offsets_of(self.newest_batch - 1)
 
-    def end(self) -> Offsets | None:
+    def end_offsets(self) -> Offsets | None:
         """Where the batch ends that was planned and is not done; None where there is none, or its file is corrupt."""
-        return None if self.last is None or self.finished else self._ends(self.last)
+        if self.newest_batch is None or self.is_finished:
+            return None
+        return self._end_offsets_of(self.newest_batch)
 
     def corruption_of(self, name: str) -> str | None:
         """Why a file is corrupt; None when it is whole or missing."""
-        return next((corrupt.why for corrupt in self.corrupt if corrupt.name == name), None)
+        return next((file.reason for file in self.corrupt if file.name == name), None)
 
-    def _ends(self, batch: int) -> Offsets | None:
-        found = self.batches.get(batch)
-        return None if found is None else found.ends
+    def _end_offsets_of(self, number: int) -> Offsets | None:
+        batch = self.batches.get(number)
+        return None if batch is None else batch.end_offsets
 
 
-def read(store: Store) -> Reading:
+def read_checkpoint(store: Store) -> CheckpointContent:
     """Read the checkpoint that lies at a store's location. Raises StoreError."""
-    # Commits first: of a query that is at work, a plan may come in between, and never a commit without its plan.
     root = set(store.list())
-    names = {folder: [] if folder in root else list(store.list(folder)) for folder in ("commits", "offsets")}
-    planned, committed = (_numbers(names[folder]) for folder in ("offsets", "commits"))
-    corrupt, newer = list[CorruptFile](), list[CorruptFile]()
-    corrupt += [CorruptFile(folder, f"it {NO_DIRECTORY}") for folder in _FOLDERS if folder in root]
-    query_id = _query_id(store, corrupt, root)
-    batches = dict(_understood(store, "offsets", planned, _batch, corrupt, newer))
-    dict(_understood(store, "commits", committed, _commit, corrupt, newer))
-    return Reading(
-        store.location, query_id, batches, planned, committed, _begun(store, corrupt, root), corrupt, newer,
-        orphans=_in_the_way(store, names, root),
-        directories=[f"{folder}/{number}/" for folder, found in names.items() for number in directories(found)],
-    )  # fmt: skip
+    # Commits first: of a query that is at work, a plan may come in between, and never a commit without its plan.
+    names: dict[str, list[str]] = {"commits": [], "offsets": []}
+    for folder in names:
+        # A file in its place is reported as corrupt.
+        if folder not in root:
+            names[folder] = list(store.list(folder))
+    planned = _numbers(names["offsets"])
+    committed = _numbers(names["commits"])
+    newer = list[CorruptFile]()
+    corrupt = [CorruptFile(folder, f"it {NO_DIRECTORY}") for folder in _FOLDERS if folder in root]
+    query_id = _read_query_id(store, corrupt, root)
+    batches = dict(_parse_files(store, "offsets", planned, _parse_batch, corrupt, newer))
+    # Commits have no content that counts: only those that cannot be parsed are recorded.
+    dict(_parse_files(store, "commits", committed, _check_commit, corrupt, newer))
+    misplaced = list[str]()
+    for folder, listed in names.items():
+        misplaced += [f"{folder}/{number}/" for number in directories(listed)]
+    return CheckpointContent(
+        location=store.location,
+        query_id=query_id,
+        batches=batches,
+        planned=planned,
+        committed=committed,
+        source_starts=_read_source_starts(store, corrupt, root),
+        corrupt=corrupt,
+        newer=newer,
+        orphaned_checksums=_find_orphaned_checksums(store, names, root),
+        directories=misplaced,
+    )
 
 
-def _understood(
-    store: Store, folder: str, numbers: Sequence[int], understand: Callable[[bytes], _T], corrupt: list[CorruptFile],
+def _parse_files(
+    store: Store,
+    folder: str,
+    numbers: Sequence[int],
+    parse: Callable[[bytes], _T],
+    corrupt: list[CorruptFile],
     newer: list[CorruptFile],
-) -> Iterator[tuple[int, _T]]:  # fmt: skip
+) -> Iterator[tuple[int, _T]]:
     """Yield the contents of a log's files, by number; record those that cannot be parsed."""
-    wanted = [f"{folder}/{number}" for number in numbers]
+    names = [f"{folder}/{number}" for number in numbers]
     with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
-        contents = list(threads.map(lambda name: _content(store, name), wanted))
-    for number, name, content in zip(numbers, wanted, contents, strict=True):
+        contents = list(threads.map(lambda name: _read_content(store, name), names))
+    for number, name, content in zip(numbers, names, contents, strict=True):
         try:
-            yield number, understand(content)
-        except _Newer as found:
-            newer.append(CorruptFile(name, str(found)))
+            yield number, parse(content)
+        except _NewerVersionError as error:
+            newer.append(CorruptFile(name, str(error)))
         except (ValueError, IndexError) as error:
-            corrupt.append(CorruptFile(name, _why(content, error)))
+            corrupt.append(CorruptFile(name, _corruption(content, error)))
 
 
-class _Newer(Exception):
+class _NewerVersionError(Exception):
     """A file is of a version that Spark 4.0 does not read."""
 
 
@@ -162,111 +194,126 @@ def _numbers(names: Iterable[str]) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def _in_the_way(store: Store, logs: Mapping[str, Sequence[str]], root: Collection[str]) -> list[str]:
-    """Checksums without their file, where Spark is to write that file."""
-    found = [f"{folder}/{name}" for folder, names in logs.items() for name in _orphans(names)]
-    found += [".metadata.crc"] if ".metadata.crc" in root and "metadata" not in root else []
-    for place in _sources(store, root):
-        names = set(store.list(place))
-        found += [f"{place}/.0.crc"] if ".0.crc" in names and "0" not in names else []
-    return sorted(found)
+def _find_orphaned_checksums(store: Store, logs: Mapping[str, Sequence[str]], root: Collection[str]) -> list[str]:
+    """Return checksums without their file, where Spark is to write that file."""
+    orphaned = list[str]()
+    for folder, names in logs.items():
+        orphaned += [f"{folder}/{name}" for name in _checksums_beyond_newest(names)]
+    if ".metadata.crc" in root and "metadata" not in root:
+        orphaned.append(".metadata.crc")
+    for folder in _source_folders(store, root):
+        listed = set(store.list(folder))
+        if ".0.crc" in listed and "0" not in listed:
+            orphaned.append(f"{folder}/.0.crc")
+    return sorted(orphaned)
 
 
-def _orphans(names: Sequence[str]) -> list[str]:
-    """Checksums that are in the way of a file that Spark has yet to write: numbers beyond the newest file."""
-    there = _numbers(names)
-    return [
-        name
-        for name in names
-        if (found := _CHECKSUM.fullmatch(name.rstrip("/")))
-        and int(found[1]) not in there
-        and int(found[1]) > max(there, default=-1)
-    ]
+def _checksums_beyond_newest(names: Sequence[str]) -> list[str]:
+    """Return checksums of numbers beyond the newest file: they are in the way of a file that Spark has yet to write."""
+    newest = max(_numbers(names), default=-1)
+    checksums = list[str]()
+    for name in names:
+        match = _CHECKSUM.fullmatch(name.rstrip("/"))
+        if match and int(match[1]) > newest:
+            checksums.append(name)
+    return checksums
 
 
-def _content(store: Store, name: str) -> bytes:
-    found = store.read(name)
-    return b"" if found is None else found.content
+def _read_content(store: Store, name: str) -> bytes:
+    file = store.read(name)
+    if file is None:
+        return b""
+    return file.content
 
 
-def _batch(content: bytes) -> Batch:
+def _parse_batch(content: bytes) -> Batch:
     lines = lines_of(content)
     _check_version(lines[0], (VERSION,))
     metadata = json.loads(lines[1])
     if not isinstance(metadata, dict):
-        raise ValueError(f"its metadata {lines[1][:80]!r} is no mapping")  # noqa: TRY004 - damage, not a bug
-    if len(lines) == _SOURCE_LINES:
+        raise ValueError(f"its metadata {lines[1][:_LINE_SHOWN]!r} is no mapping")  # noqa: TRY004 - damage, not a bug
+    if len(lines) == _LINES_BEFORE_SOURCES:
         raise ValueError("no source stands in it")
-    return Batch([_source(line) for line in lines[_SOURCE_LINES:]], metadata, content)
+    return Batch([_parse_source(line) for line in lines[_LINES_BEFORE_SOURCES:]], metadata, content)
 
 
-def _source(line: str) -> Offsets | None:
+def _parse_source(line: str) -> Offsets | None:
     """Read one source's line; None for a source that is none of Kafka's (its line is whole JSON, or a dash)."""
     if line == "-":
         return None
     raw = json.loads(line)
-    kafka = isinstance(raw, dict) and all(isinstance(found, dict) for found in raw.values())
-    return offsets_of(line) if kafka else None
+    is_kafka = isinstance(raw, dict) and all(isinstance(partitions, dict) for partitions in raw.values())
+    return offsets_of(line) if is_kafka else None
 
 
-def _commit(content: bytes) -> None:
+def _check_commit(content: bytes) -> None:
     lines = lines_of(content)
     _check_version(lines[0], COMMIT_VERSIONS)
     json.loads(lines[1])
 
 
-def _check_version(line: str, known: Sequence[str]) -> None:
-    if line in known:
+def _check_version(line: str, versions: Sequence[str]) -> None:
+    if line in versions:
         return
     if re.fullmatch(r"v\d+", line):
-        raise _Newer(f"version {line}, Spark 4.0 reads {' and '.join(known)}")
-    raise ValueError(f"{line[:80]!r} is no version")
+        raise _NewerVersionError(f"version {line}, Spark 4.0 reads {' and '.join(versions)}")
+    raise ValueError(f"{line[:_LINE_SHOWN]!r} is no version")
 
 
-def _query_id(store: Store, corrupt: list[CorruptFile], root: Collection[str]) -> str | None:
+def _read_query_id(store: Store, corrupt: list[CorruptFile], root: Collection[str]) -> str | None:
+    """Return the query's id; None where there is none, or it is corrupt, which is recorded."""
     if "metadata/" in root:
         corrupt.append(CorruptFile("metadata", f"it {NO_FILE}"))
         return None
-    found = store.read("metadata")
-    if found is None:
+    file = store.read("metadata")
+    if file is None:
         return None
     try:
-        query_id = json.loads(found.content)["id"]
-        if isinstance(query_id, str) and _ID.fullmatch(query_id):
-            return query_id
-        corrupt.append(CorruptFile("metadata", f"its id {query_id!r} is none"))
+        query_id = json.loads(file.content)["id"]
     except (ValueError, LookupError, TypeError) as error:
-        corrupt.append(CorruptFile("metadata", _why(found.content, error)))
+        corrupt.append(CorruptFile("metadata", _corruption(file.content, error)))
+        return None
+    if isinstance(query_id, str) and _QUERY_ID.fullmatch(query_id):
+        return query_id
+    corrupt.append(CorruptFile("metadata", f"its id {query_id!r} is none"))
     return None
 
 
-def _sources(store: Store, root: Collection[str]) -> list[str]:
+def _source_folders(store: Store, root: Collection[str]) -> list[str]:
     """Return the folders of the sources."""
-    names = [] if "sources" in root else list(store.list("sources"))
-    return [f"sources/{name[:-1]}" for name in names if name.endswith("/")]
+    if "sources" in root:
+        return []
+    return [f"sources/{name[:-1]}" for name in store.list("sources") if name.endswith("/")]
 
 
-def _begun(store: Store, corrupt: list[CorruptFile], root: Collection[str]) -> dict[int, Offsets]:
-    begun = dict[int, Offsets]()
-    for folder in _sources(store, root):
+def _read_source_starts(store: Store, corrupt: list[CorruptFile], root: Collection[str]) -> dict[int, Offsets]:
+    """Return where each Kafka source began, by its number; record files that cannot be parsed."""
+    starts = dict[int, Offsets]()
+    for folder in _source_folders(store, root):
+        name = f"{folder}/0"
         number = folder.removeprefix("sources/")
         if "0/" in store.list(folder):
-            corrupt.append(CorruptFile(f"{folder}/0", f"it {NO_FILE}"))
+            corrupt.append(CorruptFile(name, f"it {NO_FILE}"))
             continue
-        if not number.isdigit() or (found := store.read(f"{folder}/0")) is None:
+        file = store.read(name) if number.isdigit() else None
+        if file is None:
             continue
         try:
-            lines = lines_of(found.content)
-            if lines[0] == VERSION and lines[1].startswith("{"):  # another source keeps something else there
-                begun[int(number)] = offsets_of(lines[1])
+            lines = lines_of(file.content)
+            # Another source keeps something else there.
+            if lines[0] == VERSION and lines[1].startswith("{"):
+                starts[int(number)] = offsets_of(lines[1])
         except (ValueError, IndexError) as error:
-            corrupt.append(CorruptFile(f"{folder}/0", _why(found.content, error)))
-    return begun
+            corrupt.append(CorruptFile(name, _corruption(file.content, error)))
+    return starts
 
 
-def _why(content: bytes, error: Exception) -> str:
+def _corruption(content: bytes, error: Exception) -> str:
+    """Return in words why a file cannot be parsed."""
+    if not content.strip(b"\n"):
+        return "it is empty"
     if not content.strip(b"\0\n"):
-        return "it is empty" if not content.strip(b"\n") else f"it holds nothing but {len(content)} zero bytes"
+        return f"it holds nothing but {len(content)} zero bytes"
     if isinstance(error, IndexError):
         return "it ends too early"
     return f"{type(error).__name__}: {error}"

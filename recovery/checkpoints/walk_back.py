@@ -3,7 +3,7 @@
 Each row says which offset it came from. So the files prove a frontier: behind the last row of each part. A checkpoint
 confirms it: the newest that can be read and begins nowhere beyond what the files prove. It also tells of parts without
 rows. Nothing is lost, as reading begins behind the last row at the latest; nothing is twice, as it begins behind it.
-`choose` is pure, `walk_back` carries it out with one commit, after which a new run begins as on any other day.
+`choose_offsets` is pure, `walk_back` carries it out with one commit, after which a new run begins as on any other day.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recovery.checkpoints.checks import TopicIds
-from recovery.checkpoints.facts import topic_ids
-from recovery.checkpoints.reader import Reading, read
+from recovery.checkpoints.facts import fetch_topic_ids, newest_topic_ids
+from recovery.checkpoints.reader import CheckpointContent, read_checkpoint
 from writer.batch.staging import table_file
 from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config
@@ -28,10 +28,13 @@ from writer.storage.locations import store_at
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import reading
 from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.pipeline_tables import Tables
 from writer.table.table import PipelineTable
 
-_PLACE = ("_topic", "_incarnation", "_partition")
-_RUNS_MAX = 10  # that are walked back over
+_PART_COLUMNS = ["_topic", "_incarnation", "_partition"]
+_OFFSET_COLUMN = "_offset"
+# Runs that are walked back over.
+_RUNS_MAX = 10
 _FILES_AT_ONCE = 8
 _ROWS_AT_ONCE = 2**16
 
@@ -40,9 +43,9 @@ _ROWS_AT_ONCE = 2**16
 class Candidate:
     """A checkpoint that may be walked back to: of a run, or a copy."""
 
-    place: str
+    location: str
     run: int
-    reading: Reading
+    content: CheckpointContent
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,9 @@ class RebuiltOffsets:
     """Where to read on, and which checkpoint confirms it."""
 
     offsets: Mapping[TopicPartition, int]
-    place: str
-    passed_over: Sequence[str]  # newer ones, and why not they
+    location: str
+    # Newer checkpoints, and why not they.
+    rejected: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -59,38 +63,53 @@ class NotRebuilt:
     """No checkpoint agrees with the files: a person must decide where to read on."""
 
     reason: str
-    passed_over: Sequence[str] = ()
+    rejected: Sequence[str] = ()
 
 
-def choose(
+def choose_offsets(
     candidates: Iterable[Candidate],
-    proven: Mapping[TopicPartition, int],
+    proven_offsets: Mapping[TopicPartition, int],
     topics: Mapping[str, TopicIds],
-    numbers: Mapping[str, int],
-    held: Mapping[Source, LogRange],
+    incarnations: Mapping[str, int],
+    log_ranges: Mapping[Source, LogRange],
 ) -> RebuiltOffsets | NotRebuilt:
     """Choose the newest checkpoint that agrees with the files, and where each part is read on. Pure.
 
-    `proven`: behind the last row of each part. `numbers`: topic → number of its newest incarnation. `held`: of all
-    partitions that the topics have now.
+    `proven_offsets`: behind the last row of each part. `incarnations`: topic → number of its newest one. `log_ranges`:
+    of all partitions that the topics have now.
+
+    With rows of clicks/0 up to offset 5, none of clicks/1, and Kafka's logs of [0, 20):
+
+        run 3 begins at {clicks/0: 7, clicks/1: 4}  → rejected, clicks/0 is beyond the last row
+        run 2 begins at {clicks/0: 5, clicks/1: 4}  → read on at {clicks/0: 6, clicks/1: 4}
     """
     for topic, ids in sorted(topics.items()):
-        if ids.now is None:
+        if ids.current is None:
             return NotRebuilt(f"topic {topic!r} is not there; create it, or correct the configuration")
-        if ids.known not in (None, ids.now):
+        if ids.stored is not None and ids.stored != ids.current:
             return NotRebuilt(f"topic {topic!r} was created again, so offsets of older checkpoints mean other records")
-    files = {(p.topic, p.partition): at for p, at in proven.items() if numbers.get(p.topic) == p.incarnation}
-    passed = list[str]()
+    file_offsets = {
+        (part.topic, part.partition): offset
+        for part, offset in proven_offsets.items()
+        if incarnations.get(part.topic) == part.incarnation
+    }
+    rejected = list[str]()
     for candidate in candidates:
-        why = _against(candidate.reading, files, topics.keys())
-        if why is None:
-            start = {**{s: at for s, at in (candidate.reading.start() or {}).items() if s not in files}, **files}
-            why = _not_held(start, held)
-        if why is None:
-            parts = {TopicPartition(t, numbers[t], p): at for (t, p), at in start.items()}
-            return RebuiltOffsets(parts, candidate.place, passed)
-        passed.append(f"{candidate.place}: {why}")
-    return NotRebuilt("no checkpoint can be read and agrees with the table's files", passed)
+        checkpoint_offsets = candidate.content.start_offsets()
+        if checkpoint_offsets is None:
+            rejected.append(f"{candidate.location}: {_unreadable_reason(candidate.content)}")
+            continue
+        start = {**checkpoint_offsets, **file_offsets}
+        reason = _disagreement(checkpoint_offsets, file_offsets, topics) or _reason_outside_log(start, log_ranges)
+        if reason:
+            rejected.append(f"{candidate.location}: {reason}")
+            continue
+        offsets = {
+            TopicPartition(topic, incarnations[topic], partition): offset
+            for (topic, partition), offset in start.items()
+        }
+        return RebuiltOffsets(offsets, candidate.location, rejected)
+    return NotRebuilt("no checkpoint can be read and agrees with the table's files", rejected)
 
 
 def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | NotRebuilt:
@@ -98,107 +117,154 @@ def walk_back(config: Config, name: str, cluster: Cluster) -> RebuiltOffsets | N
 
     What is running is fenced. Raises CommitFailed, StoreError, BrokerUnreachable.
     """
-    settings, s3 = config.pipelines[name], config.s3.settings
+    settings = config.pipelines[name]
+    s3 = config.s3.settings
     tables = all_tables(name, config)
-    tables.apply_side_files()  # a side file that waits proves the offsets of its rows as well
-    if tables.behind:
-        refused = ", ".join(f"{place}: {why}" for place, why in sorted(tables.behind.items()))
-        return NotRebuilt(f"tables of the route do not take what was committed for them ({refused})")
+    # A side file that waits proves the offsets of its rows as well.
+    tables.apply_side_files()
     table = tables.main
     snapshot = table.snapshot()
-    for place, one in snapshot.targets_by_location.items():
-        if one.id and place == one.location and not tables.side(place).exists():
-            return NotRebuilt(f"the table of target {one.name!r} at {place} is not there, so its rows prove nothing")
-    known = snapshot.incarnations()
-    lost = missing(snapshot, rows := proven(config, name))
-    if not lost:
+    if reason := _reason_files_prove_nothing(tables, snapshot):
+        return NotRebuilt(reason)
+    proven = proven_offsets(config, name)
+    if not parts_without_frontier(snapshot, proven):
         return NotRebuilt("the table tells the frontier of every part that has rows; a new run from it loses nothing")
-    names = choose_topics(cluster, settings.topics, known).names
-    numbers = {topic: len(known.get(topic, ())) or 1 for topic in names}
-    topics = topic_ids(cluster, {topic: known[topic][-1] if known.get(topic) else None for topic in numbers})
-    sources = cluster.sources([topic for topic, ids in topics.items() if ids.now is not None])
-    earliest, ends = cluster.earliest(sources), cluster.latest(sources)
+    stored_ids = snapshot.incarnations()
+    names = choose_topics(cluster, settings.topics, stored_ids).names
+    newest_ids = newest_topic_ids(names, stored_ids)
+    incarnations = {topic: len(stored_ids.get(topic, ())) or 1 for topic in names}
+    topics = fetch_topic_ids(cluster, newest_ids)
     checkpoints = Checkpoints(config.checkpoints, name, s3)
-    held = {source: LogRange(earliest[source], ends[source]) for source in sources}
-    found = choose(candidates(checkpoints, s3), rows, topics, numbers, held)
-    if isinstance(found, RebuiltOffsets):
-        ids = {topic: known.get(topic) or [str(topics[topic].now)] for topic in names}
-        table.begin(found.offsets, {**known, **ids}, checkpoints.newest() or 0)
-    return found
+    candidates = list_candidates(checkpoints, s3)
+    result = choose_offsets(candidates, proven, topics, incarnations, _fetch_log_ranges(cluster, topics))
+    if isinstance(result, RebuiltOffsets):
+        ids = {topic: stored_ids.get(topic) or [str(topics[topic].current)] for topic in names}
+        table.begin(result.offsets, {**stored_ids, **ids}, checkpoints.newest() or 0)
+    return result
 
 
-def missing(snapshot: PipelineSnapshot, rows: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """Parts that have rows and no frontier."""
-    return sorted(part for part in rows if snapshot.frontier(part) is None)
+def parts_without_frontier(
+    snapshot: PipelineSnapshot, proven_offsets: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
+    """Return the parts that have rows, and of which the table does not say how far they were read."""
+    return sorted(part for part in proven_offsets if snapshot.frontier(part) is None)
 
 
-def proven(config: Config, name: str) -> dict[TopicPartition, int]:
+def proven_offsets(config: Config, name: str) -> dict[TopicPartition, int]:
     """Return the offset behind the last row, dead letter, late row or raw record of each partition.
 
     Raises CommitFailed.
 
     Those of all tables of a route count. Reads every file.
     """
-    settings, tables = config.pipelines[name], all_tables(name, config)
+    settings = config.pipelines[name]
+    tables = all_tables(name, config)
     snapshot = tables.main.snapshot()
-    places = (settings.dead_letters, settings.late_place, *snapshot.targets_by_location, *snapshot.raw_locations)
-    side = [tables.side(place) for place in places]
-    found: dict[TopicPartition, int] = {}
-    for table in [tables.main, *(one for one in side if one.exists())]:
-        for part, last in _last(table):
-            found[part] = max(last + 1, found.get(part, 0))
-    return found
+    locations = (
+        settings.dead_letters,
+        settings.late_place,
+        *snapshot.targets_by_location,
+        *snapshot.raw_locations,
+    )
+    side_tables = [tables.side(location) for location in locations]
+    offsets: dict[TopicPartition, int] = {}
+    for table in [tables.main, *(table for table in side_tables if table.exists())]:
+        for part, last_offset in _last_offsets(table):
+            offsets[part] = max(last_offset + 1, offsets.get(part, 0))
+    return offsets
 
 
-def candidates(checkpoints: Checkpoints, s3: S3Settings | None = None) -> Iterator[Candidate]:
+def list_candidates(checkpoints: Checkpoints, s3: S3Settings | None = None) -> Iterator[Candidate]:
     """Yield checkpoints and copies, of the newest run first, and of each the newest first. Raises StoreError."""
-    known = checkpoint_backups.backups(checkpoints.store)
+    copies = checkpoint_backups.backups(checkpoints.store)
     runs = sorted(checkpoints.runs(), reverse=True)[:_RUNS_MAX]
     for run in runs:
-        places = [checkpoints.path(run)]
-        places += [f"{checkpoints.store.location}/{copy.folder}" for copy in known if copy.run == run]
-        for place in places:
-            yield Candidate(place, run, read(store_at(place, s3)))
+        locations = [checkpoints.path(run)]
+        locations += [f"{checkpoints.store.location}/{copy.folder}" for copy in copies if copy.run == run]
+        for location in locations:
+            yield Candidate(location, run, read_checkpoint(store_at(location, s3)))
 
 
-def _last(table: PipelineTable) -> Iterator[tuple[TopicPartition, int]]:
+def _reason_files_prove_nothing(tables: Tables, snapshot: PipelineSnapshot) -> str:
+    """Return why the files do not show how far each part was read; empty where they do."""
+    if tables.behind:
+        reasons = ", ".join(f"{location}: {reason}" for location, reason in sorted(tables.behind.items()))
+        return f"tables of the route do not take what was committed for them ({reasons})"
+    for location, target in snapshot.targets_by_location.items():
+        if target.id and location == target.location and not tables.side(location).exists():
+            return f"the table of target {target.name!r} at {location} is not there, so its rows prove nothing"
+    return ""
+
+
+def _fetch_log_ranges(cluster: Cluster, topics: Mapping[str, TopicIds]) -> dict[Source, LogRange]:
+    """Ask what Kafka holds of the partitions of topics that are there. Raises BrokerUnreachable."""
+    sources = cluster.sources([topic for topic, ids in topics.items() if ids.current is not None])
+    earliest = cluster.earliest(sources)
+    ends = cluster.latest(sources)
+    return {source: LogRange(earliest[source], ends[source]) for source in sources}
+
+
+def _last_offsets(table: PipelineTable) -> Iterator[tuple[TopicPartition, int]]:
+    """Yield the last offset of each part in each file of a table."""
     with reading(table.location), ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
         files = table.bucket_files(table.snapshot())
-        for found in threads.map(lambda file: _last_in(table.store, file.path), files):
-            yield from found
+        for offsets in threads.map(lambda file: _last_offsets_in_file(table.store, file.path), files):
+            yield from offsets
 
 
-def _last_in(store: Store, path: str) -> list[tuple[TopicPartition, int]]:
-    """Return the last offset of each part in a file; of none where it was taken over, and its rows say no offset."""
-    columns, found = [*_PLACE, "_offset"], []
+def _last_offsets_in_file(store: Store, path: str) -> list[tuple[TopicPartition, int]]:
+    """Return the last offset of each part in a file; of none where it was taken over, and its rows say no offset.
+
+    Rows of (_topic, _incarnation, _partition, _offset), from two batches of the file:
+
+        (clicks, 1, 0, 7), (clicks, 1, 1, 3)  → (clicks/0, 7), (clicks/1, 3)
+        (clicks, 1, 0, 8), (clicks, 1, 1, null)  → (clicks/0, 8)
+    """
+    columns = [*_PART_COLUMNS, _OFFSET_COLUMN]
+    offsets = list[tuple[TopicPartition, int]]()
     with table_file.open_parquet(store, path) as file:
-        for batch in file.iter_batches(_ROWS_AT_ONCE, columns) if set(columns) <= set(file.names) else ():
-            listed = pa.table(batch).group_by(list(_PLACE), use_threads=False).aggregate([("_offset", "max")])
-            rows = listed.filter(pc.is_valid(listed.column("_offset_max"))).to_pylist()  # one a part
-            found += [(TopicPartition(*(row[name] for name in _PLACE)), row["_offset_max"]) for row in rows]
-    return found
+        if not set(columns) <= set(file.names):
+            return []
+        for batch in file.iter_batches(_ROWS_AT_ONCE, columns):
+            groups = pa.table(batch).group_by(_PART_COLUMNS, use_threads=False)
+            newest = groups.aggregate([(_OFFSET_COLUMN, "max")])
+            newest = newest.filter(pc.is_valid(newest.column(f"{_OFFSET_COLUMN}_max")))
+            # One row for each part.
+            for row in newest.to_pylist():
+                part = TopicPartition(*(row[column] for column in _PART_COLUMNS))
+                offsets.append((part, row[f"{_OFFSET_COLUMN}_max"]))
+    return offsets
 
 
-def _against(reading: Reading, files: Offsets, topics: Iterable[str]) -> str | None:
-    """Return why a checkpoint does not agree with the files; None when it does."""
-    start = reading.start()
-    if start is None:
-        corrupt = next((found for found in reading.corrupt if found.name != "metadata"), None)
-        return "it planned no batch" if corrupt is None else f"{corrupt.name}: {corrupt.why}"
-    other = {topic for topic, _ in start} - set(topics)
-    if other:
-        return f"it is of other topics: {', '.join(sorted(other))}"
-    for source, at in sorted(start.items()):
-        end = files.get(source)
-        if end is not None and at > end:
-            return f"it begins at offset {at} of {source[0]}/{source[1]}, but the last row there is {end - 1}"
-    return None
+def _unreadable_reason(content: CheckpointContent) -> str:
+    """Return why a checkpoint does not say where it begins."""
+    for file in content.corrupt:
+        if file.name != "metadata":
+            return f"{file.name}: {file.reason}"
+    return "it planned no batch"
 
 
-def _not_held(start: Offsets, held: Mapping[Source, LogRange]) -> str | None:
-    for source, at in sorted(start.items()):
-        there = held.get(source)
-        if there is None or not there.earliest <= at <= there.end:
-            what = "no such partition" if there is None else f"[{there.earliest}, {there.end})"
-            return f"it would read on at offset {at} of {source[0]}/{source[1]}, of which Kafka holds {what}"
-    return None
+def _disagreement(start: Offsets, file_offsets: Offsets, topics: Mapping[str, TopicIds]) -> str:
+    """Return why a checkpoint does not agree with the files; empty when it does."""
+    other_topics = sorted({topic for topic, _ in start} - topics.keys())
+    if other_topics:
+        return f"it is of other topics: {', '.join(other_topics)}"
+    for source, offset in sorted(start.items()):
+        proven_offset = file_offsets.get(source)
+        if proven_offset is not None and offset > proven_offset:
+            last_offset = proven_offset - 1
+            return f"it begins at offset {offset} of {source[0]}/{source[1]}, but the last row there is {last_offset}"
+    return ""
+
+
+def _reason_outside_log(start: Offsets, log_ranges: Mapping[Source, LogRange]) -> str:
+    """Return why Kafka does not hold what would be read; empty when it does."""
+    for source, offset in sorted(start.items()):
+        log_range = log_ranges.get(source)
+        if log_range is not None and log_range.earliest <= offset <= log_range.end:
+            continue
+        shown_range = "no such partition"
+        if log_range is not None:
+            shown_range = f"[{log_range.earliest}, {log_range.end})"
+        return f"it would read on at offset {offset} of {source[0]}/{source[1]}, of which Kafka holds {shown_range}"
+    return ""

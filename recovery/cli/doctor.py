@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from recovery.checkpoints.checks import Check, CheckFacts, leads_to, preflight
-from recovery.checkpoints.facts import of_checkpoint, of_pipeline
+from recovery.checkpoints.facts import collect_checkpoint_facts, collect_pipeline_facts
 from recovery.escalation.levels import RecoveryLevel
 from writer.clients import kafka_sample
 from writer.clients.kafka import probe_cluster
@@ -71,7 +71,7 @@ class CheckpointExamination:
 
     def remedy(self, level: RecoveryLevel) -> str:
         """Return what a recovery level does for it, as a phrase."""
-        if self.facts.foreign and level in _FOREIGN_REMEDIES:
+        if self.facts.is_foreign and level in _FOREIGN_REMEDIES:
             return _FOREIGN_REMEDIES[level]
         return _REMEDIES[level]
 
@@ -170,7 +170,7 @@ def _examine_pipelines(path: Path, pipelines: list[str] | None) -> list[Checkpoi
     examinations = []
     for name in settings.chosen(pipelines):
         try:
-            pipeline = of_pipeline(settings, name, cluster)
+            pipeline = collect_pipeline_facts(settings, name, cluster)
         except StoreError as error:
             examinations.append(_unreadable(name, f"{settings.checkpoints}/{name}", error))
             continue
@@ -185,14 +185,14 @@ def _examine_checkpoint(checkpoint: str, bootstrap_servers: str | None) -> Check
     except ValueError as error:
         raise ConfigError(str(error)) from error
     try:
-        facts = of_checkpoint(location, bootstrap_servers, S3Settings().resolved(os.environ))
+        facts = collect_checkpoint_facts(location, bootstrap_servers, S3Settings().resolved(os.environ))
     except StoreError as error:
         return _unreadable(None, location, error)
-    if facts.reading is not None and facts.reading.nothing:
+    if facts.content is not None and facts.content.is_missing:
         raise ConfigError(f"{location} holds no checkpoint; name the folder that has metadata and offsets in it")
     return CheckpointExamination(None, None, location, facts, preflight(facts))
 
 
 def _unreadable(name: str | None, location: str, error: StoreError) -> CheckpointExamination:
     check = Check("storage", ok=False, message=str(error).rstrip("."), level=RecoveryLevel.WAIT)
-    return CheckpointExamination(name, None, location, CheckFacts(None, foreign=name is None), [check])
+    return CheckpointExamination(name, None, location, CheckFacts(None, is_foreign=name is None), [check])

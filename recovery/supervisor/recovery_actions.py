@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from recovery.checkpoints.checks import leads_to, preflight
-from recovery.checkpoints.facts import of_pipeline
+from recovery.checkpoints.facts import collect_pipeline_facts
 from recovery.checkpoints.walk_back import NotRebuilt, walk_back
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
@@ -41,7 +41,7 @@ def check_before_start(config: Config, pipeline: str) -> Verdict | None:
 
     What only a person can repair is left to the start, which says it in its own words. Raises StoreError.
     """
-    checks = preflight(of_pipeline(config, pipeline).facts)
+    checks = preflight(collect_pipeline_facts(config, pipeline).facts)
     level = leads_to(checks)
     if level is None or level == RecoveryLevel.RESTART:
         return None
@@ -63,7 +63,7 @@ def _walk_back(config: Config, name: str, cluster: Cluster) -> str:
     result = walk_back(config, name, cluster)
     if isinstance(result, NotRebuilt):
         raise Refusal(result.reason)
-    return f"the frontier of {len(result.offsets)} partitions was put together again; {result.place} agrees with it"
+    return f"the frontier of {len(result.offsets)} partitions was put together again; {result.location} agrees with it"
 
 
 @_refuse_unanswered()

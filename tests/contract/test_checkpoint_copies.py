@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.checkpoints.reader import read
+from recovery.checkpoints.reader import read_checkpoint
 from tests.servers.objects import ObjectServer
 from tests.unit.test_spark_checkpoint import Run
 from writer.offsets import checkpoint_backups, run_record
@@ -38,7 +38,10 @@ def test_a_copy_is_taken_read_and_let_go(checkpoints: Checkpoints) -> None:
     copy = checkpoint_backups.back_up(store, 1, 2, AT)
     assert checkpoint_backups.backups(store) == [copy]
     assert checkpoints.runs() == [1]
-    assert read(store_at(f"{store.location}/{copy.folder}")).start() == {("clicks", 0): 6, ("clicks", 1): 4}
+    assert read_checkpoint(store_at(f"{store.location}/{copy.folder}")).start_offsets() == {
+        ("clicks", 0): 6,
+        ("clicks", 1): 4,
+    }
     checkpoint_backups.remove(store, copy)
     checkpoint_backups.remove(store, copy)
     assert checkpoint_backups.backups(store) == []

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import EqualTo
 
-from recovery.checkpoints.walk_back import RebuiltOffsets, proven, walk_back
+from recovery.checkpoints.walk_back import RebuiltOffsets, proven_offsets, walk_back
 from tests.fault.test_walk_back import forget
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import event
@@ -31,7 +31,7 @@ def test_files_that_another_client_of_an_iceberg_table_wrote_anew_prove_offsets(
     part = TopicPartition("clicks", 1, 0)
     files = driver.table.bucket_files(driver.table.snapshot())
     assert any("_kafka_partition" in pq.read_schema(f"{driver.lake}/{file.path}").names for file in files)
-    assert proven(driver.config, "clicks") == {part: 8}
+    assert proven_offsets(driver.config, "clicks") == {part: 8}
     assert sorted(read_kafka_timestamps(driver.table, part, 2, 6)) == [2, 4, 5]
 
 

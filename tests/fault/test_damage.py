@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from typer.testing import CliRunner
 
 from recovery.checkpoints.checks import Check, leads_to, preflight
-from recovery.checkpoints.facts import of_pipeline
+from recovery.checkpoints.facts import collect_pipeline_facts
 from recovery.escalation.diagnosis import diagnose_exit
 from recovery.escalation.error_catalogue import Damage, catalogue, classify
 from recovery.escalation.levels import RecoveryLevel
@@ -86,7 +86,7 @@ def test_a_damaged_checkpoint_costs_nothing(workspace: Ground, tmp_path: Path, t
     case.damage(place)
     row = ROWS[case.row]
     spark = _plain_spark(workspace, place.copy(tmp_path / "plain"), case, row)
-    checks = preflight(of_pipeline(place.config, PIPELINE).facts)
+    checks = preflight(collect_pipeline_facts(place.config, PIPELINE).facts)
     bad = [check for check in checks if check.ok is False]
     _check_found(case, row, bad)
     before = time.monotonic()
@@ -197,7 +197,7 @@ def test_the_verb_says_of_a_pipeline_what_the_checks_found(workspace: Ground, tm
 
 def preflight_is_clean(place: Place) -> bool:
     """The doctor finds nothing any more, in what headrace goes on with."""
-    return leads_to(preflight(of_pipeline(place.config, PIPELINE).facts)) is None
+    return leads_to(preflight(collect_pipeline_facts(place.config, PIPELINE).facts)) is None
 
 
 def _plain_spark(workspace: Ground, copy: Place, case: Case, row: Damage) -> str:
@@ -294,7 +294,7 @@ def _both(workspace: Ground, place: Place, tmp_path: Path) -> tuple[Seen, list[C
     """What plain Spark sees, from a copy of the checkpoint, and what the doctor finds."""
     copy = place.copy(tmp_path / "plain")
     seen = plain(workspace.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
-    checks = preflight(of_pipeline(place.config, PIPELINE).facts)
+    checks = preflight(collect_pipeline_facts(place.config, PIPELINE).facts)
     return seen, [check for check in checks if check.ok is False]
 
 
@@ -419,7 +419,7 @@ def test_a_broker_that_is_down_is_waited_for(workspace: Ground, tmp_path: Path, 
     seen = plain(workspace.spark, nobody, copy.checkpoint, topics=place.topic, options=fast)
     assert classify(seen.text).row == "26", seen.text
     place.site.overrides["kafka"] = {"bootstrap_servers": nobody, "request_timeout": "2 s"}
-    bad = [check for check in preflight(of_pipeline(place.config, PIPELINE).facts) if check.ok is False]
+    bad = [check for check in preflight(collect_pipeline_facts(place.config, PIPELINE).facts) if check.ok is False]
     assert leads_to(bad) is RecoveryLevel.WAIT
     code, text = place.carry(workspace.spark)
     assert (code, classify(text).level) == (1, RecoveryLevel.WAIT), text

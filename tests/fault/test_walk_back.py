@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from recovery.checkpoints.checks import leads_to, preflight
-from recovery.checkpoints.facts import of_pipeline
+from recovery.checkpoints.facts import collect_pipeline_facts
 from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
 from recovery.escalation.error_catalogue import classify
 from recovery.escalation.levels import RecoveryLevel
@@ -62,7 +62,7 @@ def test_a_table_that_forgot_its_frontier_is_gone_on_with(
     if broken:
         break_newest(place)
     had = oracle.offsets(place.lake)
-    bad = [check for check in preflight(of_pipeline(place.config, PIPELINE).facts) if check.ok is False]
+    bad = [check for check in preflight(collect_pipeline_facts(place.config, PIPELINE).facts) if check.ok is False]
     assert leads_to(bad) is RecoveryLevel.WALK_BACK
     code, text = place.carry(spark)
     assert (code, classify(text).level) == (3, RecoveryLevel.WALK_BACK), text
@@ -72,8 +72,8 @@ def test_a_table_that_forgot_its_frontier_is_gone_on_with(
     config = place.config
     found = walk_back(config, PIPELINE, Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout))
     assert isinstance(found, RebuiltOffsets), found
-    assert ("copies" in found.place) == broken
-    assert bool(found.passed_over) == broken
+    assert ("copies" in found.location) == broken
+    assert bool(found.rejected) == broken
     assert sum(found.offsets.values()) == 380
     code, text = place.carry(spark)
     assert code == 0, text

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given, strategies as st
 
 from recovery.checkpoints.checks import CheckFacts, leads_to, preflight
-from recovery.checkpoints.reader import read
+from recovery.checkpoints.reader import read_checkpoint
 from tests.unit.test_spark_checkpoint import Run
 from writer.core.errors import CheckpointUnusable
 from writer.offsets.spark_checkpoint import Checkpoints, Resume, decide
@@ -62,7 +62,7 @@ def test_the_doctor_finds_what_the_writer_refuses_and_never_fails_itself(found, 
         (run.path / "metadata").write_text(json.dumps({"id": "a76f7e84-306b-4262-ab49-81df29c41119"}))
         for name, kind, at, other in found:
             damage(run.path / name, kind, at, other)
-        reading = read(LocalStore(str(run.path)))
+        reading = read_checkpoint(LocalStore(str(run.path)))
         level = leads_to(checks := preflight(CheckFacts(reading, frontier=FRONTIER)))
         well = level is None and not any(check.halt for check in checks)
         planned, refused = None, ""
@@ -74,4 +74,4 @@ def test_the_doctor_finds_what_the_writer_refuses_and_never_fails_itself(found, 
         decision = decide(1, planned, FRONTIER)
         assert not (isinstance(decision, Refuse) and well), decision
         if planned is not None and isinstance(decision, Resume) and well:
-            assert dict(reading.start() or {}) == dict(planned.start)
+            assert dict(reading.start_offsets() or {}) == dict(planned.start)

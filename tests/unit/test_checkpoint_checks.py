@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from recovery.checkpoints.checks import CheckFacts, TopicIds, leads_to, preflight
-from recovery.checkpoints.reader import read
+from recovery.checkpoints.reader import read_checkpoint
 from recovery.escalation.levels import RecoveryLevel
 from tests.unit.test_spark_checkpoint import METADATA, Run, offsets
 from writer.offsets import checkpoint_backups, run_record
@@ -31,13 +31,13 @@ def run(tmp_path):
 
 
 def reading(run):
-    return read(LocalStore(str(run.path)))
+    return read_checkpoint(LocalStore(str(run.path)))
 
 
 def facts(run, **changes):
     about = {
         "frontier": {A: 6, B: 4}, "topics": {"clicks": TopicIds("u1", "u1")},
-        "held": {A: LogRange(0, 9), B: LogRange(0, 9)}, "lease": "held", **changes,
+        "log_ranges": {A: LogRange(0, 9), B: LogRange(0, 9)}, "lease": "held", **changes,
     }  # fmt: skip
     return CheckFacts(reading(run), **about)
 
@@ -61,13 +61,13 @@ def test_the_order_is_that_in_which_a_start_needs_it(run):
 
 
 def test_no_checkpoint_is_no_trouble(tmp_path):
-    found = preflight(CheckFacts(read(LocalStore(str(tmp_path / "none"))), frontier={A: 5}))
+    found = preflight(CheckFacts(read_checkpoint(LocalStore(str(tmp_path / "none"))), frontier={A: 5}))
     assert leads_to(found) is None
     assert "begins a new run" in found[1].message
 
 
 def test_a_run_that_is_over_is_not_held_against_the_table(run):
-    found = facts(run, frontier={A: 2, B: 1}, closed=1)
+    found = facts(run, frontier={A: 2, B: 1}, closed_run=1)
     assert bad(found) == {}
     assert "run 1 is over" in preflight(found)[1].message
 
@@ -79,13 +79,13 @@ def test_a_run_that_is_over_is_not_held_against_the_table(run):
         ({"frontier": {A: 7, B: 4}}, "frontier", RecoveryLevel.NEW_RUN),
         ({"frontier": {A: 6}}, "partitions", RecoveryLevel.NEW_RUN),
         ({"frontier": {A: 6, B: 4, ("clicks", 2): 0}}, "partitions", RecoveryLevel.NEW_RUN),
-        ({"lost": "clicks"}, "frontier", RecoveryLevel.WALK_BACK),
+        ({"lost_topic": "clicks"}, "frontier", RecoveryLevel.WALK_BACK),
         ({"topics": {"clicks": TopicIds("u1", None)}}, "topics", None),
         ({"topics": {"clicks": TopicIds("u1", "u2")}}, "topics", RecoveryLevel.RESTART),
-        ({"held": {A: LogRange(7, 9), B: LogRange(0, 9)}}, "log", RecoveryLevel.RESTART),
-        ({"held": {A: LogRange(0, 5), B: LogRange(0, 9)}}, "log", None),
-        ({"held": None, "unknown": {"kafka": "no broker answers."}}, "log", RecoveryLevel.WAIT),
-        ({"frontier": None, "unknown": {"table": "no answer."}}, "frontier", RecoveryLevel.WAIT),
+        ({"log_ranges": {A: LogRange(7, 9), B: LogRange(0, 9)}}, "log", RecoveryLevel.RESTART),
+        ({"log_ranges": {A: LogRange(0, 5), B: LogRange(0, 9)}}, "log", None),
+        ({"log_ranges": None, "unanswered": {"kafka": "no broker answers."}}, "log", RecoveryLevel.WAIT),
+        ({"frontier": None, "unanswered": {"table": "no answer."}}, "frontier", RecoveryLevel.WAIT),
     ],
 )
 def test_a_finding_leads_to_its_level(run, changes, name, level):
@@ -95,7 +95,7 @@ def test_a_finding_leads_to_its_level(run, changes, name, level):
 
 
 def test_a_table_that_forgot_is_found_without_a_checkpoint_too(tmp_path):
-    found = CheckFacts(read(LocalStore(str(tmp_path / "none"))), frontier={}, lost="clicks")
+    found = CheckFacts(read_checkpoint(LocalStore(str(tmp_path / "none"))), frontier={}, lost_topic="clicks")
     assert leads_to(preflight(found)) is RecoveryLevel.WALK_BACK
 
 
@@ -111,7 +111,7 @@ def test_a_topic_that_is_gone_is_told_in_kafkas_words(run):
 
 
 def test_a_topic_that_was_created_again_is_not_held_against_its_old_offsets(run):
-    found = facts(run, topics={"clicks": TopicIds("u1", "u2")}, held={A: LogRange(0, 1), B: LogRange(0, 1)})
+    found = facts(run, topics={"clicks": TopicIds("u1", "u2")}, log_ranges={A: LogRange(0, 1), B: LogRange(0, 1)})
     assert set(bad(found)) == {"topics"}
 
 
@@ -151,11 +151,13 @@ def test_several_sources_are_told_apart(run):
     (run.path / "offsets/2").write_text(f'v1\n{METADATA}\n{offsets(9, 9)}\n{{"logOffset":4}}\n-\n{other}')
     found = reading(run)
     assert found.batches[2].sources == [{A: 9, B: 9}, None, None, {("installs", 0): 3}]
-    assert found.end() == {A: 9, B: 9, ("installs", 0): 3}
+    assert found.end_offsets() == {A: 9, B: 9, ("installs", 0): 3}
 
 
 def test_of_a_stranger_no_table_is_asked(run):
-    found = preflight(replace(facts(run), foreign=True, frontier=None, held={A: LogRange(7, 9), B: LogRange(0, 9)}))
+    found = preflight(
+        replace(facts(run), is_foreign=True, frontier=None, log_ranges={A: LogRange(7, 9), B: LogRange(0, 9)})
+    )
     message = {check.name: check for check in found}
     assert message["frontier"].ok is None
     assert message["log"].level is RecoveryLevel.LATEST
@@ -212,7 +214,7 @@ def test_a_checksum_in_the_way_is_found_and_others_are_not(run):
     ],
 )
 def test_of_a_stranger_only_files_of_the_newest_batch_may_be_removed_by_hand(run, name, hint):
-    found = facts(corrupt(run, name), foreign=True, frontier=None)
+    found = facts(corrupt(run, name), is_foreign=True, frontier=None)
     _, message = bad(found)["files"]
     assert message.partition(". ")[2] == hint
 
@@ -257,9 +259,9 @@ def test_a_copy_has_what_spark_needs_and_no_more(run, tmp_path):
     store = Checkpoints(str(tmp_path), "clicks").store
     copy = checkpoint_backups.back_up(store, 1, 2, AT)
     assert checkpoint_backups.backups(store) == [copy]
-    found = read(LocalStore(f"{store.location}/{copy.folder}"))
+    found = read_checkpoint(LocalStore(f"{store.location}/{copy.folder}"))
     assert found.planned == [1, 2]
-    assert (found.start(), found.end()) == (reading(run).start(), reading(run).end())
+    assert (found.start_offsets(), found.end_offsets()) == (reading(run).start_offsets(), reading(run).end_offsets())
     checkpoint_backups.remove(store, copy)
     assert checkpoint_backups.backups(store) == []
 

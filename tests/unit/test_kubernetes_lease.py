@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from recovery.checkpoints.checks import preflight
-from recovery.checkpoints.facts import of_pipeline
+from recovery.checkpoints.facts import collect_pipeline_facts
 from recovery.cli import supervisor
 from recovery.lease.factory import leases_of, replaced_store_epoch
 from recovery.lease.kubernetes_api import Api, ApiFailed, in_pod
@@ -323,6 +323,6 @@ def test_an_api_that_is_silent_is_said_and_holds_no_start_up(tmp_path: Path, mon
     with console.capture() as capture:
         assert supervisor.run_explain(settings(tmp_path), ["clicks"], as_json=False, console=console) == 1
     assert silent.search(capture.get())
-    check = preflight(of_pipeline(settings(tmp_path), "clicks").facts)[0]
+    check = preflight(collect_pipeline_facts(settings(tmp_path), "clicks").facts)[0]
     assert (check.name, check.ok) == ("lease", None)
     assert silent.search(check.message)

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from recovery.checkpoints.checks import TopicIds
-from recovery.checkpoints.reader import read
-from recovery.checkpoints.walk_back import Candidate, NotRebuilt, RebuiltOffsets, candidates, choose
+from recovery.checkpoints.reader import read_checkpoint
+from recovery.checkpoints.walk_back import Candidate, NotRebuilt, RebuiltOffsets, choose_offsets, list_candidates
 from tests.unit.test_spark_checkpoint import Run
 from writer.core.offsets import TopicPartition
 from writer.offsets import checkpoint_backups
@@ -22,7 +22,7 @@ SAME = {"clicks": TopicIds("u1", "u1")}
 def at(root, run, *starts):
     """A run whose next batch begins at these offsets."""
     made = Run(root, run).started(0, 0).planned(0, *starts).committed(0)
-    return Candidate(f"run {run}", run, read(LocalStore(str(made.path))))
+    return Candidate(f"run {run}", run, read_checkpoint(LocalStore(str(made.path))))
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def at(root, run, *starts):
     ],
 )
 def test_the_newest_that_agrees_with_the_files_is_taken(tmp_path, starts, committed_since_start, chosen, offsets):
-    found = choose(
+    found = choose_offsets(
         [at(tmp_path, 9 - i, *one) for i, one in enumerate(starts)], committed_since_start, SAME, {"clicks": 1}, HELD
     )
     assert isinstance(found, RebuiltOffsets)
-    assert (found.place, found.offsets) == (chosen, offsets)
-    assert len(found.passed_over) == 9 - int(chosen.split()[1])
+    assert (found.location, found.offsets) == (chosen, offsets)
+    assert len(found.rejected) == 9 - int(chosen.split()[1])
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_newest_that_agrees_with_the_files_is_taken(tmp_path, starts, commit
     ],
 )
 def test_where_nothing_agrees_a_person_must_say(tmp_path, topics, held, said):
-    found = choose([at(tmp_path, 1, 6, 4)], {A: 6, B: 4}, topics, {"clicks": 1}, held)
+    found = choose_offsets([at(tmp_path, 1, 6, 4)], {A: 6, B: 4}, topics, {"clicks": 1}, held)
     assert isinstance(found, NotRebuilt)
     assert said in found.reason
 
@@ -68,14 +68,14 @@ def test_where_nothing_agrees_a_person_must_say(tmp_path, topics, held, said):
 def test_a_corrupt_checkpoint_and_one_of_other_topics_are_passed_over(tmp_path):
     broken = Run(tmp_path, 3).started(0, 0).planned(0, 6, 4).committed(0)
     (broken.path / "offsets/0").write_bytes(b"")
-    corrupt = Candidate("torn", 3, read(LocalStore(str(broken.path))))
-    found = choose([corrupt, at(tmp_path, 2, 6, 4)], {A: 6, B: 4}, SAME, {"clicks": 1}, HELD)
+    corrupt = Candidate("torn", 3, read_checkpoint(LocalStore(str(broken.path))))
+    found = choose_offsets([corrupt, at(tmp_path, 2, 6, 4)], {A: 6, B: 4}, SAME, {"clicks": 1}, HELD)
     assert isinstance(found, RebuiltOffsets)
-    assert found.place == "run 2"
-    assert found.passed_over == ["torn: offsets/0: it is empty"]
-    other = choose([at(tmp_path, 4, 6, 4)], {}, {"installs": TopicIds(None, "u")}, {"installs": 1}, HELD)
+    assert found.location == "run 2"
+    assert found.rejected == ["torn: offsets/0: it is empty"]
+    other = choose_offsets([at(tmp_path, 4, 6, 4)], {}, {"installs": TopicIds(None, "u")}, {"installs": 1}, HELD)
     assert isinstance(other, NotRebuilt)
-    assert "other topics: clicks" in other.passed_over[0]
+    assert "other topics: clicks" in other.rejected[0]
 
 
 def test_runs_come_before_their_copies_and_newer_runs_first(tmp_path):
@@ -87,5 +87,5 @@ def test_runs_come_before_their_copies_and_newer_runs_first(tmp_path):
         checkpoint_backups.back_up(checkpoints.store, 1, 0, when),
         checkpoint_backups.back_up(checkpoints.store, 1, 3, when),
     )
-    places = [one.place.removeprefix(f"{tmp_path}/clicks/") for one in candidates(checkpoints)]
+    places = [one.location.removeprefix(f"{tmp_path}/clicks/") for one in list_candidates(checkpoints)]
     assert places == ["000002", "000001", late.folder, early.folder]
