@@ -20,10 +20,10 @@ from bucketers.timestamps import UNITS, event_time, find_refusal
 from tests.support.sample_records import EVENT, NOW, config, records, value
 from tests.unit.test_validate import found
 from writer.batch.bucketing import Clock
-from writer.commit.path_release import ReleaseRequest, choose_paths
 from writer.config.kafka_client import _DENIED, _allowed
 from writer.core.errors import ConfigError
 from writer.maintenance.deletion.row_keys import Finder, Keys, RowMatch
+from writer.maintenance.path_release import ReleaseRequest, choose_paths
 from writer.preflight.event_time_hints import find_misplaced_types
 from writer.privacy.path_policies import PathPolicy
 from writer.privacy.policy import CLEAR, Action
@@ -224,7 +224,7 @@ PLACES = {
     "bucketers/arrow.py": "an_event_time", "bucketers/factory.py": "bucketer", "writer/specs/step.py": "spec",
     "writer/specs/sampling.py": "samples", "writer/specs/projection.py": "path_that_a_spec",
     "writer/specs/expressions.py": "expression", "writer/config/kafka_client.py": "kafka",
-    "writer/commit/path_release.py": "released",
+    "writer/maintenance/path_release.py": "released",
     "autoscaler/decision/policy.py": "-",
     # What is proposed is compared with the same set that the check looks into.
     "writer/config/base.py": "-", "writer/config/connections.py": "-", "writer/config/pipeline.py": "-",

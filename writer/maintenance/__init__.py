@@ -1,1 +1,1 @@
-"""Compaction, vacuum, retention, row deletion and the replay of dead letters."""
+"""Compaction, vacuum, retention, row deletion, the replay of dead letters, and the rotation of keys."""

@@ -1,1 +1,1 @@
-"""Decides where a start reads on: committed offsets, Spark's checkpoint, skips to latest."""
+"""Decides where a start reads on: committed offsets, Spark's checkpoint, skips to latest, adopted topics."""

@@ -7,11 +7,11 @@ import typer
 from rich.console import Console
 
 from writer.cli.config_command import ConfigCommand
-from writer.commit.key_rotation import KeyRotation, ListedKey, check_keys
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import listed
+from writer.maintenance.key_rotation import KeyRotation, ListedKey, check_keys
 from writer.output.cli_options import AsJson, ConfigFile
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import console, emit_whole, sentence

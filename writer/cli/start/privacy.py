@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from writer.cli.config_command import ConfigCommand
-from writer.commit.path_release import PathRelease, ProtectedPath, ReleaseRequest, list_protected_paths
 from writer.config.pipelines import Config
+from writer.maintenance.path_release import PathRelease, ProtectedPath, ReleaseRequest, list_protected_paths
 from writer.output.cli_options import AsJson, By, ConfigFile, OnePipeline, default_author, load_pipeline
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, emit_whole, sentence

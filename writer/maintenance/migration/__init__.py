@@ -1,1 +1,1 @@
-"""Migration of a table: to another format (convert), and to a shadow that takes its place (promote)."""
+"""Migration of a table: from another client (adopt), to another format (convert), to a shadow (promote)."""
