@@ -1,6 +1,5 @@
 """`headrace wait`: blocks until a bucket is sealed. From the lake alone."""
 
-import time
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -16,11 +15,7 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
 from writer.output.tables import console, emit_whole, sentence
 from writer.sealing.bucket_listing import BucketListing
 from writer.sealing.manifest import Manifest
-from writer.storage.locations import on_s3
-
-# Between two looks at the table.
-_INTERVAL_S = 1.0
-_S3_INTERVAL_S = 5.0
+from writer.sealing.seal_wait import wait_until_sealed
 
 
 def wait(
@@ -47,36 +42,22 @@ def wait(
     listing = BucketListing(name, settings, datetime.now(UTC), target)
     key = bucket_of(sealed, listing.bucketer)
     bucket_name = listing.bucket_name(key)
-    deadline = time.monotonic() + longest_wait.total_seconds()
-    pause_s = _S3_INTERVAL_S if on_s3(listing.sealer.table.location) else _INTERVAL_S
-    while True:
-        manifest = listing.sealer.manifests.newest(key)
-        if manifest is not None and manifest.version >= version:
-            _show_manifest(manifest, as_json=as_json, out=out)
-            return
-        state, reason = listing.explain(key, version)
-        if state == "empty" and version == 1:
-            _show_empty(name, key, bucket_name, as_json=as_json, out=out)
-            return
-        remaining_s = deadline - time.monotonic()
-        if remaining_s <= 0:
-            break
-        time.sleep(min(pause_s, remaining_s))
-        listing.refresh(datetime.now(UTC))
+    result = wait_until_sealed(listing, key, version, longest_wait)
+    if result.manifest is not None:
+        _show_manifest(result.manifest, as_json=as_json, out=out)
+        return
+    if result.is_empty:
+        _show_empty(name, key, bucket_name, as_json=as_json, out=out)
+        return
     if as_json:
-        document = {
-            "pipeline": name,
-            "bucket": list(key),
-            "state": state,
-            "why": reason,
-            "watermark": watermark_document(listing),
-        }
-        emit_whole({**document, "manifest": None})
+        document = {"pipeline": name, "bucket": list(key), "state": result.state, "why": result.reason}
+        emit_whole({**document, "watermark": watermark_document(listing), "manifest": None})
     else:
         subject = bucket_name
         if version > 1:
             subject = f"version {version} of {bucket_name}"
-        sentence(out, f"{subject} is not sealed after {show_duration(longest_wait)}; it is {state}: {reason}")
+        limit = show_duration(longest_wait)
+        sentence(out, f"{subject} is not sealed after {limit}; it is {result.state}: {result.reason}")
     raise typer.Exit(1)
 
 
