@@ -42,7 +42,9 @@ def behind_text(target: Mapping[str, Any], held_bytes_max: int | None = None) ->
         return text
     if not entries:
         return f"{text}; nothing waits"
-    waits = "1 entry waits" if entries == 1 else f"{entries:,} entries wait"
+    waits = f"{entries:,} entries wait"
+    if entries == 1:
+        waits = "1 entry waits"
     text += f"; {waits} after version {target['applied_version']}"
     if not target["held_bytes"]:
         return text

@@ -47,8 +47,9 @@ def console() -> Console:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, width=None if has_width else _PIPE_WIDTH)
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return Console(highlight=False)
+    return Console(highlight=False, width=_PIPE_WIDTH)
 
 
 def emit(document: object) -> None:

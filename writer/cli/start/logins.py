@@ -12,6 +12,26 @@ from writer.core.errors import ConfigError
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+_SecurityProtocol = Annotated[
+    Protocol,
+    typer.Option(
+        "--security-protocol",
+        case_sensitive=False,
+        metavar="<protocol>",
+        help="How brokers are reached: plaintext, ssl, sasl_plaintext or sasl_ssl.",
+    ),
+]
+_SaslMechanism = Annotated[
+    Mechanism | None,
+    typer.Option(
+        "--sasl-mechanism",
+        case_sensitive=False,
+        metavar="<mechanism>",
+        help="How the user logs in: plain, scram-sha-256 or scram-sha-512. Default: scram-sha-512.",
+        show_default=False,
+    ),
+]
+
 
 @dataclass(frozen=True)
 class Logins:
@@ -24,25 +44,8 @@ class Logins:
 
 
 def logins(
-    security_protocol: Annotated[
-        Protocol,
-        typer.Option(
-            "--security-protocol",
-            case_sensitive=False,
-            metavar="<protocol>",
-            help="How brokers are reached: plaintext, ssl, sasl_plaintext or sasl_ssl.",
-        ),
-    ] = "plaintext",
-    sasl_mechanism: Annotated[
-        Mechanism | None,
-        typer.Option(
-            "--sasl-mechanism",
-            case_sensitive=False,
-            metavar="<mechanism>",
-            help="How the user logs in: plain, scram-sha-256 or scram-sha-512. Default: scram-sha-512.",
-            show_default=False,
-        ),
-    ] = None,
+    security_protocol: _SecurityProtocol = "plaintext",
+    sasl_mechanism: _SaslMechanism = None,
     username: Annotated[
         str | None, typer.Option("--username", help="The user for Kafka, with a sasl_ protocol.")
     ] = None,
@@ -82,22 +85,26 @@ def logins(
         mechanism=sasl_mechanism is not None,
         files=ca_file is not None or client_cert_file is not None,
     )
-    registry_password = _reference("--registry-password", registry_password_file, registry_password_env)
-    if (registry_username is None) != (registry_password is None):
-        raise ConfigError(
-            "--registry-username goes with --registry-password-file or --registry-password-env. Give both, or neither."
-        )
     security = {
-        # It is the default.
-        "protocol": None if security_protocol == "plaintext" else security_protocol,
         "mechanism": sasl_mechanism,
         "user": username,
         "password": password,
         "ca_file": _absolute(ca_file),
         "client_cert_file": _absolute(client_cert_file),
     }
-    registry = {"user": registry_username, "password": registry_password, "ca_file": _absolute(registry_ca_file)}
+    if security_protocol != "plaintext":
+        security = {"protocol": security_protocol, **security}
+    registry_password = _reference("--registry-password", registry_password_file, registry_password_env)
+    registry = _registry_keys(registry_username, registry_password, registry_ca_file)
     return Logins(_without_nulls(security), _without_nulls(registry))
+
+
+def _registry_keys(username: str | None, password: str | None, ca_file: Path | None) -> dict[str, Any]:
+    if (username is None) != (password is None):
+        raise ConfigError(
+            "--registry-username goes with --registry-password-file or --registry-password-env. Give both, or neither."
+        )
+    return {"user": username, "password": password, "ca_file": _absolute(ca_file)}
 
 
 def _check_broker(protocol: Protocol, *, login: bool, password: bool, mechanism: bool, files: bool) -> None:
