@@ -134,10 +134,14 @@ class GapRecord:
         return self.ended.how if self.ended else "open"
 
     @property
+    def skipped_ranges(self) -> tuple[OffsetRange, ...]:
+        """The offsets that were skipped; none where it was opened before this range of the history."""
+        return self.opened.ranges if self.opened else ()
+
+    @property
     def offsets(self) -> int:
         """How many offsets were skipped."""
-        ranges = self.opened.ranges if self.opened else ()
-        return sum(offset_range.end - offset_range.start for offset_range in ranges)
+        return sum(offset_range.end - offset_range.start for offset_range in self.skipped_ranges)
 
     @property
     def rows(self) -> int:
@@ -147,7 +151,7 @@ class GapRecord:
     def unfilled_ranges(self) -> list[OffsetRange]:
         """Return the offsets that are not filled, in order."""
         unfilled_ranges: list[OffsetRange] = []
-        for offset_range in self.opened.ranges if self.opened else ():
+        for offset_range in self.skipped_ranges:
             part = offset_range.part
             filled_spans = self.backfilled.get(part, BackfilledOffsets()).spans
             unfilled_spans = without([(offset_range.start, offset_range.end)], filled_spans)
@@ -195,6 +199,9 @@ def _parse_fill(version: int, facts: Mapping[str, Any]) -> GapRecord:
     for account in facts.get("ranges", ()):
         part = parse_part(account)
         backfilled[part] = backfilled.get(part, BackfilledOffsets()).plus(_parse_backfilled_offsets(account))
+    through = {}
+    if facts.get("through"):
+        through[facts["source"]] = facts["through"]
     ended = None
     if facts["done"]:
         ended = GapEnd(version, "done", from_iso(facts.get("at")), left=facts["left"])
@@ -205,7 +212,7 @@ def _parse_fill(version: int, facts: Mapping[str, Any]) -> GapRecord:
         files=facts.get("files", 0),
         changes=1,
         sources=(facts["source"],),
-        through={facts["source"]: facts["through"]} if facts.get("through") else {},
+        through=through,
         ended=ended,
     )
 
@@ -218,8 +225,8 @@ def gap_records_of_entry(version: int, facts: Mapping[str, Any]) -> dict[str, Ga
 
 def gap_records_of_rewind(version: int, facts: Mapping[str, Any]) -> dict[str, GapRecord]:
     """Return a rewind's facts about gap records: those whose offsets it took back have ended."""
-    end = GapEnd(version, "rewound", from_iso(facts.get("at")))
-    return {gap: GapRecord(gap, changes=1, ended=end) for gap in facts["gaps"]}
+    gap_end = GapEnd(version, "rewound", from_iso(facts.get("at")))
+    return {gap: GapRecord(gap, changes=1, ended=gap_end) for gap in facts["gaps"]}
 
 
 def merge_gap_record(earlier: GapRecord, later: GapRecord) -> GapRecord:
@@ -245,7 +252,8 @@ def merge_gap_records(committed_ranges: Iterable[Mapping[str, GapRecord]]) -> di
     merged: dict[str, GapRecord] = {}
     for gap_records in committed_ranges:
         for gap, gap_record in gap_records.items():
-            merged[gap] = merge_gap_record(merged[gap], gap_record) if gap in merged else gap_record
+            earlier = merged.get(gap)
+            merged[gap] = gap_record if earlier is None else merge_gap_record(earlier, gap_record)
     return merged
 
 
@@ -282,18 +290,18 @@ def from_json(document: Mapping[str, Any]) -> GapRecord:
         backfilled[parse_part(account)] = BackfilledOffsets(
             _parse_spans(account["spans"]), account["offsets"], counts, account["without_records"]
         )
-    opening = document["opened"]
-    end = document["ended"]
+    opened = document["opened"]
+    ended = document["ended"]
     return GapRecord(
         document["id"],
-        _parse_opening(opening["version"], opening) if opening else None,
+        _parse_opening(opened["version"], opened) if opened else None,
         backfilled,
         document["unplaced"],
         document["files"],
         document["changes"],
         tuple(document["sources"]),
         dict(document["through"]),
-        _parse_end(end) if end else None,
+        _parse_end(ended) if ended else None,
     )
 
 

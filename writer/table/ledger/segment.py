@@ -42,10 +42,9 @@ class CommittedRange:
         """Each offset gave a record, is known to hold none, or lies in a gap; each record has one outcome."""
         offsets = self.end - self.start
         records_read = self.outcomes.get("read", 0)
-        without_record = offsets if self.gap else self.without_records + self.unexplained
-        return offsets == records_read + without_record and records_read == sum(
-            self.outcomes.get(name, 0) for name in EXITS
-        )
+        offsets_without_record = offsets if self.gap else self.without_records + self.unexplained
+        has_one_outcome = records_read == sum(self.outcomes.get(name, 0) for name in EXITS)
+        return has_one_outcome and offsets == records_read + offsets_without_record
 
     def is_continued_by(self, later: "CommittedRange") -> bool:
         """Return whether a later range of the part touches this one, and both are sound and of one kind."""
@@ -154,12 +153,13 @@ def merge_runs(segments: Iterable[LedgerSegment]) -> list[LedgerSegment]:
     So it does after an acceptance: what follows is proven apart.
     """
     runs: list[list[LedgerSegment]] = []
+    previous: LedgerSegment | None = None
     for segment in segments:
-        before = runs[-1][-1] if runs else None
-        if before is not None and before.last + 1 == segment.first and not before.accepts:
+        if previous is not None and previous.last + 1 == segment.first and not previous.accepts:
             runs[-1].append(segment)
         else:
             runs.append([segment])
+        previous = segment
     return [merge_segments(run) for run in runs]
 
 

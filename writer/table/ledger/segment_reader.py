@@ -174,7 +174,9 @@ def _read_foreign_entry(
 
 def _answers(version: int, facts: Mapping[str, Any], *, accepted: bool) -> tuple[Answer, ...]:
     changes = tuple(map(describe_change, answered_changes(facts)))
-    return (Answer(version, changes, accepted),) if changes else ()
+    if not changes:
+        return ()
+    return (Answer(version, changes, accepted),)
 
 
 def describe_change(change: Change) -> str:
@@ -187,16 +189,14 @@ def _count_removed_rows(actions: Sequence[Action], rows_before: Mapping[str, int
 
     `rows_before`: of the files that the version before names, by path. None where the rows of a file are unknown.
     """
-    sum_of_rows = 0
+    rows_removed: list[int | None] = []
+    rows_added: list[int | None] = []
     for action in actions:
-        rows: int | None = 0
         match action:
             case {"remove": {"path": path}}:
-                rows = rows_before.get(unquote(path))
+                rows_removed.append(rows_before.get(unquote(path)))
             case {"add": {"stats": stats}}:
-                rows_added = json.loads(stats or "{}").get("numRecords")
-                rows = None if rows_added is None else -rows_added
-        if rows is None:
-            return None
-        sum_of_rows += rows
-    return sum_of_rows
+                rows_added.append(json.loads(stats or "{}").get("numRecords"))
+    if None in rows_removed or None in rows_added:
+        return None
+    return sum(rows or 0 for rows in rows_removed) - sum(rows or 0 for rows in rows_added)

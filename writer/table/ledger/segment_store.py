@@ -59,7 +59,9 @@ class LedgerStore:
     def last_version(self) -> int:
         """Return the newest version that a page holds; -1 when there is none. Raises as `pages` does."""
         names = self._names()
-        return self._page(names[-1]).last if names else -1
+        if not names:
+            return -1
+        return self._page(names[-1]).last
 
     def write(self, entries: Iterable[tuple[int, Sequence[Action]]], row_counts: RowCounts) -> None:
         """Write these entries as the next segment, and one more after each missing version. Raises OSError."""

@@ -246,7 +246,8 @@ class Appender:
                     f"the table at {self.location} took no commit for {self._retry_timeout.total_seconds():.0f} s: "
                     f"{one_line(problem)}. The next start looks what became of it, and reads it again if need be."
                 )
-            time.sleep(_STORAGE_BACKOFF.random_delay_s(failures - 1) if failures else 0)
+            if failures:
+                time.sleep(_STORAGE_BACKOFF.random_delay_s(failures - 1))
         self.publish(TableVersion(table_id, version))
         return version
 

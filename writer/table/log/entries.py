@@ -371,12 +371,12 @@ def added_file(columns: Sequence[str], add: Mapping[str, Any]) -> BucketFile:
         add["size"],
         from_iso(tags.get(_EVENT_TIME_MIN)),
         from_iso(tags.get(_EVENT_TIME_MAX)),
-        _offset_bound(statistics, "minValues"),
-        _offset_bound(statistics, "maxValues"),
+        _bound_of_offsets(statistics, "minValues"),
+        _bound_of_offsets(statistics, "maxValues"),
     )
 
 
-def _offset_bound(statistics: Mapping[str, Any], name: str) -> int | None:
+def _bound_of_offsets(statistics: Mapping[str, Any], name: str) -> int | None:
     """Return a bound of the offsets of a file; None: unknown."""
     bound = (statistics.get(name) or {}).get("_offset")
     # A column of another client's table may have this name and another type.
