@@ -37,7 +37,7 @@ from writer.maintenance.replay import Replaying
 from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client
-from writer.table.log.appender import Converted
+from writer.table.log.appender import TableConverted
 from writer.table.log.foreign_writes import ForeignChange
 
 # A vacuum removes what tasks spilled.
@@ -192,11 +192,11 @@ def test_a_writer_of_the_old_format_stops_with_a_sentence(tmp_path: Path, form: 
     driver.start()
     driver.carry([log(mixed(0, 10))], {0: 10})
     converted(tmp_path)
-    with pytest.raises(Converted, match=r"`headrace convert` makes .* nothing follows version 3 of its old log"):
+    with pytest.raises(TableConverted, match=r"`headrace convert` makes .* nothing follows version 3 of its old log"):
         driver.carry([log(mixed(10, 20))], {0: 20})
-    with pytest.raises(Converted):
+    with pytest.raises(TableConverted):
         Driver(tmp_path, form, seal=SEAL)
-    assert Converted.exit_code == 2
+    assert TableConverted.exit_code == 2
     assert oracle.offsets(Path(driver.lake))["clicks", 0] == [at for at in range(10) if at % 10 not in (2, 4, 6)]
 
 
@@ -214,7 +214,7 @@ def test_readers_of_delta_keep_the_rows_and_other_clients_neither_write_nor_vacu
         with pytest.raises(CommitFailedError, match=r"headrace\.convertedToIceberg"):
             write()
     assert table.vacuum() == []
-    with pytest.raises(Converted, match=r"Set table\.format: iceberg"):
+    with pytest.raises(TableConverted, match=r"Set table\.format: iceberg"):
         find_unneeded(driver.config, "clicks", None, datetime.now(UTC) + timedelta(days=3000))
 
 
@@ -324,7 +324,7 @@ def test_after_a_death_at_any_effect_it_is_run_again_or_the_old_writer_goes_on(
 def check_again(root: Path, form: str) -> int:
     """Let both writers go on, as far as they may. Returns where the old one ended."""
     end = 20
-    with suppress(Converted):
+    with suppress(TableConverted):
         old = Driver(root, form, seal=SEAL)
         old.start()
         old.carry([log(mixed(20, 30))], {0: 30})

@@ -15,7 +15,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client
-from writer.table.log.appender import Converted
+from writer.table.log.appender import TableConverted
 from writer.table.log.foreign_writes import CommitFailed
 
 EVERY = pytest.param(1, marks=pytest.mark.long)  # effect at which it dies; else one of so many
@@ -55,7 +55,7 @@ def test_the_tables_of_a_route_are_converted_with_the_log_that_fills_them(tmp_pa
     assert run_convert(wanted, "p", write=False, now=NOW, as_json=True, out=console())
     assert run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
     assert not run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
-    with pytest.raises(Converted):
+    with pytest.raises(TableConverted):
         routed(tmp_path, "delta")
     new = Started(tmp_path, config["pipelines"]["p"]["route"], form="iceberg", table={"name": "shop.log"})
     known = new.tables.main.snapshot().targets()

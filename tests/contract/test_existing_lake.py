@@ -23,7 +23,7 @@ from writer.cli.table.convert import run_convert
 from writer.config.loader import load
 from writer.core.offsets import TopicPartition
 from writer.output.tables import console
-from writer.table.log.appender import Converted, Superseded
+from writer.table.log.appender import TableConverted, TableSuperseded
 from writer.table.log.snapshot import FORMAT, KINDS
 
 # A fixture is never made anew: what is added later comes with files of its own (docs/adr/0047-log-format-1.md).
@@ -114,9 +114,9 @@ def test_a_route_goes_on_with_its_tables(tmp_path: Path) -> None:
 
 def test_a_log_that_ended_refuses_and_its_heir_goes_on(tmp_path: Path) -> None:
     root = lakes(tmp_path)
-    with pytest.raises(Converted, match="nothing follows version 3 of its old log"):
+    with pytest.raises(TableConverted, match="nothing follows version 3 of its old log"):
         table_of(load(root / "converted" / "headrace.yaml")).begin({}, {})
-    with pytest.raises(Superseded, match=str(root / "promoted" / "elsewhere" / "v2")):
+    with pytest.raises(TableSuperseded, match=str(root / "promoted" / "elsewhere" / "v2")):
         table_of(load(root / "promoted" / "headrace.yaml")).begin({}, {})
     heir = Driver(root / "promoted", whole=load(root / "promoted" / "promoted.yaml"))
     heir.start()

@@ -25,7 +25,7 @@ from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.local import LocalStore
 from writer.table.factory import existing_table
 from writer.table.iceberg.catalog import catalog_client
-from writer.table.log.appender import Superseded
+from writer.table.log.appender import TableSuperseded
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations import Gap
 
@@ -49,7 +49,7 @@ def test_promote_puts_the_shadow_in_the_place_of_the_first_and_no_writer_goes_on
     assert found["changes"]["pipelines.clicks.table.location"] == lake.place
     with pytest.raises(ConfigError, match=r"put the table at|lies at"):
         Driver(tmp_path, whole=load(lake.file))
-    with pytest.raises((Superseded, HeadraceError), match=r"put the table at|lies at|dropped or renamed"):
+    with pytest.raises((TableSuperseded, HeadraceError), match=r"put the table at|lies at|dropped or renamed"):
         lake.to(lake.first, 25)
     sql = found["statements"]
     assert (sql != {}) == (form != "iceberg")

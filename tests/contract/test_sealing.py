@@ -16,7 +16,7 @@ from writer.sealing.idleness import Listener
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import SealBlocked, SealLater, SealNow
 from writer.sealing.unsealed import INDEX, IndexCheckpoint
-from writer.table.log.foreign_writes import ClosedMeanwhile, Resealed
+from writer.table.log.foreign_writes import BucketsClosed, Resealed
 from writer.table.log.operations import Closing, Gap, RemovedRows, Rewrite, Sealing
 
 
@@ -49,9 +49,9 @@ def test_a_batch_that_was_judged_before_a_close_is_refused_and_lands_once_judged
     before = lake.table.snapshot()
     judged = lake.batch(NOON)
     closed(lake, NOON + HOUR)
-    with pytest.raises(ClosedMeanwhile, match="judged by None"):
+    with pytest.raises(BucketsClosed, match="judged by None"):
         lake.table.commit(before, judged)
-    with pytest.raises(ClosedMeanwhile):
+    with pytest.raises(BucketsClosed):
         lake.table.commit(lake.table.snapshot(), judged)
     assert lake.rows() == 0
     lake.offset = 0
@@ -289,7 +289,7 @@ def test_many_sealers_beside_a_writer_seal_each_state_once_and_no_row_is_lost(la
         while True:
             try:
                 lake.write(hour, rows=5, seen=seen)
-            except ClosedMeanwhile:
+            except BucketsClosed:
                 lake.offset -= 5
                 continue
             break

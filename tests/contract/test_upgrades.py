@@ -27,7 +27,7 @@ from writer.storage.base import S3Settings
 from writer.table import locations
 from writer.table.factory import main_table
 from writer.table.log import snapshot
-from writer.table.log.snapshot import FORMAT, KINDS, TooNew
+from writer.table.log.snapshot import FORMAT, KINDS, LogFormatTooNew
 
 ROOT = Path(__file__).parents[2]
 P0 = TopicPartition("clicks", 1, 0)
@@ -72,7 +72,7 @@ def test_a_table_of_a_newer_format_is_neither_written_nor_read(
         table = driver.table
         before = table.snapshot()
     reason = rf"has format {FORMAT + 1}, this headrace knows formats up to {FORMAT}"
-    with pytest.raises(TooNew, match=reason):
+    with pytest.raises(LogFormatTooNew, match=reason):
         Driver(tmp_path, form)
     for attempt in (
         lambda: table.begin({P0: 0}, {"clicks": ["uuid-1"]}),
@@ -81,10 +81,10 @@ def test_a_table_of_a_newer_format_is_neither_written_nor_read(
         lambda: audit(driver.config, "clicks", since=None, deep=False),
         table.history,
     ):
-        with pytest.raises(TooNew, match=reason):
+        with pytest.raises(LogFormatTooNew, match=reason):
             attempt()
     assert table.state().version == before.version
-    assert TooNew.exit_code == 2
+    assert LogFormatTooNew.exit_code == 2
     assert findings(driver.config)["table"].startswith("failed the log of the table")
     view = from_table.view("clicks", driver.config, BrokerUnreachable("away"), NOW)
     assert (view.state, bool(re.search(reason, view.error or ""))) == ("unreadable", True)

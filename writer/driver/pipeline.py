@@ -51,7 +51,7 @@ from writer.status.progress import Progress
 from writer.status.rate_limit import Throttle
 from writer.table.factory import all_tables
 from writer.table.log.entries import entry_facts
-from writer.table.log.foreign_writes import ClosedMeanwhile, CommitFailed, PrivacyChanged
+from writer.table.log.foreign_writes import BucketsClosed, CommitFailed, PrivacyChanged
 from writer.table.log.operations import Batch
 from writer.table.log.snapshot import PipelineSnapshot
 
@@ -362,7 +362,7 @@ class PipelineRun:
                 self._discard(report)
                 report = None
                 self.progress.entered("tasks")
-            except ClosedMeanwhile:
+            except BucketsClosed:
                 snapshot = self._table.snapshot()
                 self._tables.apply_side_files()
                 judged, closed = frozen, (snapshot.closed_until, snapshot.closed_targets)

@@ -27,7 +27,7 @@ from writer.status.rate_limit import EffectiveLimit, LimitState, configured, sta
 from writer.table.factory import all_tables, main_table
 from writer.table.log.entries import Entry
 from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.snapshot import PipelineSnapshot, TooNew
+from writer.table.log.snapshot import LogFormatTooNew, PipelineSnapshot
 from writer.table.pipeline_tables import Tables, TargetState
 
 _TABLES_AT_ONCE = 8
@@ -56,7 +56,7 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
             state, entries, hooks = "unknown", table.history(_ENTRIES_LOOKED_AT), _hooks(name, config, snapshot)
             targets = _targets(settings, tables, snapshot)
             found = _bucket_counts(name, config, cluster, snapshot, now)
-    except (CommitFailed, TooNew, OSError, ValueError) as error:
+    except (CommitFailed, LogFormatTooNew, OSError, ValueError) as error:
         state = "unreadable"
         trouble.append(" ".join(str(error).split()))
     try:

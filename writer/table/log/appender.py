@@ -51,11 +51,11 @@ Check = Callable[[PipelineSnapshot], None]
 Values = Mapping[str, int] | Callable[[PipelineSnapshot], Mapping[str, int]]
 
 
-class Converted(ConfigError):
+class TableConverted(ConfigError):
     """The table became an Iceberg table: its old log takes no more entries."""
 
 
-class Superseded(ConfigError):
+class TableSuperseded(ConfigError):
     """Another table is the pipeline's by now."""
 
 
@@ -109,7 +109,7 @@ class Appender:
             return self._log.state()
 
     def snapshot(self) -> PipelineSnapshot:
-        """Read the newest version. Raises CommitFailed, TooNew."""
+        """Read the newest version. Raises CommitFailed, LogFormatTooNew."""
         with reading(self.location):
             state = self.state()
         check_format(state.transactions, self.pipeline, self.location)
@@ -176,16 +176,19 @@ class Appender:
                 )
 
     def check_goes_on(self, snapshot: PipelineSnapshot) -> None:
-        """Raise TooNew, Converted or Superseded where this headrace, or this format, does not go on with the log."""
+        """Raise where this headrace, or this format, does not go on with the log.
+
+        Raises LogFormatTooNew, TableSuperseded, TableConverted.
+        """
         check_format(snapshot.state.transactions, self.pipeline, self.location)
         if location := snapshot.superseded_by:
-            raise Superseded(
+            raise TableSuperseded(
                 f"`headrace promote` put the table at {location} in the place of the one at {self.location}, which "
                 f"takes no more entries. Set pipelines.{self.pipeline}.table.location: {location}. To go back, promote "
                 f"{self.location} (docs/SHADOW.md)."
             )
         if snapshot.converted >= 0 and not self._format.in_catalog:
-            raise Converted(
+            raise TableConverted(
                 f"`headrace convert` makes the table at {self.location} an Iceberg table, or has made it one: nothing "
                 f"follows version {snapshot.converted} of its old log. Set table.format: iceberg, with `catalog` and "
                 "table.name; if the catalog does not know the table yet, `headrace convert` ends what it began."

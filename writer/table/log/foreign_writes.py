@@ -23,7 +23,7 @@ class CommitFailed(HeadraceError):
     """The storage gave no answer, or refused, for as long as we tried."""
 
 
-class ClosedMeanwhile(HeadraceError):
+class BucketsClosed(HeadraceError):
     """Buckets were closed after the batch's rows were found to be on time: classify the rows again."""
 
 

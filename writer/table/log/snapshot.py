@@ -63,15 +63,15 @@ PROTECTED_PATHS = "headrace.protected_paths"
 ZONE_DATA = "headrace.zone_data"
 
 
-class TooNew(ConfigError):
+class LogFormatTooNew(ConfigError):
     """The table was written by a newer headrace, in a format that this one would misread."""
 
 
 def check_format(transactions: Mapping[str, int], pipeline: str, location: str) -> None:
-    """Raise TooNew where the log has a format that this headrace does not know."""
+    """Raise LogFormatTooNew where the log has a format that this headrace does not know."""
     number = transactions.get(format_name(pipeline), FORMAT)
     if number > FORMAT:
-        raise TooNew(
+        raise LogFormatTooNew(
             f"the log of the table at {location} has format {number}, this headrace knows formats up to {FORMAT}: "
             "a newer one wrote it. Run that one, or a newer one; there is no way back (docs/UPGRADES.md)."
         )

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from writer.core.files import BucketFile
 from writer.table.log.appender import Appender, Check, Swap, check_privacy
 from writer.table.log.entries import entry_facts, remove_action
-from writer.table.log.foreign_writes import ClosedMeanwhile, FilesGone, Overtaken
+from writer.table.log.foreign_writes import BucketsClosed, FilesGone, Overtaken
 from writer.table.log.operations import Batch, Replay, Reprocess, Rewrite
 from writer.table.log.schema_ids import new_meanings
 from writer.table.log.snapshot import PipelineSnapshot, event_time_name, frontier_values
@@ -16,18 +16,18 @@ from writer.table.log.snapshot import PipelineSnapshot, event_time_name, frontie
 def commit(appender: Appender, snapshot: PipelineSnapshot, batch: Batch) -> int:
     """Add the files and move the frontier, atomically; then readers see the files.
 
-    Raises Fenced, ClosedMeanwhile, PrivacyChanged.
+    Raises Fenced, BucketsClosed, PrivacyChanged.
     """
 
     def check(newest: PipelineSnapshot) -> None:
         appender.check_owner(newest, batch.epoch, batch.ranges)
         check_privacy(appender, newest, batch.privacy)
         if newest.closed_until != batch.closed_until:
-            raise ClosedMeanwhile(
+            raise BucketsClosed(
                 f"buckets are closed until {newest.closed_until} by now, rows were judged by {batch.closed_until}"
             )
         if newest.closed_targets != batch.closed_targets:
-            raise ClosedMeanwhile("buckets of tables of the route were closed since rows were judged")
+            raise BucketsClosed("buckets of tables of the route were closed since rows were judged")
 
     def values(newest: PipelineSnapshot) -> dict[str, int]:
         pipeline = appender.pipeline
