@@ -35,13 +35,13 @@ class LeaseHolder:
         holder: str,
         *,
         expires_after: timedelta = EXPIRES_AFTER,
-        epoch_min: Callable[[str], int] = lambda _: 0,
+        epoch_floor: Callable[[str], int] = lambda _: 0,
     ) -> None:
-        """`epoch_min`: pipeline → a new epoch is above it, whatever the leases say; may raise OSError."""
+        """`epoch_floor`: pipeline → a new epoch is above it, whatever the leases say; may raise OSError."""
         self._leases = dict(sorted(leases.items()))
         self._holder = holder
         self._expires_after = expires_after
-        self._epoch_min = epoch_min
+        self._epoch_floor = epoch_floor
         self._renewal_interval_s = expires_after.total_seconds() / _RENEWALS
         # Pipeline → epoch of the lease that is held.
         self.epochs: dict[str, int] = {}
@@ -103,7 +103,7 @@ class LeaseHolder:
     def _take(self, pipeline: str, record: LeaseRecord | None) -> bool:
         """Take a lease that is free. False when another holder was faster. Raises OSError."""
         newest_epoch = 0 if record is None else record.epoch
-        epoch = max(newest_epoch, self._epoch_min(pipeline)) + 1
+        epoch = max(newest_epoch, self._epoch_floor(pipeline)) + 1
         if not self._leases[pipeline].take(epoch, self._holder):
             return False
         self.epochs[pipeline] = epoch

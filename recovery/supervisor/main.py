@@ -38,7 +38,7 @@ def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
         {name: leases_of(config, name, store(config, name)) for name in file.names},
         this_supervisor(),
         expires_after=config.supervisor.lease_expiry,
-        epoch_min=lambda name: _highest_epoch(file.config, name),
+        epoch_floor=lambda name: _highest_epoch(file.config, name),
     )
 
     def add_pipeline(name: str) -> SupervisedPipeline:

@@ -222,11 +222,11 @@ def test_a_lease_that_was_removed_is_put_anew_by_its_holder(executor_manager: Ke
 
 
 def test_leases_that_were_removed_go_on_above_what_the_table_knows(leases: Callable[[], Leases]) -> None:
-    held = LeaseHolder({"clicks": leases()}, "host-a", expires_after=SHORT, epoch_min=lambda _: 6)
+    held = LeaseHolder({"clicks": leases()}, "host-a", expires_after=SHORT, epoch_floor=lambda _: 6)
     assert take(held)
     assert held.epochs == {"clicks": 7}
     held.close()
-    again = LeaseHolder({"clicks": leases()}, "host-b", expires_after=SHORT, epoch_min=lambda _: 6)
+    again = LeaseHolder({"clicks": leases()}, "host-b", expires_after=SHORT, epoch_floor=lambda _: 6)
     assert take(again)
     assert again.epochs == {"clicks": 8}
     again.close()
