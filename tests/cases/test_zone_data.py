@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
@@ -19,7 +17,18 @@ import bucketers
 from bucketers.zone_data import ZoneData, find_differences, find_zone_data, install, read_zone_data
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
-from tests.support.time_zones import MEXICO, NEW, NO_SUMMER_TIME, OLD, SUMMER_TIME, tzif, write_zones, zone_data
+from tests.support.time_zones import (
+    HOURLY,
+    MEXICO,
+    NEW,
+    NO_SUMMER_TIME,
+    OLD,
+    SUMMER_TIME,
+    label,
+    tzif,
+    write_zones,
+    zone_data,
+)
 from writer.batch.record_steps import RecordSteps
 from writer.config.pipeline import zones_of
 from writer.core.text import describe_entry
@@ -29,8 +38,6 @@ from writer.table.log.entries import Entry, parse_entry
 from writer.table.log.zone_records import find_zone_changes, format_zone_data, parse_zone_data
 
 ROOT = Path(__file__).parents[2]
-HOURLY = {"type": "event_time", "width": timedelta(hours=1), "zone": MEXICO}
-JULY = datetime(2023, 7, 15, 6, 30, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
@@ -38,12 +45,6 @@ def _own_zones() -> Iterator[None]:
     before = find_zone_data(MEXICO)
     yield
     install([before])
-
-
-def label(bucket: dict[str, Any] = HOURLY, at: datetime = JULY) -> str | None:
-    times = pa.array([at], pa.timestamp("us", "UTC"))
-    ((value,),) = bucketers.build(bucket).assign(pa.table({"x": [1]}), times).values
-    return value
 
 
 def carry(driver: Driver, start: int) -> None:
@@ -68,7 +69,8 @@ def test_the_folder_that_zoneinfo_reads_is_the_one_that_counts_and_tells_its_ver
     tmp_path: Path, data: ZoneData, expected: str
 ) -> None:
     program = (
-        "from tests.cases.test_zone_data import *; data = read_zone_data(MEXICO); print(data.version, label(), "
+        "from zoneinfo import ZoneInfo; from bucketers.zone_data import *; from tests.support.time_zones import *; "
+        "data = read_zone_data(MEXICO); print(data.version, label(), "
         "ZoneInfo(MEXICO).utcoffset(JULY) == data.clock().utcoffset(JULY))"
     )
     environment = {**os.environ, "PYTHONTZPATH": str(write_zones(tmp_path, data)), "PYTHONPATH": str(ROOT)}
@@ -266,7 +268,8 @@ def test_a_task_goes_by_the_drivers_data_whatever_its_machine_has(tmp_path: Path
     path = tmp_path / "plan.pickle"
     path.write_bytes(pickle.dumps(plan.zones))
     program = (
-        "import pickle, sys; from pathlib import Path; from tests.cases.test_zone_data import label, install; "
+        "import pickle, sys; from pathlib import Path; from bucketers.zone_data import install; "
+        "from tests.support.time_zones import label; "
         "before = label(); install(pickle.loads(Path(sys.argv[1]).read_bytes())); print(before, label())"
     )
     environment = {**os.environ, "PYTHONTZPATH": str(write_zones(tmp_path / "zones", NEW)), "PYTHONPATH": str(ROOT)}

@@ -1,11 +1,19 @@
 """Data of time zones as tests need them: any rule, as any version of the database."""
 
 import struct
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+
+import bucketers
 from bucketers.zone_data import ZoneData
 
 MEXICO = "America/Mexico_City"
+HOURLY = {"type": "event_time", "width": timedelta(hours=1), "zone": MEXICO}
+JULY = datetime(2023, 7, 15, 6, 30, tzinfo=UTC)
 SUMMER_TIME, NO_SUMMER_TIME = "CST6CDT,M4.1.0,M10.5.0", "CST6"  # of Mexico until 2022, and since; as POSIX writes rules
 
 
@@ -19,6 +27,13 @@ def tzif(rule: str) -> bytes:
 
 def zone_data(rule: str, version: str, zone: str = MEXICO) -> ZoneData:
     return ZoneData(zone, version, tzif(rule))
+
+
+def label(bucket: Mapping[str, Any] = HOURLY, at: datetime = JULY) -> str | None:
+    """Return the label of the bucket of an instant, by the data of zones that this process has."""
+    times = pa.array([at], pa.timestamp("us", "UTC"))
+    ((value,),) = bucketers.build(bucket).assign(pa.table({"x": [1]}), times).values
+    return value
 
 
 def write_zones(folder: Path, data: ZoneData) -> Path:
