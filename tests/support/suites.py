@@ -13,24 +13,53 @@ LONG = [
     if line and not line.startswith("#")
 ]
 # Without servers, but tables with a history take each of their tests a third of a second: `make slow` runs them.
-HISTORIES = tuple(
-    f"tests/{module}.py"
-    for module in (
-        "contract/test_adopt_iceberg", "contract/test_audit", "contract/test_audit_clients", "contract/test_backfill",
-        "contract/test_bucket_commands", "contract/test_compact", "contract/test_confirmation", "contract/test_convert",
-        "contract/test_convert_routes", "contract/test_dedupe_window", "contract/test_dedupe_window_routes",
-        "contract/test_delete", "contract/test_diff", "contract/test_field_decryption",
-        "contract/test_field_decryption_start",
-        "contract/test_foreign_change", "contract/test_gaps", "contract/test_iceberg", "contract/test_iceberg_faults",
-        "contract/test_iceberg_kill", "contract/test_iceberg_routes", "contract/test_late_tiers",
-        "contract/test_lease", "contract/test_privacy_everywhere", "contract/test_promote", "contract/test_raw_table",
-        "contract/test_raw_table_backfill",
-        "contract/test_replay", "contract/test_replay_wire", "contract/test_reprocess",
-        "contract/test_reprocess_race", "contract/test_retention", "contract/test_rewind", "contract/test_shadow",
-        "contract/test_target_kills", "property/test_dedupe_window", "property/test_reprocess",
-        "contract/test_existing_lake", "unit/test_lateness",
-    )
-)  # fmt: skip
+HISTORIES = (
+    "tests/contract/test_adopt_iceberg.py",
+    "tests/contract/test_audit.py",
+    "tests/contract/test_audit_clients.py",
+    "tests/contract/test_backfill.py",
+    "tests/contract/test_bucket_commands.py",
+    "tests/contract/test_compact.py",
+    "tests/contract/test_confirmation.py",
+    "tests/contract/test_convert.py",
+    "tests/contract/test_convert_routes.py",
+    "tests/contract/test_dedupe_window.py",
+    "tests/contract/test_dedupe_window_routes.py",
+    "tests/contract/test_delete.py",
+    "tests/contract/test_diff.py",
+    "tests/contract/test_existing_lake.py",
+    "tests/contract/test_field_decryption.py",
+    "tests/contract/test_field_decryption_start.py",
+    "tests/contract/test_foreign_change.py",
+    "tests/contract/test_foreign_damage.py",
+    "tests/contract/test_gaps.py",
+    "tests/contract/test_iceberg.py",
+    "tests/contract/test_iceberg_clients.py",
+    "tests/contract/test_iceberg_columns.py",
+    "tests/contract/test_iceberg_faults.py",
+    "tests/contract/test_iceberg_kill.py",
+    "tests/contract/test_iceberg_paths.py",
+    "tests/contract/test_iceberg_routes.py",
+    "tests/contract/test_iceberg_transactions.py",
+    "tests/contract/test_iceberg_unknown_commits.py",
+    "tests/contract/test_late_tiers.py",
+    "tests/contract/test_lease.py",
+    "tests/contract/test_privacy_everywhere.py",
+    "tests/contract/test_promote.py",
+    "tests/contract/test_raw_table.py",
+    "tests/contract/test_raw_table_backfill.py",
+    "tests/contract/test_replay.py",
+    "tests/contract/test_replay_wire.py",
+    "tests/contract/test_reprocess.py",
+    "tests/contract/test_reprocess_race.py",
+    "tests/contract/test_retention.py",
+    "tests/contract/test_rewind.py",
+    "tests/contract/test_shadow.py",
+    "tests/contract/test_target_kills.py",
+    "tests/property/test_dedupe_window.py",
+    "tests/property/test_reprocess.py",
+    "tests/unit/test_lateness.py",
+)
 
 
 def _expression(pattern: str) -> str:
