@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import entry_points
 from itertools import pairwise
 
@@ -31,18 +32,19 @@ def commands(group=None, prefix=""):
 COMMANDS = dict(commands())
 
 
+@cache
 def shown(*words, columns=80):
     done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": str(columns)}, terminal_width=columns)
     assert done.exit_code == 0, done.output
     return done.output
 
 
-def modules(*words):
-    """What a command has imported when it has shown its help."""
-    script = (
-        f"import sys; from writer.cli.main import app; app({[*words, '--help']}, standalone_mode=False);"
-        "print('\\n' + ' '.join(sys.modules))"
-    )
+def modules(*commands):
+    """Return what a process has imported when it has shown the help of commands."""
+    script = "import sys; from writer.cli.main import app\n"
+    for command in commands:
+        script += f"app({[*command.split(), '--help']}, standalone_mode=False)\n"
+    script += "print('\\n' + ' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=400, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
@@ -97,14 +99,13 @@ def test_no_option_is_cut_on_a_terminal_of_80_columns(name):
 
 
 def test_help_loads_what_it_lists_of_no_command():
-    loaded = modules()
+    loaded = modules("")
     assert not {"pyarrow", "numpy", "pydantic", "structlog", "confluent_kafka", "deltalake", *HEAVY} & loaded
     assert not [one for one in loaded if one.startswith(("recovery", "autoscaler", "bench", "writer.cli.read."))]
 
 
-@pytest.mark.parametrize("name", ["status", "compact", "autoscaler explain"])
-def test_a_command_does_without_what_takes_long_to_load(name):
-    assert not set(HEAVY) & modules(*name.split())
+def test_commands_do_without_what_takes_long_to_load():
+    assert not set(HEAVY) & modules("status", "compact", "autoscaler explain")
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_type_in_itself_is_read_three_times() -> None:
 
 @pytest.mark.parametrize("first", ["unreadable", "sound"])
 def test_a_schema_with_too_many_paths_says_what_is_protected_by_own_names(first: str) -> None:
-    deep = nest(40, aliases=["y"])
+    deep = nest(40, aliases=[f"y{number}" for number in range(9)])
     broad = deep | {"name": "Event", "fields": [*deep["fields"], {"name": "z", "type": "string", "pii": "hash"}]}
     sound = event({"name": "z", "type": "string"})
     plan = told([json.dumps(broad), json.dumps(sound)], first)
