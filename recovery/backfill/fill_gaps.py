@@ -180,11 +180,11 @@ class _GapFill:
         if gap_record.state != "open":
             return gap_record
 
-        def left() -> list[OffsetRange]:
+        def open_ranges() -> list[OffsetRange]:
             return gap_record.unfilled_ranges()
 
         by = self._request.by or identity.person()
-        for chunk in source.chunks(left, self._request.rows_max):
+        for chunk in source.chunks(open_ranges, self._request.rows_max):
             self._pace.wait()
             commit = self._backfilled_table.commit_chunk(
                 gap_record, snapshot, chunk, source.name, by, datetime.now(UTC), self._pace.slow_down
