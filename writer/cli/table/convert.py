@@ -11,10 +11,9 @@ from writer.config.pipelines import Config
 from writer.core.text import plural
 from writer.core.units import show_size
 from writer.maintenance.migration.conversion import PipelineConversion, TableConversion
-from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
 from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import console
+from writer.output.tables import console, emit_whole, sentence
 
 _FORMATS = {"delta": "a Delta table", "parquet": "a table in Parquet format"}
 _READERS = {
@@ -38,7 +37,7 @@ def run_convert(config: Config, name: str, *, write: bool, now: datetime, as_jso
         conversion.carry_out({"to": "iceberg", "at": now.isoformat()})
     tables = conversion.tables()
     if as_json:
-        lines.emit_whole({"pipeline": name, "tables": [table.to_json() for table in tables]})
+        emit_whole({"pipeline": name, "tables": [table.to_json() for table in tables]})
     else:
         _show(out, name, tables, written=is_due and write)
     return is_due
@@ -49,21 +48,21 @@ def _show(out: Console, name: str, tables: Sequence[TableConversion], *, written
         location = table.work.old.location
         contents = f"{plural(table.rows, 'row')} in {plural(table.files, 'file')}, {show_size(table.bytes)}"
         if table.done:
-            lines.sentence(out, f"{name}: {location} is table {table.name} of the catalog: {contents}.")
+            sentence(out, f"{name}: {location} is table {table.name} of the catalog: {contents}.")
         else:
             progress = "half of it is done; " if table.begun else ""
-            lines.sentence(
+            sentence(
                 out,
                 f"{name}: {location}, {_FORMATS[table.old_format]} at version {table.version}, becomes table "
                 f"{table.name} of the catalog: {progress}{contents}. No file is written anew, and the log goes on.",
             )
     pending = [table for table in tables if not table.done]
     if not pending:
-        lines.sentence(out, "Start the pipeline." if written else "Nothing is left to convert.")
+        sentence(out, "Start the pipeline." if written else "Nothing is left to convert.")
         return
     for old_format in sorted({table.old_format for table in pending}):
-        lines.sentence(out, _READERS[old_format])
-    lines.sentence(out, "There is no way back. First stop the pipeline's driver.")
+        sentence(out, _READERS[old_format])
+    sentence(out, "There is no way back. First stop the pipeline's driver.")
 
 
 def convert(

@@ -13,10 +13,9 @@ from writer.clients.driver_endpoint import check_no_driver
 from writer.config.loader import load
 from writer.core.text import plural
 from writer.maintenance.migration.promotion import Promotion, PromotionRequest, PromotionReview, review_promotion
-from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
 from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import console
+from writer.output.tables import console, emit_whole, sentence
 
 
 def run_promote(request: PromotionRequest, *, write: bool, now: datetime, as_json: bool, out: Console) -> bool:
@@ -34,7 +33,7 @@ def run_promote(request: PromotionRequest, *, write: bool, now: datetime, as_jso
         promotion.carry_out(review.committed, {"at": now.isoformat()})
     is_done = write or not is_due
     if as_json:
-        lines.emit_whole(_document(request, promotion, review, done=is_done))
+        emit_whole(_document(request, promotion, review, done=is_done))
     else:
         _show(out, request, promotion, review, done=is_done)
     return is_due
@@ -64,9 +63,9 @@ def _show(
     if review.comparison is not None:
         show_comparison(review.comparison, out)
     if review.older:
-        lines.sentence(out, f"{review.older:,} offsets from before the shadow's start stay at {first} alone.")
+        sentence(out, f"{review.older:,} offsets from before the shadow's start stay at {first} alone.")
     if review.deleted:
-        lines.sentence(
+        sentence(
             out,
             f"{plural(review.deleted, 'row')} went from the first table by `headrace delete-rows` or another client. "
             "The shadow may have read their records: delete them there as well.",
@@ -76,20 +75,20 @@ def _show(
     if done:
         verb = "is"
         instruction = f"Set in {request.file}:"
-    lines.sentence(
+    sentence(
         out,
         f"{request.pipeline}: the table at {promotion.shadow_location} {verb} the pipeline's; the one at {first} takes "
         "no more entries.",
     )
-    lines.sentence(out, instruction)
+    sentence(out, instruction)
     for key, value in promotion.list_settings(request.other).items():
         out.print(f"  {key}: {value}", soft_wrap=True, highlight=False, markup=False)
     for engine, statements in promotion.statements().items():
-        lines.sentence(out, f"In {engine.capitalize()}, by the names that its catalog has:")
+        sentence(out, f"In {engine.capitalize()}, by the names that its catalog has:")
         for statement in statements:
             out.print(f"  {statement};", soft_wrap=True, highlight=False, markup=False)
     if done:
-        lines.sentence(out, f"To go back, promote {first} (docs/SHADOW.md). It stays whole until you remove it.")
+        sentence(out, f"To go back, promote {first} (docs/SHADOW.md). It stays whole until you remove it.")
 
 
 def promote(

@@ -17,10 +17,9 @@ from writer.maintenance.deletion import dead_letter_deletion, pipeline_deletion
 from writer.maintenance.deletion.dead_letter_deletion import DeadLetters
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest, PipelineDeletion, TableDeletion
 from writer.maintenance.deletion.row_keys import Keys, from_file, where as condition
-from writer.output import tables as lines
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
 from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import console
+from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
 from writer.schemas.registry import SchemaSource, source
 from writer.sealing.manifest import bucket_path
 
@@ -40,9 +39,7 @@ def run_delete(
     """
     deletion = pipeline_deletion.delete_rows(config, request, source, write=write)
     if as_json:
-        lines.emit_whole(
-            {"pipeline": request.pipeline, "dry_run": not write, "request": request.id, **_document(deletion)}
-        )
+        emit_whole({"pipeline": request.pipeline, "dry_run": not write, "request": request.id, **_document(deletion)})
     else:
         _show(out, request, deletion)
     return deletion.has_rows
@@ -78,13 +75,13 @@ def _show(out: Console, request: DeletionRequest, deletion: PipelineDeletion) ->
         _show_table(out, f"{request.pipeline}, late table", request.keys, deletion, deletion.late_table)
     _show_dead_letters(out, deletion.dead_letters)
     if deletion.raw_records is not None:
-        lines.sentence(out, f"Raw table: {plural(deletion.raw_records, 'record')} at their offsets. {_RAW_LEFT}")
+        sentence(out, f"Raw table: {plural(deletion.raw_records, 'record')} at their offsets. {_RAW_LEFT}")
     _show_what_stays(out, request.pipeline, keeps_versions=deletion.keeps_versions)
 
 
 def _show_table(out: Console, name: str, keys: Keys, deletion: PipelineDeletion, table: TableDeletion) -> None:
     scan = table.scan
-    lines.sentence(
+    sentence(
         out,
         f"{name}: {plural(scan.rows, 'row')} with {plural(keys.count, 'value')} of {', '.join(keys.fields)}, in "
         f"{plural(len(scan.hits), 'file')} of {plural(len(scan.buckets), 'bucket')}. Of {scan.files:,} files, "
@@ -95,8 +92,8 @@ def _show_table(out: Console, name: str, keys: Keys, deletion: PipelineDeletion,
     else:
         rows = [(bucket, sum(hit.rows for hit in hits), len(hits), "-") for bucket, hits in scan.buckets.items()]
     if rows:
-        titles = [lines.Column("bucket", width_min=20), *lines.numbers("rows", "files", "version")]
-        lines.TextTable(out, titles).add(
+        titles = [Column("bucket", width_min=20), *numbers("rows", "files", "version")]
+        TextTable(out, titles).add(
             [
                 [bucket_path(deletion.bucket_columns, bucket), f"{count:,}", f"{files:,}", version]
                 for bucket, count, files, version in rows
@@ -106,14 +103,14 @@ def _show_table(out: Console, name: str, keys: Keys, deletion: PipelineDeletion,
 
 def _show_dead_letters(out: Console, dead_letters: DeadLetters | None) -> None:
     if dead_letters is None:
-        lines.sentence(out, "Dead letters were not looked at.")
+        sentence(out, "Dead letters were not looked at.")
         return
     text = f"Dead letters: {dead_letters.meant:,} of {dead_letters.dead_letters:,} hold such a row"
     if dead_letters.version is not None:
         text += f", taken out in version {dead_letters.version} of their table"
-    lines.sentence(out, f"{text}.")
+    sentence(out, f"{text}.")
     if dead_letters.undecodable:
-        lines.sentence(
+        sentence(
             out,
             f"{plural(dead_letters.undecodable, 'dead letter')} cannot be decoded, so it is unknown whose they are: "
             "`headrace dlq show --values` shows them.",
@@ -123,15 +120,15 @@ def _show_dead_letters(out: Console, dead_letters: DeadLetters | None) -> None:
 def _show_what_stays(out: Console, name: str, *, keeps_versions: bool) -> None:
     """Say where the rows are still to be found."""
     if keeps_versions:
-        lines.sentence(
+        sentence(
             out,
             f"The former files stay for readers of an older version; `headrace vacuum --pipeline {name} --yes` removes "
             "them once table.orphan_retention is over. The log keeps the least and the greatest value of a column of "
             "each file until its retention is over.",
         )
     else:
-        lines.sentence(out, "The log keeps the least and the greatest value of a column of each file.")
-    lines.sentence(
+        sentence(out, "The log keeps the least and the greatest value of a column of each file.")
+    sentence(
         out,
         "Kafka keeps the records until its own retention: a backfill or a new table would bring them back. Events "
         "that come from now on are kept.",

@@ -17,9 +17,9 @@ from writer.core.text import listed
 from writer.driver import main as job, supervisor_channel
 from writer.driver.restart_policy import sentence
 from writer.offsets.spark_checkpoint import Checkpoints
-from writer.output import tables
 from writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
 from writer.output.confirmation import DryRun, Yes, confirm
+from writer.output.tables import console, sentence as show_sentence
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import reading
 
@@ -114,4 +114,4 @@ def _show_new_run(config: Config, names: Sequence[str]) -> None:
             checkpoint = f"{checkpoints.path(newest_run)} is left aside"
         frontier = [f"{part.name} at {offset:,}" for part, offset in sorted(offsets.items())]
         start = listed(frontier, _PARTITIONS_SHOWN) or "`start` of the configuration: the table has no offsets"
-        tables.sentence(tables.console(), f"{name}: {checkpoint}; a new run begins from {start}.")
+        show_sentence(console(), f"{name}: {checkpoint}; a new run begins from {start}.")
