@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from writer.cli.listing import EXAMPLES
+from writer.cli.command_catalogue import EXAMPLES
 from writer.cli.main import app
 from writer.config.pipelines import Config
 from writer.core import errors

@@ -14,7 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests.support.json_keys import documented
-from writer.cli.listing import EXAMPLES, GROUPS
+from writer.cli.command_catalogue import EXAMPLES, GROUPS
 from writer.cli.main import app
 
 HEAVY = ("pandas", "pyarrow.dataset", "datafusion", "duckdb", "pyspark", "boto3", "matplotlib")

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from writer.cli.command_catalogue import EXAMPLES, GROUPS
 from writer.cli.config_command import ConfigCommand
-from writer.cli.listing import EXAMPLES, GROUPS
 from writer.core.errors import HeadraceError
 
 _COMPLETION = ("install_completion", "show_completion")
