@@ -183,15 +183,15 @@ class _ValueScan:
 
 
 def _is_utf8(content: pa.Buffer, starts: Longs, ends: Longs) -> Mask:
-    """Return which stretches of the content, in rising order, are UTF-8: one look at all, halved where one is not.
+    """Return which ranges of the content, in rising order, are UTF-8: one look at all, halved where one is not.
 
-    Of the content `a FF b`, the stretches (0, 1), (1, 2), (2, 3) give true, false, true.
+    Of the content `a FF b`, the ranges (0, 1), (1, 2), (2, 3) give true, false, true.
     """
     # The offsets of: text, gap, text, gap, …
     offsets = np.stack([starts, ends], axis=1).ravel()
     buffers = [None, pa.py_buffer(offsets), content]
-    stretches = pa.Array.from_buffers(pa.large_binary(), max(len(offsets) - 1, 0), buffers)
-    texts = stretches.take(pa.array(np.arange(0, len(offsets), 2))).view(pa.large_string())
+    ranges = pa.Array.from_buffers(pa.large_binary(), max(len(offsets) - 1, 0), buffers)
+    texts = ranges.take(pa.array(np.arange(0, len(offsets), 2))).view(pa.large_string())
     is_utf8 = np.ones(len(texts), np.bool_)
     pending = [(0, len(texts))]
     while pending:
