@@ -139,7 +139,7 @@ def test_an_iceberg_demo_counts_what_a_scan_returns(start, tmp_path):
     assert demo.process.wait(400) == 0, demo.said()
     produced, rows, quarantined, dead_letters, lost, twice = numbers(SUM.search(demo.said()).groups())
     assert (produced, rows + quarantined + dead_letters, lost, twice) == (3_000, 3_000, 0, 0)
-    seen = oracle.scanned(kept / "lake" / "events", "_topic", "_kafka_partition", "_offset", "referrer_campaign")
+    seen = oracle.scan(kept / "lake" / "events", "_topic", "_kafka_partition", "_offset", "referrer_campaign")
     assert len({*zip(seen["_topic"], seen["_kafka_partition"], seen["_offset"], strict=True)}) == rows
     upgraded = sum(one is not None for one in seen["referrer_campaign"])
     assert 0 < upgraded < seen["_topic"].count("clicks")

@@ -137,7 +137,7 @@ def test_a_schema_registered_while_it_runs_is_in_the_first_batch_that_carries_it
     assert with_tags == 10
     ends = oracle.check(lake, "events", site.ends(name))
     if form == "iceberg":  # as the catalog's clients find it
-        seen = oracle.scanned(lake, "_kafka_partition", "_offset", "tags", "attribution", "hour")
+        seen = oracle.scan(lake, "_kafka_partition", "_offset", "tags", "attribution", "hour")
         assert len({*zip(seen["_kafka_partition"], seen["_offset"], strict=True)}) == sum(ends.values())
         assert [sum(one is not None for one in seen[column]) for column in ("tags", "hour")] == [10, 1_010]
 
