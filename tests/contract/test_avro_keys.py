@@ -17,7 +17,7 @@ from rich.console import Console
 from tests.contract.test_compact import compactor
 from tests.contract.test_record_columns import adds_up, started
 from tests.support import oracle
-from tests.support.backfill_gaps import filled, skipped
+from tests.support.backfill_gaps import fill_from_archives, skip_offsets
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, event
 from writer.audit.audit import audit
@@ -209,15 +209,15 @@ def test_what_an_id_of_a_key_means_is_kept_and_another_schema_refused_until_it_i
 def test_a_copy_and_an_archive_bring_them_to_a_gap(tmp_path: Path, form: str) -> None:
     driver = started(tmp_path, form, AVRO, schemas=KNOWN)
     carried(driver, {0: user(0)})
-    skipped(driver, 2)
+    skip_offsets(driver, 2)
     other = started(tmp_path / "other", form, AVRO, schemas=KNOWN)
     carried(other, {0: user(0), 1: user(1)})
-    filled(driver, Path(other.lake))
-    skipped(driver, 3)
+    fill_from_archives(driver, Path(other.lake))
+    skip_offsets(driver, 3)
     (tmp_path / "archive").mkdir()
     records = log({2: event(2)}, keys={2: key({"id": 2, "region": None, "shard": 1}, 6)})
     pq.write_table(pa.Table.from_batches([records]), tmp_path / "archive" / "part-0.parquet")
-    filled(driver, tmp_path / "archive")
+    fill_from_archives(driver, tmp_path / "archive")
     assert [found["id"] for _, found in shown(driver.lake)] == [0, 1, 2]
     adds_up(driver)
 

@@ -16,7 +16,17 @@ import pytest
 from recovery.backfill.archive_files import files, partitions
 from recovery.backfill.source import SourceFailed
 from tests.support import oracle
-from tests.support.backfill_gaps import Silent, archived, at_of, check, decoded, filled, only, skipped, values
+from tests.support.backfill_gaps import (
+    Silent,
+    check,
+    event_time_of,
+    fill_from_archives,
+    only_gap,
+    skip_offsets,
+    values,
+    write_archive,
+    write_decoded_archive,
+)
 from tests.support.gap_table import driver, headrace
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, event
@@ -31,16 +41,16 @@ __all__ = ["driver"]
 
 
 def test_an_archive_with_offsets_fills_it_exactly_and_the_audit_is_clean(driver, tmp_path):
-    archived(tmp_path, values(60, 120), folder="day=21")
-    archived(tmp_path, values(0, 90), folder="day=20")  # each offset is taken once
-    place = archived(tmp_path, values(0, 80), partition=1)
-    (found,) = filled(driver, place, rows_max=25)
+    write_archive(tmp_path, values(60, 120), folder="day=21")
+    write_archive(tmp_path, values(0, 90), folder="day=20")  # each offset is taken once
+    place = write_archive(tmp_path, values(0, 80), partition=1)
+    (found,) = fill_from_archives(driver, place, rows_max=25)
     assert (found.gap_record.state, found.absent) == ("done", [])
     assert len(found.chunks) >= 6
     assert found.gap_record.rows == 140 - 14
     check(driver, 220 - 22, 22)
     assert driver.table.snapshot().gaps == (0, 0)
-    assert filled(driver, place) == [], "a second time nothing is open"
+    assert fill_from_archives(driver, place) == [], "a second time nothing is open"
     check(driver, 220 - 22, 22)
     shown = json.loads(headrace(driver, tmp_path, "audit", "--deep", "--json"))["pipelines"]["clicks"]
     assert (shown["gaps"], shown["offsets_in_gaps"]) == ({"open": 0, "done": 1, "lost": 0, "rewound": 0}, 0)
@@ -48,12 +58,12 @@ def test_an_archive_with_offsets_fills_it_exactly_and_the_audit_is_clean(driver,
 
 def test_decoded_rows_with_offsets_are_taken_as_well(driver, tmp_path):
     for partition, end in ((0, 120), (1, 60)):
-        place = decoded(
+        place = write_decoded_archive(
             tmp_path, range(20, end), folder=f"p={partition}",
             columns=lambda n, p=partition: {"src": "clicks", "p": p, "o": n},
         )  # fmt: skip
-    filled(driver, place, columns="topic=src,partition=p,offset=o")
-    assert only(driver).state == "done"
+    fill_from_archives(driver, place, columns="topic=src,partition=p,offset=o")
+    assert only_gap(driver).state == "done"
     check(driver, 72 + 140, 8)
     assert oracle.rows(Path(driver.lake), "note", "WHERE _partition = 0 AND _offset = 33") == [("note 33",)]
 
@@ -62,7 +72,7 @@ def test_an_archive_of_another_headrace_is_an_archive(driver, tmp_path):
     other = Driver(tmp_path / "other")
     other.start(2)
     other.carry([log(values(0, 140)), log(values(0, 80), 1)], {0: 140, 1: 80})
-    (found,) = filled(driver, Path(other.lake))
+    (found,) = fill_from_archives(driver, Path(other.lake))
     assert [r.end - r.start for r in found.absent] == [1] * 14, "what is no row there is open here"
     check(driver, 72 + 126, 8)
 
@@ -76,9 +86,9 @@ def test_avro_files_are_an_archive(driver, tmp_path):
     })  # fmt: skip
     (tmp_path / "avro").mkdir()
     with (tmp_path / "avro" / "a.avro").open("wb") as out:
-        writer(out, schema, [{"p": 0, "o": n, "id": n, "at": at_of(n)} for n in range(20, 120)])
-    filled(driver, tmp_path / "avro", columns="partition=p,offset=o")
-    assert [(r.part.partition, r.start, r.end) for r in only(driver).unfilled_ranges()] == [(1, 20, 60)]
+        writer(out, schema, [{"p": 0, "o": n, "id": n, "at": event_time_of(n)} for n in range(20, 120)])
+    fill_from_archives(driver, tmp_path / "avro", columns="partition=p,offset=o")
+    assert [(r.part.partition, r.start, r.end) for r in only_gap(driver).unfilled_ranges()] == [(1, 20, 60)]
     check(driver, 72 + 100, 8)
 
 
@@ -90,15 +100,17 @@ def test_without_offsets_rows_come_by_event_time_each_once_and_the_gap_record_sa
         return {n: event(n, at=NOW - timedelta(minutes=300 - n)) for n in range(start, end)}
 
     driver.carry([log(risen(0, 60))], {0: 60})
-    skipped(driver, 200)
+    skip_offsets(driver, 200)
     driver.start()
     driver.carry([log(risen(200, 240))], {0: 240})
     for hour in range(5):  # the archive holds what the table has, too, and some of it twice
         ids = range(60 * hour, 60 * hour + 60)
         when = {n: NOW - timedelta(minutes=300 - n) for n in ids}
         for _ in range(2):
-            place = decoded(tmp_path, ids, folder=f"hour={hour}", columns=lambda n, at=when: {"at": at[n]})
-    (found,) = filled(driver, place, by_time="id", rows_max=50)
+            place = write_decoded_archive(
+                tmp_path, ids, folder=f"hour={hour}", columns=lambda n, at=when: {"at": at[n]}
+            )
+    (found,) = fill_from_archives(driver, place, by_time="id", rows_max=50)
     gap_record = found.gap_record
     assert (gap_record.state, gap_record.unplaced) == ("done", 200)
     assert sum(c.rows > 0 for c in found.chunks) >= 4, "results are visible after each"
@@ -107,24 +119,26 @@ def test_without_offsets_rows_come_by_event_time_each_once_and_the_gap_record_sa
     assert audited.adds_up, audited.problems
     assert audited.reconciliation.unplaced == gap_record.unplaced
     assert "by event time: about right" in headrace(driver, tmp_path, "audit", "--deep")
-    assert filled(driver, place, by_time="id") == []
+    assert fill_from_archives(driver, place, by_time="id") == []
 
 
 def test_an_archive_whose_column_is_another_type_is_a_sentence_and_nothing_is_committed(driver, tmp_path):
-    place = decoded(tmp_path, range(20, 30), folder="a", columns=lambda n: {"id": f"no {n}", "p": 0, "o": n})
+    place = write_decoded_archive(
+        tmp_path, range(20, 30), folder="a", columns=lambda n: {"id": f"no {n}", "p": 0, "o": n}
+    )
     with pytest.raises(SourceFailed, match="column id is string in the archive"):
-        filled(driver, place, columns="partition=p,offset=o")
+        fill_from_archives(driver, place, columns="partition=p,offset=o")
     check(driver, 72, 8)
     with pytest.raises(ConfigError, match="no offsets that can be recognised"):
-        filled(driver, place)
+        fill_from_archives(driver, place)
 
 
 KILLED = """
 import sys
 from pathlib import Path
 from tests.support.local_driver import Driver
-from tests.support.backfill_gaps import filled
-filled(Driver(Path(sys.argv[1]), sys.argv[2]), Path(sys.argv[1]) / "archive", rows_max=30)
+from tests.support.backfill_gaps import fill_from_archives
+fill_from_archives(Driver(Path(sys.argv[1]), sys.argv[2]), Path(sys.argv[1]) / "archive", rows_max=30)
 """
 
 
@@ -135,8 +149,8 @@ POINTS = ["before_chunk", "after_chunk", "before_fill", "after_fill", "before_ch
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_each_step_of_a_chunk_and_run_again_it_loses_and_doubles_nothing(driver, form, tmp_path, point, nth):
-    archived(tmp_path, values(0, 120))
-    place = archived(tmp_path, values(0, 80), partition=1)
+    write_archive(tmp_path, values(0, 120))
+    place = write_archive(tmp_path, values(0, 80), partition=1)
     root = Path(__file__).parents[2]
     env = {**os.environ, "HEADRACE_FAULT": f"{point}:{nth}", "PYTHONPATH": str(root)}
     done = subprocess.run(
@@ -148,21 +162,21 @@ def test_killed_at_each_step_of_a_chunk_and_run_again_it_loses_and_doubles_nothi
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
     driver.carry([log(values(0, 160))], {0: 160})
-    filled(driver, place)
-    assert only(driver).state == "done"
+    fill_from_archives(driver, place)
+    assert only_gap(driver).state == "done"
     check(driver, 240 - 24, 24)
 
 
 def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(driver, tmp_path):
-    archived(tmp_path, values(0, 120))
-    place = archived(tmp_path, values(0, 80), partition=1)
-    snapshot, gap_record = driver.table.snapshot(), only(driver)
+    write_archive(tmp_path, values(0, 120))
+    place = write_archive(tmp_path, values(0, 80), partition=1)
+    snapshot, gap_record = driver.table.snapshot(), only_gap(driver)
     stale = Fill("late", gap_record.id, snapshot.gap_changes(gap_record.id), 0, 140, done=False, facts={"source": "x"})
     errors: list[BaseException] = []
 
     def one() -> None:
         try:
-            filled(driver, place, rows_max=20, by="same")
+            fill_from_archives(driver, place, rows_max=20, by="same")
         except (Overtaken, BackfillLocked):
             pass  # the other one has it
         except BaseException as error:  # noqa: BLE001 - told to the test
@@ -176,8 +190,8 @@ def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(drive
     for thread in threads:
         thread.join()
     assert not errors
-    filled(driver, place)
-    assert only(driver).state == "done"
+    fill_from_archives(driver, place)
+    assert only_gap(driver).state == "done"
     check(driver, 270 - 27, 27)
     with pytest.raises(Overtaken):
         driver.table.fill(snapshot, stale)
@@ -186,7 +200,7 @@ def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(drive
 
 
 def test_a_claim_keeps_others_away_until_its_time_is_over(driver):
-    claims, gap = BackfillLocks(driver.table.store), only(driver).id
+    claims, gap = BackfillLocks(driver.table.store), only_gap(driver).id
     mine = claims.acquire(gap, "ann", NOW)
     with pytest.raises(BackfillLocked, match="is being filled by ann"):
         claims.acquire(gap, "bob", NOW + timedelta(minutes=1))
@@ -204,23 +218,23 @@ def test_a_claim_keeps_others_away_until_its_time_is_over(driver):
 def test_a_compaction_beside_a_backfill_moves_rows_and_doubles_none(driver, tmp_path):
     from tests.contract.test_compact import compacted
 
-    archived(tmp_path, values(0, 120))
-    place = archived(tmp_path, values(0, 80), partition=1)
-    thread = threading.Thread(target=filled, args=(driver, place), kwargs={"rows_max": 10})
+    write_archive(tmp_path, values(0, 120))
+    place = write_archive(tmp_path, values(0, 80), partition=1)
+    thread = threading.Thread(target=fill_from_archives, args=(driver, place), kwargs={"rows_max": 10})
     thread.start()
     while thread.is_alive():
         compacted(driver)
     thread.join()
-    assert only(driver).state == "done"
+    assert only_gap(driver).state == "done"
     check(driver, 220 - 22, 22)
 
 
 def test_the_verb_fills_from_an_archive_and_says_how_it_went(driver, tmp_path):
-    archived(tmp_path, values(0, 120))
-    place = archived(tmp_path, values(0, 80), partition=1)
+    write_archive(tmp_path, values(0, 120))
+    place = write_archive(tmp_path, values(0, 80), partition=1)
     said = headrace(driver, tmp_path, "backfill", "--from-archive", str(place), "--dry-run")
     assert "140 of 140 offsets are there" in said
-    assert only(driver).state == "open"
+    assert only_gap(driver).state == "open"
     out = [json.loads(line) for line in headrace(
         driver, tmp_path, "backfill", "--from-archive", str(place), "--chunk-rows", "50", "--yes", "--json"
     ).splitlines() if line.startswith("{")]  # fmt: skip
@@ -239,37 +253,37 @@ def test_options_that_do_not_go_together_are_a_sentence(driver, tmp_path):
 def test_records_of_a_gap_that_are_older_than_max_age_are_believed_by_when_the_broker_had_them(tmp_path):
     driver = Driver(tmp_path, event_time={"field": "at", "max_age": "1 d"})
     driver.start()
-    skipped(driver, 10)
-    place = archived(tmp_path, {n: event(n, at=NOW - timedelta(hours=5)) for n in range(10)})  # NOW is long ago
-    filled(driver, place)
+    skip_offsets(driver, 10)
+    place = write_archive(tmp_path, {n: event(n, at=NOW - timedelta(hours=5)) for n in range(10)})  # NOW is long ago
+    fill_from_archives(driver, place)
     check(driver, 10, 0)
 
 
 @pytest.mark.slow
 def test_table_and_archive_may_lie_in_a_bucket(tmp_path, on_s3):
-    place = archived(tmp_path, values(0, 60))
+    place = write_archive(tmp_path, values(0, 60))
     archive = f"{on_s3.bucket()}/archive"
     for file in place.rglob("*.parquet"):
         store_at(archive).put(file.relative_to(place).as_posix(), file.read_bytes())
     driver = Driver(tmp_path, table={"location": f"{on_s3.bucket()}/clicks"})
     driver.start()
     driver.carry([log(values(0, 20))], {0: 20})
-    skipped(driver, 60)
-    filled(driver, archive)
-    assert only(driver).state == "done"
+    skip_offsets(driver, 60)
+    fill_from_archives(driver, archive)
+    assert only_gap(driver).state == "done"
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
     assert found.reconciliation.total("rows") == 54
     other = Driver(tmp_path / "other")  # a Delta table in a bucket is an archive, too
     other.start()
-    skipped(other, 60)
-    filled(other, driver.lake)
-    assert sum(r.end - r.start for r in only(other).unfilled_ranges()) == 6
+    skip_offsets(other, 60)
+    fill_from_archives(other, driver.lake)
+    assert sum(r.end - r.start for r in only_gap(other).unfilled_ranges()) == 6
 
 
 def test_an_account_from_any_version_on_adds_up_around_a_backfill(driver, tmp_path):
-    archived(tmp_path, values(0, 120))
-    filled(driver, archived(tmp_path, values(0, 80), partition=1), rows_max=40)
+    write_archive(tmp_path, values(0, 120))
+    fill_from_archives(driver, write_archive(tmp_path, values(0, 80), partition=1), rows_max=40)
     driver.carry([log(values(120, 160))], {0: 160})
     for version in range(driver.table.snapshot().version + 1):
         found = audit(driver.config, "clicks", since=version, deep=True)
@@ -279,7 +293,7 @@ def test_an_account_from_any_version_on_adds_up_around_a_backfill(driver, tmp_pa
 def test_archives_are_read_in_step_oldest_partition_first(tmp_path):
     for place, days in (("a", (20, 22)), ("b", (21, 20))):
         for day in days:
-            archived(tmp_path / place, values(0, 3), folder=f"day={day}")
+            write_archive(tmp_path / place, values(0, 3), folder=f"day={day}")
     places = [str(tmp_path / place / "archive") for place in ("a", "b")]
     (tmp_path / "a" / "archive" / "_temporary").mkdir()
     (tmp_path / "a" / "archive" / "_temporary" / "x.parquet").write_bytes(b"half")
@@ -291,8 +305,8 @@ def test_archives_are_read_in_step_oldest_partition_first(tmp_path):
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_a_chunk_that_another_backfill_filled_meanwhile_is_planned_anew(driver, tmp_path):
-    archived(tmp_path, values(0, 120))
-    place = archived(tmp_path, values(0, 80), partition=1)
+    write_archive(tmp_path, values(0, 120))
+    place = write_archive(tmp_path, values(0, 80), partition=1)
 
     class Meanwhile(Silent):
         """After the first chunk, another backfill brings all that is left but the last offsets."""
@@ -300,24 +314,24 @@ def test_a_chunk_that_another_backfill_filled_meanwhile_is_planned_anew(driver, 
         def on_chunk(self, gap_record, chunk):  # noqa: ARG002
             if chunk.left == 130:
                 (tmp_path / "other").mkdir()
-                other = archived(tmp_path / "other", values(0, 115))
-                filled(driver, other)
+                other = write_archive(tmp_path / "other", values(0, 115))
+                fill_from_archives(driver, other)
 
-    (found,) = filled(driver, place, rows_max=10, board=Meanwhile())
+    (found,) = fill_from_archives(driver, place, rows_max=10, board=Meanwhile())
     assert found.gap_record.state == "done"
     check(driver, 220 - 22, 22)
 
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_a_column_that_the_live_writer_adds_meanwhile_is_followed(driver, tmp_path):
-    place = archived(tmp_path, values(0, 120))
+    place = write_archive(tmp_path, values(0, 120))
 
     class Meanwhile(Silent):
         def on_chunk(self, gap_record, chunk):  # noqa: ARG002
             if chunk.left == 90:
                 driver.table.grow([pa.field("extra", pa.int64())])
 
-    (found,) = filled(driver, place, rows_max=50, board=Meanwhile())
+    (found,) = fill_from_archives(driver, place, rows_max=50, board=Meanwhile())
     assert len(found.chunks) == 2
     assert "extra" in pq.read_schema(max(Path(driver.lake).rglob("*.parquet"), key=lambda p: p.stat().st_mtime)).names
     check(driver, 72 + 90, 18)

@@ -16,7 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.support.backfill_gaps import archived, skipped, values
+from tests.support.backfill_gaps import skip_offsets, values, write_archive
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, event, value
 from writer.cli.main import app
@@ -75,8 +75,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         driver.carry([log({n: event(n, at=NOW) for n in range(at, at + 6)})], {0: at + 6})
     unknown = value(2, WIDER, {"id": 16, "at": NOW, "note": None, "extra": 2})
     driver.carry([log({16: unknown})], {0: 17})
-    skipped(driver, 40)
-    archived(tmp_path, values(17, 40))
+    skip_offsets(driver, 40)
+    write_archive(tmp_path, values(17, 40))
     orphan = Path(driver.lake) / "hour=2020-02-29T12" / "orphan.parquet"
     orphan.write_bytes(b"of a task that died")
     os.utime(orphan, (LONG_AGO.timestamp(), LONG_AGO.timestamp()))

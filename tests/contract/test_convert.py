@@ -22,7 +22,7 @@ from tests.contract.test_replay import FUTURE, KNOWING, mixed
 from tests.contract.test_rewind import Cluster, back
 from tests.servers.objects import ObjectServer
 from tests.support import oracle
-from tests.support.backfill_gaps import archived, filled, skipped
+from tests.support.backfill_gaps import fill_from_archives, skip_offsets, write_archive
 from tests.support.effect_failures import Died, dying
 from tests.support.local_driver import Died as DriverDied, Driver, configured, log
 from tests.support.sample_records import NOW, WIDER, event, value
@@ -57,7 +57,7 @@ def before(root: Path, form: str) -> Driver:
     assert compacted(driver)
     seal_buckets("clicks", driver.config, SealRequest(None, NOW.replace(minute=0) - HOUR, False, False), NOW)
     driver.carry([log({at: event(at, at=NOW - 3 * HOUR) for at in range(40, 45)})], {0: 45})
-    skipped(driver, 60)
+    skip_offsets(driver, 60)
     driver.start()
     driver.carry([log({at: event(at, at=NOW) for at in range(60, 70)})], {0: 70})
     driver.table.grow([pa.field("extra", pa.int64())], driver.epoch)
@@ -130,7 +130,7 @@ def goes_on(driver: Driver, root: Path) -> None:
     driver.start()
     driver.carry([log({at: event(at, at=NOW) for at in range(75, 80)})], {0: 80})
     assert Replaying("clicks", driver.config, KNOWING).run(Selection(), FUTURE).rows == 8
-    (brought,) = filled(driver, archived(root, {at: event(at, at=NOW) for at in range(45, 60)}))
+    (brought,) = fill_from_archives(driver, write_archive(root, {at: event(at, at=NOW) for at in range(45, 60)}))
     assert brought.gap_record.state == "done"
     found = facts(driver)
     assert sorted(o for what in ("rows", "dead letters", "late") for o in found[what]["clicks", 0]) == list(range(80))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from recovery.backfill import source_factory
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
-from tests.support.backfill_gaps import Silent, skipped
+from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, value
 from writer.audit.audit import audit
@@ -138,7 +138,7 @@ def test_explain_knows_from_the_ledger_what_is_a_gap(tmp_path: Path) -> None:
     driver = Driver(tmp_path, specs={"Event": {"where": "id > 3"}})
     driver.start()
     driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
-    skipped(driver, 8)
+    skip_offsets(driver, 8)
     assert "by version 1 of the event specs" in search_ledger(driver.config, "clicks", KafkaOffset("clicks", 0, 3))
     assert "lies in a gap" in search_ledger(driver.config, "clicks", KafkaOffset("clicks", 0, 5))
 
@@ -170,7 +170,7 @@ def test_records_that_fills_and_replays_filter_add_up_in_audits_since_any_versio
     before.carry([log({at: event(at) for at in range(10)})], {0: 10})
     driver = Driver(tmp_path, specs={"Event": {"where": "id % 3 <> 1"}}, limits={"failed_ratio_max": 1})
     driver.start()
-    skipped(driver, 10)
+    skip_offsets(driver, 10)
     driver.start()
     rows = {at: {"id": at, "at": NOW, "note": None, "extra": 1} for at in range(10, 16)}
     driver.carry([log({at: value(9, WIDER, row) for at, row in rows.items()})], {0: 16})
@@ -191,7 +191,7 @@ def test_a_backfill_ends_where_the_writer_is_started_with_other_specs(tmp_path: 
     before.carry([log({at: event(at) for at in range(12)})], {0: 12})
     driver = Driver(tmp_path, specs={"Event": {"where": "id <> 1"}})
     driver.start()
-    skipped(driver, 10)
+    skip_offsets(driver, 10)
     driver.start()
 
     class Restarting(Silent):

@@ -15,7 +15,7 @@ from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from tests.contract.test_privacy import hashed, ring_at
 from tests.servers.csfle import CsfleRegistry, serving
-from tests.support.backfill_gaps import Silent, skipped
+from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.field_encryption import SECRET, Producer, rule
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, TIME, config, value
@@ -195,7 +195,7 @@ def test_a_raw_table_has_records_as_kafka_has_them_and_a_backfill_decrypts(
     raw = before.side(place["raw"]).rows().to_table().sort_by("_offset")["value"].to_pylist()
     assert [decrypted(one.decode(), key) for one in raw] == list(values.values())
     driver = started(tmp_path, registry)
-    skipped(driver, 3)
+    skip_offsets(driver, 3)
     driver = started(tmp_path, registry)
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
     fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())

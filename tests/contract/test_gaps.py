@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.backfill_gaps import archived, check, filled, only, skipped, values
+from tests.support.backfill_gaps import check, fill_from_archives, only_gap, skip_offsets, values, write_archive
 from tests.support.gap_table import driver, headrace
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
-from tests.unit.test_start_offsets import Cluster
+from tests.support.simulated_cluster import Cluster
 from writer.audit.audit import audit
 from writer.core.errors import Fenced, LogChanged
 from writer.core.offsets import TopicPartition
@@ -27,7 +27,7 @@ __all__ = ["driver"]
 
 
 def test_a_skip_moves_the_frontier_and_carries_the_gap_in_one_entry(driver):
-    one = only(driver)
+    one = only_gap(driver)
     assert one.opened is not None
     assert (one.opened.cause, one.opened.by, one.opened.reason) == ("latest", "ann", "a test")
     assert one.opened.topic_ids == {"clicks": "uuid-1"}
@@ -42,7 +42,7 @@ def test_a_skip_fences_the_writer_that_runs(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
     driver.carry([log(values(0, 20))], {0: 20})
-    skipped(driver, 50)
+    skip_offsets(driver, 50)
     with pytest.raises(Fenced):
         driver.carry([log(values(0, 60))], {0: 60})
     assert driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) == 50
@@ -62,9 +62,9 @@ def test_what_kafka_still_holds_only_a_person_skips(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
     with pytest.raises(LogChanged, match="Kafka still holds the frontier of clicks/0"):
-        skipped(driver, 50, asker="automatic")
-    skipped(driver, 50, asker="automatic", held=7)
-    assert only(driver).offsets == 50
+        skip_offsets(driver, 50, asker="automatic")
+    skip_offsets(driver, 50, asker="automatic", held=7)
+    assert only_gap(driver).offsets == 50
     assert (
         skip_to_latest.look(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person").decision
         == skip_to_latest.NothingToSkip()
@@ -81,8 +81,8 @@ def test_another_log_under_the_name_is_not_skipped(tmp_path):
 
 
 def test_what_the_archive_lacks_stays_open_and_is_given_up_by_a_person(driver, tmp_path):
-    place = archived(tmp_path, values(30, 120))
-    (found,) = filled(driver, place)
+    place = write_archive(tmp_path, values(30, 120))
+    (found,) = fill_from_archives(driver, place)
     assert found.gap_record.state == "open"
     assert [(r.part.partition, r.start, r.end) for r in found.absent] == [(0, 20, 30), (1, 20, 60)]
     check(driver, 72 + 81, 8 + 9)
@@ -91,9 +91,9 @@ def test_what_the_archive_lacks_stays_open_and_is_given_up_by_a_person(driver, t
     assert [(one["state"], one["offsets"], one["left"]) for one in listed] == [("open", 140, 50)]
     assert "clicks/1 of incarnation 1 [20, 60)" in headrace(driver, tmp_path, "gaps", "show", gap)
     assert "50 offsets of gap" in headrace(driver, tmp_path, "gaps", "close", gap, "--reason", "gone")
-    assert only(driver).state == "open"
+    assert only_gap(driver).state == "open"
     headrace(driver, tmp_path, "gaps", "close", gap, "--yes", "--reason", "nobody kept it", "--by", "bob")
-    ended = only(driver).ended
+    ended = only_gap(driver).ended
     assert ended is not None
     assert (ended.how, ended.by, ended.reason, ended.left) == ("lost", "bob", "nobody kept it", 50)
     assert driver.table.snapshot().gaps == (0, 0)
@@ -105,7 +105,7 @@ def test_what_the_archive_lacks_stays_open_and_is_given_up_by_a_person(driver, t
 def test_a_driver_tells_since_when_gaps_are_open_and_how_much_of_them_is_settled(driver, tmp_path):
     progress = Progress("clicks")
     rounds = Rounds(Sealer("clicks", driver.config), {}, progress)
-    first = only(driver)
+    first = only_gap(driver)
 
     def told() -> tuple[tuple[int, int], int | None, datetime | None]:
         rounds.once()
@@ -114,9 +114,9 @@ def test_a_driver_tells_since_when_gaps_are_open_and_how_much_of_them_is_settled
 
     assert first.opened is not None
     assert told() == ((1, 140), 0, first.opened.opened_at)
-    filled(driver, archived(tmp_path, values(30, 120)))
+    fill_from_archives(driver, write_archive(tmp_path, values(30, 120)))
     assert told() == ((1, 50), 90, first.opened.opened_at)
-    second = skipped(driver, 150, 80, now=NOW + timedelta(hours=3))
+    second = skip_offsets(driver, 150, 80, now=NOW + timedelta(hours=3))
     assert told() == ((2, 60), 90, first.opened.opened_at), "the older one"
     for gap, settled, left in ((first.id, 140, (1, 10)), (second, 150, (0, 0))):
         headrace(driver, tmp_path, "gaps", "close", gap, "--yes", "--reason", "nobody kept it")
@@ -127,7 +127,7 @@ def test_gap_records_outlive_the_log(tmp_path):
     driver = Driver(tmp_path, interval=5)
     driver.start()
     driver.carry([log(values(0, 20))], {0: 20})
-    skipped(driver, 60)
+    skip_offsets(driver, 60)
     driver.start()
     for end in range(70, 150, 10):
         driver.carry([log(values(60, end))], {0: end})
@@ -135,9 +135,9 @@ def test_gap_records_outlive_the_log(tmp_path):
     assert pages
     for entry in sorted(Path(driver.lake, "_delta_log").glob("*.json"))[:4]:
         entry.unlink()
-    place = archived(tmp_path, values(0, 60))
-    filled(driver, place, rows_max=7)
-    assert only(driver).state == "done"
+    place = write_archive(tmp_path, values(0, 60))
+    fill_from_archives(driver, place, rows_max=7)
+    assert only_gap(driver).state == "done"
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
     offsets = driver.table.rows().to_table(columns=["_offset"]).column("_offset").to_pylist()
@@ -154,7 +154,7 @@ def test_a_bucket_is_blocked_until_its_gap_is_filled_or_given_up_and_says_which(
     driver = Driver(tmp_path, form, seal={"out_of_orderness": "1 min", "reopen_after": "0 s"})
     driver.start()
     driver.carry([log(risen(0, 20))], {0: 20})
-    skipped(driver, 55)
+    skip_offsets(driver, 55)
     driver.start()
     driver.carry([log(risen(55, 80))], {0: 80})
     closed_until = NOW - timedelta(hours=3)
@@ -165,10 +165,10 @@ def test_a_bucket_is_blocked_until_its_gap_is_filled_or_given_up_and_says_which(
     states = sealer.due(sealer.follow(), NOW)
     assert all(isinstance(state, SealBlocked) and "headrace backfill" in state.why for state in states)
     if way == "filled":
-        place = archived(tmp_path, risen(20, 55))
-        filled(driver, place, rows_max=20)
+        place = write_archive(tmp_path, risen(20, 55))
+        fill_from_archives(driver, place, rows_max=20)
     else:
-        gap_record = only(driver)
+        gap_record = only_gap(driver)
         facts = {"by": "bob", "reason": "gone", "at": NOW.isoformat()}
         driver.table.give_up(driver.table.snapshot(), Loss("x", gap_record.id, 0, 35, facts))
     _seal(sealer)
@@ -185,7 +185,7 @@ def test_a_bucket_that_was_sealed_with_a_gap_is_sealed_again_once_it_is_filled(t
     driver = Driver(tmp_path, form, seal={"out_of_orderness": "1 min", "reopen_after": "0 s"})
     driver.start()
     driver.carry([log(risen(0, 20))], {0: 20})
-    skipped(driver, 25)
+    skip_offsets(driver, 25)
     driver.start()
     driver.carry([log(risen(25, 60))], {0: 60})
     sealer = Sealer("clicks", driver.config)
@@ -193,7 +193,7 @@ def test_a_bucket_that_was_sealed_with_a_gap_is_sealed_again_once_it_is_filled(t
     sealer.seal([SealNow(state.bucket) for state in sealer.due(sealer.follow(), NOW)], NOW)
     before = _manifests(driver)
     assert before["04"].with_gap
-    filled(driver, archived(tmp_path, risen(20, 25)))
+    fill_from_archives(driver, write_archive(tmp_path, risen(20, 25)))
     _seal(sealer)
     after = _manifests(driver)["04"]
     assert (after.version, after.rows, after.with_gap, after.late) == (2, before["04"].rows + 5, False, 0)

@@ -14,7 +14,7 @@ from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from recovery.backfill.source import SourceFailed
 from tests.contract.test_privacy import PRIVACY, TAGGED, event, hashed, ids_of, in_file, ring_at, started
-from tests.support.backfill_gaps import Silent, skipped
+from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, WIDER, Schemas, value
 from writer.audit.audit import audit
@@ -109,7 +109,7 @@ def test_a_raw_table_is_encrypted_and_a_backfill_reads_it(tmp_path: Path) -> Non
     assert rows[1]["headers"][0]["value"].startswith(b"hr1.k1.")
     assert rows[1]["headers"][0]["key"].startswith("hr1.k1.")
     driver = started(tmp_path)
-    skipped(driver, 6)
+    skip_offsets(driver, 6)
     driver = started(tmp_path)
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
     fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
@@ -121,7 +121,7 @@ def test_raw_records_whose_key_is_lost_stop_a_backfill_and_are_no_dead_letters(t
     before = started(tmp_path, table=place)
     before.carry([log({at: event(at) for at in range(6)})], {0: 6})
     driver = started(tmp_path / "other")  # its keyring has another key of that id
-    skipped(driver, 6)
+    skip_offsets(driver, 6)
     driver = started(tmp_path / "other")
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
     with pytest.raises(SourceFailed, match=r"encrypted with key k1, which the keyring \(keys\) has not"):

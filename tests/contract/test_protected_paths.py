@@ -12,7 +12,7 @@ from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from tests.contract.test_privacy import hashed, in_file, started
 from tests.support import canaries
-from tests.support.backfill_gaps import Silent, skipped
+from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.killed_process import killed_in
 from tests.support.local_driver import Driver, log
 from tests.support.reprocess_lake import BERLIN, reprocessed
@@ -209,7 +209,7 @@ def test_a_backfill_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> Non
     )
     before.carry([log({at: note(at) for at in range(1, 6)})], {0: 6})
     driver = taught(tmp_path)
-    skipped(driver, 6)
+    skip_offsets(driver, 6)
     driver = again(tmp_path)
     filling = BackfilledTable("clicks", driver.config, driver.schemas)
     fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())

@@ -12,7 +12,7 @@ from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps
 from recovery.backfill.source import SourceFailed
 from tests.contract.test_raw_table import DAY, HEADERS, KEYS, VALUES, carried, kept, made
 from tests.support.audits import audited, said
-from tests.support.backfill_gaps import Silent, skipped
+from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from writer.cli.write import delete_rows
@@ -47,7 +47,7 @@ def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, 
     table = {"location": str(tmp_path / "lake" / "clicks"), "raw": str(tmp_path / "lake" / "clicks_raw")}
     driver = Driver(tmp_path, form, table=table, limits={"failed_ratio_max": 1})
     driver.start()
-    skipped(driver, 14)
+    skip_offsets(driver, 14)
     driver.start()
     driver.carry([log({14: event(14)})], {0: 15})
     (found,) = brought(driver, before.settings.table.raw.location, rows_max=3)
@@ -68,7 +68,7 @@ def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, 
 def test_a_raw_table_of_another_incarnation_and_none_at_all_are_refused(tmp_path: Path) -> None:
     driver = Driver(tmp_path, "delta")
     driver.start()
-    skipped(driver, 8)
+    skip_offsets(driver, 8)
     driver.start()
     with pytest.raises(ConfigError, match="there is no table in the format"):
         brought(driver, str(tmp_path / "nowhere"))
@@ -91,7 +91,7 @@ def test_a_raw_table_of_a_topic_that_was_created_again_since_is_refused(tmp_path
     carried(other, VALUES)
     driver = Driver(tmp_path, "delta")
     driver.table.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-2"]})
-    skipped(driver, 8, topic_id="uuid-2")
+    skip_offsets(driver, 8, topic_id="uuid-2")
     driver.epoch = driver.table.begin({TopicPartition("clicks", 1, 0): 8}, {"clicks": ["uuid-2"]})
     driver.specs = 0
     driver.carry([log({8: event(8)})], {0: 9})

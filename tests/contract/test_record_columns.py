@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tests.contract.test_compact import compactor
 from tests.support import oracle
-from tests.support.backfill_gaps import filled, skipped
+from tests.support.backfill_gaps import fill_from_archives, skip_offsets
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from writer.audit.audit import audit
@@ -117,14 +117,14 @@ def with_gap(root: Path, form: str) -> Driver:
     """A table that ends at 1, and a gap up to 3."""
     driver = started(root, form, COLUMNS)
     driver.carry([log({0: event(0)})], {0: 1})
-    skipped(driver, 3)
+    skip_offsets(driver, 3)
     return driver
 
 
 def test_a_copy_of_such_a_table_brings_them_to_a_gap(tmp_path: Path, form: str) -> None:
     driver, other = with_gap(tmp_path, form), started(tmp_path / "other", form, COLUMNS)
     other.carry([log({n: event(n) for n in range(3)}, headers={2: {"trace-id": b"t", "n": b"2"}})], {0: 3})
-    filled(driver, Path(other.lake))
+    fill_from_archives(driver, Path(other.lake))
     assert shown(driver.lake)[1:] == [(1, "k1", None, None, None), (2, "k2", b"t", "t", 2)]
     adds_up(driver)
 
@@ -134,7 +134,7 @@ def test_an_archive_of_records_brings_them_to_a_gap(tmp_path: Path, form: str) -
     (tmp_path / "archive").mkdir()
     records = log({1: event(1), 2: event(2)}, headers={1: {"n": b"1"}, 2: {"trace-id": b"t"}})
     pq.write_table(pa.Table.from_batches([records]), tmp_path / "archive" / "part-0.parquet")
-    filled(driver, tmp_path / "archive")
+    fill_from_archives(driver, tmp_path / "archive")
     assert shown(driver.lake)[1:] == [(1, "k1", None, None, 1), (2, "k2", b"t", "t", None)]
     adds_up(driver)
 

@@ -10,7 +10,7 @@ from recovery.supervisor.recovery_actions import Refusal, actions
 from tests.support import oracle
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import event
-from tests.unit.test_start_offsets import Cluster
+from tests.support.simulated_cluster import Cluster
 from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.core.errors import Fenced
 from writer.core.offsets import TopicPartition

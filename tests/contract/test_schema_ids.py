@@ -11,10 +11,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.support import oracle
-from tests.support.backfill_gaps import archived, filled, only, skipped
+from tests.support.backfill_gaps import fill_from_archives, only_gap, skip_offsets, write_archive
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, records, value
-from tests.unit.test_start_offsets import Cluster
+from tests.support.simulated_cluster import Cluster
 from writer.audit.audit import audit
 from writer.avro.fingerprint import schema_fingerprint
 from writer.batch.task_report import Report
@@ -213,13 +213,13 @@ def test_a_replay_refuses_and_the_dead_letters_stay(driver: Driver) -> None:
 
 
 def test_a_backfill_refuses_and_keeps_what_ids_mean(driver: Driver, tmp_path: Path) -> None:
-    skipped(driver, 40)
-    place = archived(tmp_path, {at: event(at, schema_id=3) for at in range(20, 40)})
+    skip_offsets(driver, 40)
+    place = write_archive(tmp_path, {at: event(at, schema_id=3) for at in range(20, 40)})
     driver.schemas = Schemas({1: OTHER, 3: EVENT}, [1])
-    refused(driver, lambda: filled(driver, place))
+    refused(driver, lambda: fill_from_archives(driver, place))
     driver.schemas = Schemas({1: EVENT, 3: EVENT}, [1])
-    filled(driver, place)
-    assert only(driver).state == "done"
+    fill_from_archives(driver, place)
+    assert only_gap(driver).state == "done"
     assert kept(driver.table.snapshot())[NAME[:-1] + "3"] == BEFORE
 
 

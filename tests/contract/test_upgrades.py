@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, event
-from tests.unit.test_start_offsets import Cluster
+from tests.support.simulated_cluster import Cluster
 from writer.audit.audit import audit
 from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.config.pipelines import Config

@@ -10,9 +10,9 @@ from recovery.checkpoints.walk_back import RebuiltOffsets, proven_offsets, walk_
 from tests.fault.test_walk_back import forget
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import event
+from tests.support.simulated_cluster import Cluster
 from tests.support.tables import iceberg_table_of
 from tests.unit.test_spark_checkpoint import Run
-from tests.unit.test_start_offsets import Cluster
 from writer.core.offsets import Source, TopicPartition
 from writer.table.kafka_timestamps import read_kafka_timestamps
 

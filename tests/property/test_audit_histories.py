@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.contract.test_foreign_change import back
 from tests.contract.test_rewind import Cluster
 from tests.support.audits import OLD, audited, said
-from tests.support.backfill_gaps import archived, filled, skipped
+from tests.support.backfill_gaps import fill_from_archives, skip_offsets, write_archive
 from tests.support.example_counts import share
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
@@ -125,7 +125,7 @@ class History:
             self.logs[partition].kinds += ["row"] * offsets
             self.skipped |= {(partition, offset) for offset in range(min(start, self.ends[partition]), start + offsets)}
         ends = [len(self.logs[p].kinds) for p in sorted(self.ends)]
-        skipped(self.driver, *ends)
+        skip_offsets(self.driver, *ends)
         self.ends = dict(zip(sorted(self.ends), ends, strict=True))
         self.start(len(self.ends))
 
@@ -189,8 +189,8 @@ class History:
         """Fill all gaps from an archive that has all of the topic."""
         with TemporaryDirectory() as root:
             for partition, kafka_log in enumerate(self.logs):
-                archived(Path(root), kafka_log.records(0), partition=partition)
-            filled(self.driver, Path(root, "archive"))
+                write_archive(Path(root), kafka_log.records(0), partition=partition)
+            fill_from_archives(self.driver, Path(root, "archive"))
         self.skipped.clear()
 
     def read(self, table: PipelineTable) -> list[tuple[int, int]]:

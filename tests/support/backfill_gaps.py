@@ -14,7 +14,7 @@ from recovery.backfill.source import Source
 from tests.support import oracle
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW, event
-from tests.unit.test_start_offsets import Cluster
+from tests.support.simulated_cluster import Cluster
 from writer.audit.audit import audit
 from writer.offsets import skip_to_latest
 from writer.table.gap_records import gap_records
@@ -29,7 +29,7 @@ RAW = pa.schema(
 
 
 class Silent:
-    """Nobody watches."""
+    """Takes the events of a backfill and shows none."""
 
     def on_begin(self, gap_record: GapRecord, offsets: int) -> None: ...
     def on_chunk(self, gap_record: GapRecord, chunk: ChunkCommit) -> None: ...
@@ -38,14 +38,14 @@ class Silent:
 
 def values(start: int, end: int) -> dict[int, bytes | None]:
     """Of ten records one is cut for good, of twenty one is a tombstone."""
-    made: dict[int, bytes | None] = {at: event(at) for at in range(start, end)}
-    for at in range(start, end):
-        if at % 10 == 5:
-            made[at] = b"\0\0\0\0\1cut"
-    return made
+    values: dict[int, bytes | None] = {offset: event(offset) for offset in range(start, end)}
+    for offset in range(start, end):
+        if offset % 10 == 5:
+            values[offset] = b"\0\0\0\0\1cut"
+    return values
 
 
-def skipped(
+def skip_offsets(
     driver: Driver,
     *ends: int,
     asker: skip_to_latest.Asker = "person",
@@ -54,7 +54,7 @@ def skipped(
     now: datetime = NOW,
     topic_id: str = "uuid-1",
 ) -> str:
-    """Skip to these ends of the partitions. Returns the ticket's id."""
+    """Skip to these ends of the partitions. Returns the id of the gap."""
     cluster = Cluster(*((held, end) for end in ends), id_=topic_id)
     found = skip_to_latest.look(driver.config, "clicks", cluster, asker)  # type: ignore[arg-type]
     done = skip_to_latest.skip(driver.config, "clicks", found, by="ann", reason="a test", now=now, fence=fence)
@@ -62,54 +62,64 @@ def skipped(
     return done[1].id
 
 
-def archived(root: Path, records: Mapping[int, bytes | None], *, partition: int = 0, folder: str = "day=20") -> Path:
+def write_archive(
+    root: Path, records: Mapping[int, bytes | None], *, partition: int = 0, folder: str = "day=20"
+) -> Path:
     """Write an archive of records, as a connector does. Returns where it lies."""
-    place = root / "archive"
-    (place / folder).mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"topic": "clicks", "partition": partition, "offset": at, "timestamp": NOW, "key": f"k{at}".encode(),
-         "value": value} for at, value in records.items()
-    ]  # fmt: skip
-    number = len(list(place.rglob("*.parquet")))
-    pq.write_table(pa.Table.from_pylist(rows, RAW), place / folder / f"part-{number}.parquet")
-    return place
+    archive = root / "archive"
+    rows = []
+    for offset, value in records.items():
+        source = {"topic": "clicks", "partition": partition, "offset": offset}
+        rows.append({**source, "timestamp": NOW, "key": f"k{offset}".encode(), "value": value})
+    _write_part(archive, folder, pa.Table.from_pylist(rows, RAW))
+    return archive
 
 
-def decoded(root: Path, ids: Sequence[int], *, folder: str, columns: Callable[[int], Mapping[str, object]]) -> Path:
+def write_decoded_archive(
+    root: Path, ids: Sequence[int], *, folder: str, columns: Callable[[int], Mapping[str, object]]
+) -> Path:
     """Write an archive of rows that somebody else decoded."""
-    place = root / "rows"
-    (place / folder).mkdir(parents=True, exist_ok=True)
-    rows = [{"id": n, "at": at_of(n), "note": None if n % 3 else f"note {n}", **columns(n)} for n in ids]
-    pq.write_table(pa.Table.from_pylist(rows), place / folder / f"part-{len(list(place.rglob('*.parquet')))}.parquet")
-    return place
+    archive = root / "rows"
+    rows = [{"id": n, "at": event_time_of(n), "note": None if n % 3 else f"note {n}", **columns(n)} for n in ids]
+    _write_part(archive, folder, pa.Table.from_pylist(rows))
+    return archive
 
 
-def at_of(number: int) -> datetime:
+def _write_part(archive: Path, folder: str, rows: pa.Table) -> None:
+    """Add a file to a folder of an archive, with the next number of the archive."""
+    (archive / folder).mkdir(parents=True, exist_ok=True)
+    number = len(list(archive.rglob("*.parquet")))
+    pq.write_table(rows, archive / folder / f"part-{number}.parquet")
+
+
+def event_time_of(number: int) -> datetime:
     return NOW - timedelta(minutes=number)
 
 
-def filled(
-    driver: Driver, *places: Path | str, columns: str | None = None, by_time: str | None = None,
+def fill_from_archives(
+    driver: Driver, *archives: Path | str, columns: str | None = None, by_time: str | None = None,
     rows_max: int = 500_000, by: str = "ann", board: ProgressListener | None = None,
 ) -> list[GapOutcome]:  # fmt: skip
     """Run a backfill from archives."""
-    filling = BackfilledTable("clicks", driver.config, driver.schemas)
+    table = BackfilledTable("clicks", driver.config, driver.schemas)
 
     def sources(gap_record: GapRecord) -> list[Source]:
-        return [open_archive(filling, gap_record, [str(place) for place in places], columns, by_time)]
+        return [open_archive(table, gap_record, [str(archive) for archive in archives], columns, by_time)]
 
-    return fill_gaps(filling, sources, BackfillRequest(rows_max=rows_max, by=by), board or Silent())
+    return fill_gaps(table, sources, BackfillRequest(rows_max=rows_max, by=by), board or Silent())
 
 
-def only(driver: Driver) -> GapRecord:
-    (found,) = gap_records(driver.table, "clicks").values()
-    return found
+def only_gap(driver: Driver) -> GapRecord:
+    """Return the gap of a table that has one."""
+    (gap,) = gap_records(driver.table, "clicks").values()
+    return gap
 
 
 def check(driver: Driver, rows: int, dead_letters: int) -> None:
     """Assert by the oracle and by the audit that each offset is there once, or open in a gap."""
-    lake, aside = Path(driver.lake), Path(driver.dead_letters)
-    assert (len(oracle.rows(lake, "_offset")), len(oracle.rows(aside, "_offset"))) == (rows, dead_letters)
+    lake = Path(driver.lake)
+    assert len(oracle.rows(lake, "_offset")) == rows
+    assert len(oracle.rows(Path(driver.dead_letters), "_offset")) == dead_letters
     oracle.check(lake, "clicks")
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    result = audit(driver.config, "clicks", since=None, deep=True)
+    assert result.adds_up, result.problems

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.backfill_gaps import skipped, values
+from tests.support.backfill_gaps import skip_offsets, values
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT
 from writer.cli.main import app
@@ -18,7 +18,7 @@ def driver(tmp_path: Path, form: str) -> Driver:
     made = Driver(tmp_path, form)
     made.start(2)
     made.carry([log(values(0, 20)), log(values(0, 20), 1)], {0: 20, 1: 20})
-    skipped(made, 120, 60)
+    skip_offsets(made, 120, 60)
     made.start(2)
     made.carry([log(values(120, 140)), log(values(60, 80), 1)], {0: 140, 1: 80})
     return made

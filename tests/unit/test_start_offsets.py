@@ -1,6 +1,6 @@
 """How a start finds its topics: against a real table, and a Kafka whose logs a test decides."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.simulated_cluster import Cluster
 from tests.support.table_formats import delta_table
-from writer.clients.kafka import Topic
 from writer.config.pipeline import Pipeline
 from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, TopicPartition
@@ -17,34 +17,6 @@ from writer.core.units import microseconds
 from writer.offsets import start_offsets
 from writer.table.log.operations import Batch
 from writer.table.table import PipelineTable
-
-
-class Cluster:
-    """One topic; per partition what the log holds, and where the oldest open transaction begins."""
-
-    def __init__(self, *held: tuple[int, int], id_: str = "a", stable: int | None = None) -> None:
-        self.held, self.id, self.stable = list(held), id_, stable
-        self.waited = 0
-
-    def topics(self, _names: Sequence[str] = ()) -> dict[str, Topic]:
-        return {"clicks": Topic("clicks", self.id, len(self.held))}
-
-    def earliest(self, sources):
-        return {s: self.held[s[1]][0] for s in sources}
-
-    def latest(self, sources):
-        return {s: self.held[s[1]][1] for s in sources}
-
-    def readable(self, sources):
-        return {s: end if self.stable is None else self.stable for s, end in self.latest(sources).items()}
-
-    def offsets_at(self, _when, sources):
-        return {s: self.held[s[1]][1] - 2 for s in sources}
-
-    def grows(self, _seconds: float) -> None:
-        """A leader that was behind catches up while it is waited for."""
-        self.waited += 1
-        self.held = [(first, end + 10) for first, end in self.held]
 
 
 @pytest.fixture
