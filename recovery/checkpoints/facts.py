@@ -87,15 +87,15 @@ def collect_pipeline_facts(
     return PipelineFacts(state.run, location, facts)
 
 
-def collect_checkpoint_facts(location: str, bootstrap_servers: str | None, s3: S3Settings | None = None) -> CheckFacts:
+def collect_checkpoint_facts(location: str, address: str | None, s3: S3Settings | None = None) -> CheckFacts:
     """Collect the facts of a checkpoint of which only the place is known. Raises StoreError."""
     content = read_checkpoint(store_at(location, s3))
     facts = CheckFacts(content, is_foreign=True)
     start = content.start_offsets()
-    if bootstrap_servers is None or start is None:
+    if address is None or start is None:
         return facts
     topics = sorted({topic for topic, _ in start})
-    return _with_kafka(facts, Cluster(bootstrap_servers, _TIMEOUT), dict.fromkeys(topics))
+    return _with_kafka(facts, Cluster(address, _TIMEOUT), dict.fromkeys(topics))
 
 
 def newest_frontier(snapshot: PipelineSnapshot, topics: Container[str]) -> Offsets:
