@@ -91,7 +91,9 @@ def run_pytest(paths: Sequence[str], options: Sequence[str], *, workers: str | N
     `workers`: how many processes of pytest-xdist run the files, as its -n takes it; None: this process does.
     """
     test_run = TestRun()
-    arguments = [*_PYTEST_OPTIONS, f"--rootdir={Path.cwd()}", *options]
+    # Without its confcutdir pytest lists each folder above the files.
+    folder = Path.cwd()
+    arguments = [*_PYTEST_OPTIONS, f"--rootdir={folder}", f"--confcutdir={folder}", *options]
     if workers is not None:
         arguments += [*_XDIST_OPTIONS, "-n", workers]
     with _safe_path():
