@@ -33,7 +33,7 @@ def run(job: Job, now: datetime) -> None:
     """Carry the topic into files, batch after batch, each of as many events as the others commit at once."""
     plan, cluster = _plan(job, now), ClusterAddress(addresses(job.bootstrap))
     shares = list(_batches(ends_of(job.bootstrap, job.topic, job.partitions), job.batch_events))
-    with cluster.opened() as asked:
+    with cluster.open() as asked:
         leaders = asked.ask_leaders({job.topic})
     limits = ReadLimits(rows=Memory.model_validate({}).batch_records)
     reading = ReadPlan(cluster, leaders, leaders.topic_ids, ColumnChoice(topic=False), limits, shares)

@@ -47,7 +47,7 @@ _CONSUMER = {
 def fetched(bootstrap: str, ends: Ends) -> int:
     """Fetch one partition after the other and check the sums of its batches. Returns the number of records."""
     records = 0
-    with ClusterAddress(addresses(bootstrap)).opened() as cluster:
+    with ClusterAddress(addresses(bootstrap)).open() as cluster:
         known = cluster.ask_leaders({topic for topic, _ in ends})
         for source, end in ends.items():
             leader, offset = known.leaders[source], 0
@@ -56,7 +56,7 @@ def fetched(bootstrap: str, ends: Ends) -> int:
                 found = cluster.fetch(
                     leader.node, [question], known.topic_ids, wait_ms=500, bytes_max=_FETCH_BYTES, rack=""
                 )
-                for one in record_batches.cut(found.partitions[source], source, offset, end):
+                for one in record_batches.cut_batches(found.partitions[source], source, offset, end):
                     offset = one.after
                     records += one.record_count if isinstance(one, Batch) else 0
     return records
@@ -65,7 +65,7 @@ def fetched(bootstrap: str, ends: Ends) -> int:
 def arrow(bootstrap: str, ends: Ends) -> int:
     """Read everything into Arrow columns. Returns the number of rows."""
     ranges = [OffsetRange(TopicPartition(topic, 1, p), 0, end) for (topic, p), end in ends.items()]
-    with ClusterAddress(addresses(bootstrap)).opened() as cluster:
+    with ClusterAddress(addresses(bootstrap)).open() as cluster:
         return sum(batch.num_rows for batch in RangeReader(cluster, ranges, ColumnChoice(topic=False)))
 
 

@@ -67,7 +67,7 @@ def _fetch_natively(
     ranges = [
         OffsetRange(TopicPartition(topic, 0, partition), *span) for (topic, partition), span in sorted(wanted.items())
     ]
-    with native_kafka.address(kafka).opened() as cluster:
+    with native_kafka.address(kafka).open() as cluster:
         try:
             yield from RangeReader(
                 cluster,

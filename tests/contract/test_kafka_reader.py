@@ -83,7 +83,7 @@ def theirs(bootstrap: str, topic: str, start: int, end: int) -> list[Row]:
 def ours(
     bootstrap: str, topic: str, start: int, end: int, limits: ReadLimits | None = None, **how: Any
 ) -> tuple[list[Row], RangeEvidence]:
-    with ClusterAddress(addresses(bootstrap), **how).opened() as cluster:
+    with ClusterAddress(addresses(bootstrap), **how).open() as cluster:
         reader = RangeReader(cluster, [part(topic, 0, start, end)], ALL, limits=limits)
         rows = [row for batch in reader for row in plain(batch)]
     assert reader.evidence[0].is_complete
@@ -246,7 +246,7 @@ def test_a_topic_that_is_absent_or_another_incarnation(bootstrap: str, topic: Ma
     with pytest.raises(TopicGone, match=r"no-such-topic/0 at offset 0.*UNKNOWN_TOPIC_OR_PARTITION"):
         ours(bootstrap, "no-such-topic", 0, 10, quick)
     send(bootstrap, name, mixed(10))
-    with ClusterAddress(addresses(bootstrap)).opened() as cluster:
+    with ClusterAddress(addresses(bootstrap)).open() as cluster:
         real = cluster.ask_leaders([name]).topic_ids[name]
         for topic_id in (UUID(int=7), real):
             reader = RangeReader(cluster, [part(name, 0, 0, 10)], topic_ids={name: topic_id}, limits=quick)
@@ -261,11 +261,11 @@ def test_the_broker_itself_refuses_another_incarnation(bootstrap: str, topic: Ma
     """A topic that is created again between the plan and the request: the id in the request is the proof."""
     name = topic()
     send(bootstrap, name, mixed(10))
-    with ClusterAddress(addresses(bootstrap)).opened() as cluster:
+    with ClusterAddress(addresses(bootstrap)).open() as cluster:
         known = cluster.ask_leaders([name])
         foreign = UUID(int=7)
         planned = type(known)(known.brokers, known.leaders, {name: foreign})
-        stale = ClusterAddress(addresses(bootstrap)).opened(planned)
+        stale = ClusterAddress(addresses(bootstrap)).open(planned)
         leader = known.leaders[name, 0]
         question = PartitionQuestion(name, 0, leader.epoch, 0, 1_000)
         found = stale.fetch(leader.node, [question], {name: foreign}, wait_ms=10, bytes_max=1_000, rack="")
@@ -280,7 +280,7 @@ def test_many_partitions_in_one_request_and_several_in_one_arrow_batch(bootstrap
         name, partition = (first, at % 60) if at % 2 else (second, at % 40)
         producer.produce(name, b"%s-%d" % (name.encode(), at), partition=partition)
     assert producer.flush(30) == 0
-    with ClusterAddress(addresses(bootstrap)).opened() as cluster:
+    with ClusterAddress(addresses(bootstrap)).open() as cluster:
         ends = {(name, p): 0 for name, count in ((first, 60), (second, 40)) for p in range(count)}
         for at in range(4_000):
             ends[(first, at % 60) if at % 2 else (second, at % 40)] += 1

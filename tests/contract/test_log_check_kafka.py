@@ -66,7 +66,7 @@ class Log:
         """Read on as a task does, up to some offsets before the end."""
         start = self.frontier
         end = _within_a_minute(lambda: max(0, self.held.end - back - start)) + start  # a marker comes a little later
-        with self.marks.address.opened() as cluster:
+        with self.marks.address.open() as cluster:
             wanted = [OffsetRange(TopicPartition(self.topic, 1, 0), start, end)]
             reader = RangeReader(cluster, wanted, topic_ids=self.ids, limits=LIMITS, with_before=True)
             for _ in reader:
@@ -81,7 +81,7 @@ class Log:
 
     def read(self, limits: ReadLimits) -> int:
         """Read all of it. Returns the number of records."""
-        with self.marks.address.opened() as cluster:
+        with self.marks.address.open() as cluster:
             wanted = [OffsetRange(TopicPartition(self.topic, 1, 0), 0, self.held.end)]
             reader = RangeReader(cluster, wanted, topic_ids=self.ids, limits=limits, with_before=True)
             return sum(batch.num_rows for batch in reader)

@@ -70,7 +70,7 @@ def read_all(
     """Read all of a topic; `amid` is called once a quarter of it has come. Asserts that each record came once."""
     values, called = list[int](), False
     address = ClusterAddress(addresses(cluster.bootstrap), timeout_s=10, **how)  # type: ignore[arg-type]
-    with address.opened() as opened:
+    with address.open() as opened:
         reader = RangeReader(
             opened, [OffsetRange(TopicPartition(topic, 1, 0), 0, RECORDS)], limits=limits, rack=address.rack
         )

@@ -17,7 +17,7 @@ from tests.support.kafka_batches import Raw, Rec, batch, marker
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.columns import ColumnChoice, columns
 from writer.kafka_reader.errors import Corrupt, OldRecordFormat, ReadFailed
-from writer.kafka_reader.record_batches import Batch, Missing, MissingReason, cut
+from writer.kafka_reader.record_batches import Batch, MissingOffsets, MissingReason, cut_batches
 from writer.kafka_reader.record_buffer import RecordBuffer
 from writer.kafka_reader.requests.fetch import PartitionAnswer
 
@@ -61,11 +61,11 @@ def answer(data: bytes, aborted: Sequence[tuple[int, int]] = ()) -> PartitionAns
 
 def read(
     data: bytes, start: int, end: int, aborted: Sequence[tuple[int, int]] = ()
-) -> tuple[pa.RecordBatch, list[Missing]]:
+) -> tuple[pa.RecordBatch, list[MissingOffsets]]:
     """Read an answer; missing offsets as they are told between batches."""
     buffer, missing = RecordBuffer(BATCH_BYTES_MAX), []
     of, position = OffsetRange(PART, start, end), start
-    for found in cut(answer(data, aborted), PLACE, start, end):
+    for found in cut_batches(answer(data, aborted), PLACE, start, end):
         assert found.after > position
         position = found.after
         if isinstance(found, Batch):
@@ -73,7 +73,7 @@ def read(
         else:
             missing.append(found)
     choice = ColumnChoice(headers=True, timestamp_type=True)
-    if not buffer.kept:
+    if not buffer.batches:
         return pa.RecordBatch.from_pylist([], choice.schema), missing
     rows, _counts = columns(buffer, choice)
     rows.validate(full=True)

@@ -108,7 +108,7 @@ class Cluster:
         with connection:
             while node not in self.down and (head := _read(connection, 4)):
                 request = FieldReader(memoryview(_read(connection, struct.unpack(">i", head)[0])))
-                api, version, number = request.take("hhi")
+                api, version, number = request.numbers("hhi")
                 request.short_text()
                 is_old = api == Api.API_VERSIONS or (api == Api.OFFSET_FOR_LEADER_EPOCH and version < 4)
                 if not is_old:
@@ -154,13 +154,13 @@ class Cluster:
 
     def _epoch_ends(self, node: int, version: int, request: FieldReader) -> bytes:
         if version >= 3:
-            assert request.one("i") == -1, "a consumer asks"
+            assert request.number("i") == -1, "a consumer asks"
         is_old, topics = version < 4, []
-        for _ in range(request.one("i")) if is_old else request.count():
+        for _ in range(request.number("i")) if is_old else request.count():
             name = (request.short_text() if is_old else request.text()) or ""
             partitions = []
-            for _ in range(request.one("i")) if is_old else request.count():
-                partition, leader, epoch = request.take("iii")
+            for _ in range(request.number("i")) if is_old else request.count():
+                partition, leader, epoch = request.numbers("iii")
                 request.raw(0 if is_old else 1)
                 about = (leader, *self.leaders[name, partition])
                 error = self.epoch_errors.pop(0) if self.epoch_errors else self._fence(node, *about)
@@ -194,7 +194,7 @@ class Cluster:
         return ErrorCode.FENCED_LEADER_EPOCH if asked < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def _fetch(self, node: int, version: int, request: FieldReader) -> bytes:
-        left = request.take("iiiibii")[3]  # bytes of the answer
+        left = request.numbers("iiiibii")[3]  # bytes of the answer
         names, asked = (
             {one: name for name, one in self.topic_ids.items()},
             list[tuple[str, UUID, int, int, int, int, int]](),
@@ -203,7 +203,7 @@ class Cluster:
             topic_id = request.uuid() if version >= 13 else UUID(int=0)
             name = names.get(topic_id, "?") if version >= 13 else request.text() or ""
             for _ in request.count():
-                partition, epoch, offset, last_epoch, _, bytes_max = request.take("iiqiqi")
+                partition, epoch, offset, last_epoch, _, bytes_max = request.numbers("iiqiqi")
                 request.skip_tags()
                 asked.append((name, topic_id, partition, epoch, offset, bytes_max, last_epoch))
             request.skip_tags()

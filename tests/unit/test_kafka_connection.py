@@ -27,10 +27,10 @@ def test_a_length_that_is_none_is_corrupt() -> None:
 def test_newer_metadata_stays_when_a_broker_lags() -> None:
     brokers = {1: BrokerAddress("a", 1), 2: BrokerAddress("b", 1)}
     new, old = Metadata(brokers, {("a", 0): Leader(2, 7)}), Metadata(brokers, {("a", 0): Leader(1, 6)})
-    assert metadata.merged(new, old).leaders == {("a", 0): Leader(2, 7)}
-    assert metadata.merged(old, new).leaders == {("a", 0): Leader(2, 7)}
+    assert metadata.merge_metadata(new, old).leaders == {("a", 0): Leader(2, 7)}
+    assert metadata.merge_metadata(old, new).leaders == {("a", 0): Leader(2, 7)}
     created_again = Metadata(brokers, {("a", 0): Leader(1, 0)}, {"a": UUID(int=9)})
-    assert metadata.merged(new, created_again).leaders == {("a", 0): Leader(1, 0)}
+    assert metadata.merge_metadata(new, created_again).leaders == {("a", 0): Leader(1, 0)}
 
 
 def test_addresses_are_read_with_brackets_around_ipv6() -> None:

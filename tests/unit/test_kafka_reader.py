@@ -46,7 +46,7 @@ def read(
     fake: Fake, wanted: list[OffsetRange], limits: ReadLimits = QUICK, **how: object
 ) -> list[tuple[str, int, int]]:
     """Read all; holds the evidence against the rows."""
-    with fake.running() as brokers, ClusterAddress(brokers, timeout_s=2).opened() as cluster:
+    with fake.running() as brokers, ClusterAddress(brokers, timeout_s=2).open() as cluster:
         reader = RangeReader(cluster, wanted, limits=limits, **how)  # type: ignore[arg-type]
         rows = [row for one in reader for row in plain(one)]
     assert all(evidence.is_complete for evidence in reader.evidence)
@@ -173,7 +173,7 @@ def test_a_batch_larger_than_what_is_asked_for_is_asked_for_whole() -> None:
     big = [batch(0, [b"%d" % n for n in range(60)], codec="none")]
     values = [b"x" * 100_000 if n == 30 else b"%d" % n for n in range(60)]
     fake = Fake({("a", 0): big, ("b", 0): [batch(0, values)]})
-    with fake.running() as brokers, ClusterAddress(brokers).opened() as cluster:
+    with fake.running() as brokers, ClusterAddress(brokers).open() as cluster:
         found = list(RangeReader(cluster, ranges(("a", 0), ("b", 0)), limits=ReadLimits(fetch_bytes=70_000)))
     assert sum(one.num_rows for one in found) == 120
     assert [one.bytes_max for questions in fake.fetches for one in questions if one.topic == "b"][-1] > 100_000
@@ -182,7 +182,7 @@ def test_a_batch_larger_than_what_is_asked_for_is_asked_for_whole() -> None:
 def test_sparse_partitions_share_requests_and_arrow_batches() -> None:
     sources = [("a", p) for p in range(1_500)]
     fake = Fake({source: [batch(0, [b"0", b"1"])] for source in sources})
-    with fake.running() as brokers, ClusterAddress(brokers).opened() as cluster:
+    with fake.running() as brokers, ClusterAddress(brokers).open() as cluster:
         found = list(RangeReader(cluster, ranges(*sources, end=2)))
     assert [len(questions) for questions in fake.fetches] == [1_000, 500]
     assert [one.num_rows for one in found] == [3_000]
@@ -192,7 +192,7 @@ def test_a_dense_partition_is_asked_for_by_few_at_a_time() -> None:
     sources = [("a", p) for p in range(100)]
     values = {source: [batch(0, [b"x" * 1_000] * 60)] for source in sources}
     fake = Fake(values)
-    with fake.running() as brokers, ClusterAddress(brokers).opened() as cluster:
+    with fake.running() as brokers, ClusterAddress(brokers).open() as cluster:
         found = list(RangeReader(cluster, ranges(*sources), limits=ReadLimits(fetch_bytes=200_000)))
     assert sum(one.num_rows for one in found) == 6_000
     assert max(len(questions) for questions in fake.fetches[1:]) < 20
@@ -201,24 +201,24 @@ def test_a_dense_partition_is_asked_for_by_few_at_a_time() -> None:
 def test_leaders_that_the_driver_learnt_are_asked_without_a_question() -> None:
     fake = Fake({("a", 0): log()})
     with fake.running() as brokers:
-        with ClusterAddress(brokers).opened() as cluster:
+        with ClusterAddress(brokers).open() as cluster:
             known = pickle.loads(pickle.dumps(cluster.ask_leaders(["a"])))
-        with ClusterAddress([BrokerAddress("127.0.0.1", 1)]).opened(known) as cluster:
+        with ClusterAddress([BrokerAddress("127.0.0.1", 1)]).open(known) as cluster:
             assert sum(one.num_rows for one in RangeReader(cluster, ranges(("a", 0)))) == 60
     assert fake.metadata_requests == 1
 
 
 def test_the_next_bootstrap_address_is_asked_when_one_is_silent() -> None:
     fake = Fake({("a", 0): log()})
-    with fake.running() as brokers, ClusterAddress([BrokerAddress("127.0.0.1", 1), *brokers]).opened() as cluster:
+    with fake.running() as brokers, ClusterAddress([BrokerAddress("127.0.0.1", 1), *brokers]).open() as cluster:
         assert cluster.ask_leaders(["a"]).leaders == {("a", 0): Leader(1, 1)}
     with pytest.raises(Unavailable, match=r"no Kafka broker answers at 127.0.0.1:1 .*bootstrap_servers"):
-        ClusterAddress([BrokerAddress("127.0.0.1", 1)]).opened().ask_leaders(["a"])
+        ClusterAddress([BrokerAddress("127.0.0.1", 1)]).open().ask_leaders(["a"])
 
 
 def test_a_broker_without_topic_ids_is_asked_by_name_and_an_older_one_is_refused_with_the_way_out() -> None:
     fake = Fake({("a", 0): log()}, versions={**VERSIONS, Api.FETCH: (0, 12), Api.METADATA: (0, 9)})
-    with fake.running() as brokers, ClusterAddress(brokers).opened() as cluster:
+    with fake.running() as brokers, ClusterAddress(brokers).open() as cluster:
         reader = RangeReader(cluster, ranges(("a", 0)))
         assert sum(one.num_rows for one in reader) == 60
         assert not reader.evidence[0].by_topic_id
@@ -238,7 +238,7 @@ def test_aborted_records_and_markers_are_counted() -> None:
     held = [batch(0, [b"0", b"1"], producer=4, transactional=True), marker(2, 4), batch(3, [b"3"])]
     data = b"".join(one.encode() for one in held)
     fake = Fake({("a", 0): held}, say=lambda _: Given(aborted=[(4, 0)], records=data))
-    with fake.running() as brokers, ClusterAddress(brokers).opened() as cluster:
+    with fake.running() as brokers, ClusterAddress(brokers).open() as cluster:
         reader = RangeReader(cluster, ranges(("a", 0), start=1, end=4))
         assert [one.column("offset").to_pylist() for one in reader] == [[3]]
     missing = reader.evidence[0].missing
@@ -252,7 +252,7 @@ def test_aborted_records_and_markers_are_counted() -> None:
 def test_a_silent_broker_fails_within_the_time_limit() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        ClusterAddress([BrokerAddress(*server.getsockname())], timeout_s=0.2).opened() as cluster,
+        ClusterAddress([BrokerAddress(*server.getsockname())], timeout_s=0.2).open() as cluster,
     ):
         began = time.monotonic()
         with pytest.raises(Unavailable, match=r"does not answer within 0\.2 s"):
@@ -273,7 +273,7 @@ def test_damaged_fetch_answers_end_in_an_error_or_the_right_records() -> None:
         return bytes(raw[: draw.choice([len(raw), draw.randrange(len(raw))])])
 
     fake.garble, outcomes = garbled, set[str]()
-    with fake.running() as brokers, ClusterAddress(brokers, timeout_s=0.2).opened() as cluster:
+    with fake.running() as brokers, ClusterAddress(brokers, timeout_s=0.2).open() as cluster:
         for _ in range(150):
             reader = RangeReader(
                 cluster, ranges(("a", 0), end=10), limits=ReadLimits(retry_timeout_s=0.01, fetch_wait_ms=1)
@@ -290,7 +290,7 @@ def test_damaged_fetch_answers_end_in_an_error_or_the_right_records() -> None:
 
 def test_two_ranges_of_one_partition_are_refused() -> None:
     with pytest.raises(ValueError, match="one range of each partition"):
-        RangeReader(ClusterAddress([BrokerAddress("a", 1)]).opened(), ranges(("a", 0), ("a", 0)))
+        RangeReader(ClusterAddress([BrokerAddress("a", 1)]).open(), ranges(("a", 0), ("a", 0)))
 
 
 def test_the_columns_are_those_of_spark_s_source() -> None:
@@ -303,7 +303,7 @@ def test_readers_in_two_threads_do_not_meet() -> None:
     fake, found = Fake({("a", 0): log(), ("b", 0): log()}), list[int]()
 
     def run(brokers: list[BrokerAddress], topic: str) -> None:
-        with ClusterAddress(brokers).opened() as cluster:
+        with ClusterAddress(brokers).open() as cluster:
             found.append(sum(one.num_rows for one in RangeReader(cluster, ranges((topic, 0)))))
 
     with fake.running() as brokers:

@@ -64,7 +64,7 @@ def ids(fake: Fake) -> dict[str, UUID]:
 
 def evidence(fake: Fake, start: int, end: int, limits: ReadLimits = PATIENT) -> RangeEvidence:
     """Read a range with what is before it."""
-    with fake.running() as brokers, ClusterAddress(brokers, timeout_s=2).opened() as cluster:
+    with fake.running() as brokers, ClusterAddress(brokers, timeout_s=2).open() as cluster:
         wanted = [OffsetRange(TopicPartition("a", 1, 0), start, end)]
         reader = RangeReader(cluster, wanted, limits=limits, with_before=True)
         offsets = [offset for one in reader for offset in one.column("offset").to_pylist()]

@@ -50,7 +50,7 @@ def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan, read_plan: ReadPlan) 
     A failure that another try would meet again stands in the report. Raises Corrupt, Unavailable for the others.
     """
     (number,) = (value for batch in batches for value in batch.column(0).to_pylist())
-    with read_plan.cluster.opened(read_plan.leaders) as cluster:
+    with read_plan.cluster.open(read_plan.leaders) as cluster:
         reader = RangeReader(
             cluster,
             read_plan.shares[number],

@@ -173,7 +173,7 @@ def _bounded_batches(kafka: Kafka, ranges: Sequence[OffsetRange]) -> Iterator[pa
     )
     count = 0
     value_bytes = 0
-    with native_kafka.address(kafka).opened() as cluster:
+    with native_kafka.address(kafka).open() as cluster:
         for batch in RangeReader(cluster, ranges, ColumnChoice(headers=True), limits=limits):
             count += batch.num_rows
             value_bytes += batch.nbytes

@@ -7,55 +7,71 @@ import pyarrow as pa
 Longs = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_INLINE = 12  # bytes of a string that lie in Arrow's view of it
+# Bytes of a string that lie in Arrow's view of it.
+_INLINE_BYTES = 12
 _VARINT_BYTES_MAX = 10
-_MORE = 0x80  # a varint goes on
+# A byte of a varint from which on another byte follows.
+_CONTINUES = 0x80
 _INT64_MAX = np.int64(2**63 - 1)
 
 
-def varints(data: Bytes, at: Longs) -> tuple[Longs, Longs]:
+def read_varints(data: Bytes, positions: Longs) -> tuple[Longs, Longs]:
     """Read a zig-zag varint at each position. Returns the values, and the positions behind them.
 
     Raises IndexError outside the bytes, ValueError for more than ten bytes.
+
+    Example: in the bytes `02 ac 02 01`, the positions 0, 1 and 3 give the values 1, 150 and -1, and the positions 1, 3
+    and 4.
     """
-    byte = data[at]
-    value, at, shift = (byte & 0x7F).astype(np.int64), at + 1, 7
-    if len(byte) and byte.min() >= _MORE:  # all go on, as lengths do: no need to find which
-        byte = data[at]
-        value, at, shift = value | ((byte & 0x7F).astype(np.int64) << shift), at + 1, 14
-    more = np.flatnonzero(byte >= _MORE)
-    while len(more):
+    byte = data[positions]
+    unsigned = (byte & 0x7F).astype(np.int64)
+    after = positions + 1
+    shift = 7
+    # Where all numbers have a second byte, as lengths do, no selection is needed to read it.
+    if len(byte) and byte.min() >= _CONTINUES:
+        byte = data[after]
+        unsigned = unsigned | ((byte & 0x7F).astype(np.int64) << shift)
+        after = after + 1
+        shift = 14
+    longer = np.flatnonzero(byte >= _CONTINUES)
+    while len(longer):
         if shift >= 7 * _VARINT_BYTES_MAX:
             raise ValueError("a number of more than ten bytes")
-        byte = data[at[more]]
-        value[more] |= (byte & 0x7F).astype(np.int64) << shift
-        at[more] += 1
-        more, shift = more[byte >= _MORE], shift + 7
-    return ((value >> 1) & _INT64_MAX) ^ -(value & 1), at
+        byte = data[after[longer]]
+        unsigned[longer] |= (byte & 0x7F).astype(np.int64) << shift
+        after[longer] += 1
+        longer = longer[byte >= _CONTINUES]
+        shift += 7
+    return ((unsigned >> 1) & _INT64_MAX) ^ -(unsigned & 1), after
 
 
-def varint(data: Bytes, at: int) -> tuple[int, int]:
-    """Read one zig-zag varint. Returns its value, and the position behind it. Raises as `varints`."""
-    values, after = varints(data, np.array([at]))
+def read_varint(data: Bytes, position: int) -> tuple[int, int]:
+    """Read one zig-zag varint. Returns its value, and the position behind it. Raises as `read_varints`."""
+    values, after = read_varints(data, np.array([position]))
     return int(values[0]), int(after[0])
 
 
-def strings(raw: pa.Buffer, data: Bytes, at: Longs, lengths: Longs) -> pa.BinaryArray:
+def cut_strings(raw: pa.Buffer, data: Bytes, positions: Longs, lengths: Longs) -> pa.BinaryArray:
     """Make a column of pieces of a buffer; a length of -1 is null. `data`: the same bytes. All pieces lie within.
 
     Views of the pieces first (Arrow's layout: length, four bytes of prefix, which buffer, position; or up to twelve
     bytes themselves), then one native copy. The copy reads no prefix, so none is written.
+
+    Example: of the bytes `abcde`, the positions 0, 2 and 0 with the lengths 2, 3 and -1 give `ab`, `cde` and null.
     """
-    null = lengths < 0
-    if null.all():
-        return pa.nulls(len(at), pa.binary())
-    views = np.zeros((len(at), 4), np.int32)
-    views[:, 0], views[:, 3] = np.where(null, 0, lengths), at
-    short = np.flatnonzero(lengths <= _INLINE)
+    is_null = lengths < 0
+    if is_null.all():
+        return pa.nulls(len(positions), pa.binary())
+    views = np.zeros((len(positions), 4), np.int32)
+    views[:, 0] = np.where(is_null, 0, lengths)
+    views[:, 3] = positions
+    short = np.flatnonzero(lengths <= _INLINE_BYTES)
     if len(short):
-        within, last = np.arange(_INLINE), len(data) - 1
-        pieces = data[np.minimum(at[short, None] + within, last)]
-        views.view(np.uint8).reshape(-1, 16)[short, 4:] = pieces * (within < lengths[short, None])
-    valid = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
-    views_of = pa.Array.from_buffers(pa.binary_view(), len(at), [valid, pa.py_buffer(views), raw])
-    return views_of.cast(pa.binary())
+        inline = np.arange(_INLINE_BYTES)
+        pieces = data[np.minimum(positions[short, None] + inline, len(data) - 1)]
+        views.view(np.uint8).reshape(-1, 16)[short, 4:] = pieces * (inline < lengths[short, None])
+    valid = None
+    if is_null.any():
+        valid = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+    view_column = pa.Array.from_buffers(pa.binary_view(), len(positions), [valid, pa.py_buffer(views), raw])
+    return view_column.cast(pa.binary())

@@ -1,4 +1,4 @@
-"""The brokers of a cluster as one reader knows them: a connection to each that was asked, and the leaders."""
+"""Asks the brokers of a cluster: keeps a connection to each that was asked, and knows the leaders of partitions."""
 
 import random
 import time
@@ -14,34 +14,40 @@ from writer.kafka_reader.protocol import Api
 from writer.kafka_reader.requests import epoch_ends, fetch, metadata
 from writer.kafka_reader.requests.epoch_ends import EpochEnd, EpochQuestion
 from writer.kafka_reader.requests.fetch import FetchAnswer, PartitionQuestion
-from writer.kafka_reader.requests.metadata import NO_ID, Leader, Metadata
+from writer.kafka_reader.requests.metadata import NO_ID, Leader, Metadata, merge_metadata
 from writer.kafka_reader.security import Security
 
 
 @dataclass(frozen=True)
 class ClusterAddress:
-    """Where a cluster is and how it is spoken to. Can be pickled, so that tasks get it from the driver."""
+    """Where a cluster is and how it is spoken to. Can be pickled, so that tasks get it from the driver.
+
+    `timeout_s`: of a connection, and of an answer. `client_id`: that quotas of brokers may go by. `rack`: where the
+    readers run, so that a replica near to them may be read.
+    """
 
     bootstrap: Sequence[BrokerAddress]
     security: Security = field(default_factory=Security)
-    timeout_s: float = 30  # of a connection, and of an answer
-    client_id: str = "headrace"  # that quotas of brokers may go by
-    rack: str = ""  # where the readers run, so that a replica near to them may be read
+    timeout_s: float = 30
+    client_id: str = "headrace"
+    rack: str = ""
 
-    def opened(self, known: Metadata | None = None) -> "Cluster":
-        """Open it. `known`: what was asked before, so that it is not asked again."""
-        return Cluster(self, known)
+    def open(self, metadata: Metadata | None = None) -> "Cluster":
+        """Open it. `metadata`: what was asked before, so that it is not asked again."""
+        return Cluster(self, metadata)
 
 
 class Cluster:
     """Asks brokers, one request at a time. For one thread. Use it as a context manager."""
 
-    def __init__(self, address: ClusterAddress, known: Metadata | None = None) -> None:
+    def __init__(self, address: ClusterAddress, metadata: Metadata | None = None) -> None:
         if not address.bootstrap:
             raise ValueError("a cluster needs the address of a broker")
         self._address = address
-        self._known, self._connections = known or Metadata(), dict[BrokerAddress, Connection]()
-        self._quiet_until_s = dict[int, float]()  # brokers that asked for a pause
+        self._metadata = metadata or Metadata()
+        self._connections = dict[BrokerAddress, Connection]()
+        # When the pause is over that a broker asked for.
+        self._pause_end_s = dict[int, float]()
 
     def __enter__(self) -> Self:
         return self
@@ -50,22 +56,24 @@ class Cluster:
         self.close()
 
     @property
-    def known(self) -> Metadata:
+    def metadata(self) -> Metadata:
         """What the cluster said last."""
-        return self._known
+        return self._metadata
 
     def leader(self, source: Source) -> Leader | None:
         """Return the leader of a partition, None where none is known."""
-        return self._known.leaders.get(source)
+        return self._metadata.leaders.get(source)
 
     def ask_leaders(self, topics: Iterable[str]) -> Metadata:
         """Ask any broker for the leaders of all partitions of some topics.
 
         Raises Unavailable, AccessDenied, UnsupportedBroker, Corrupt.
         """
-        names, failure = sorted(topics), OSError("no broker is known")
-        brokers = list(self._known.brokers.values())
-        random.shuffle(brokers)  # a cluster's load, not a secret
+        names = sorted(topics)
+        failure = OSError("no broker is known")
+        brokers = list(self._metadata.brokers.values())
+        # So that no broker gets the questions of all readers.
+        random.shuffle(brokers)
         for address in dict.fromkeys([*self._connections, *brokers, *self._address.bootstrap]):
             try:
                 connection = self._connection(address)
@@ -75,8 +83,8 @@ class Cluster:
                 self._drop(address)
                 failure = error
                 continue
-            self._known = metadata.merged(self._known, metadata.answer(reader, version))
-            return self._known
+            self._metadata = merge_metadata(self._metadata, metadata.answer(reader, version))
+            return self._metadata
         raise Unavailable(
             f"no Kafka broker answers at {', '.join(map(str, self._address.bootstrap))} ({failure}). "
             "Check kafka.bootstrap_servers, kafka.security and that the cluster is up."
@@ -84,31 +92,39 @@ class Cluster:
 
     def pause(self, node: int) -> float:
         """Wait as long as a broker asked for with its last answer. Returns the seconds."""
-        pause_s = max(0.0, self._quiet_until_s.pop(node, 0) - time.monotonic())
+        pause_s = max(0.0, self._pause_end_s.pop(node, 0) - time.monotonic())
         time.sleep(pause_s)
         return pause_s
 
     def fetch(
-        self, node: int, questions: Sequence[PartitionQuestion], topic_ids: Mapping[str, UUID], *,
-        wait_ms: int, bytes_max: int, rack: str, committed: bool = True,
-    ) -> FetchAnswer:  # fmt: skip
+        self,
+        node: int,
+        questions: Sequence[PartitionQuestion],
+        topic_ids: Mapping[str, UUID],
+        *,
+        wait_ms: int,
+        bytes_max: int,
+        rack: str,
+        committed: bool = True,
+    ) -> FetchAnswer:
         """Ask a broker for records. Raises OSError, UnsupportedBroker, Corrupt."""
         address = self._broker(node)
         try:
             connection = self._connection(address)
             version = connection.version(Api.FETCH)
-            if any(topic_ids.get(one.topic, NO_ID) == NO_ID for one in questions):
-                version = min(version, fetch.BY_ID - 1)  # a cluster without topic ids
+            # A cluster may have no topic ids.
+            if any(topic_ids.get(question.topic, NO_ID) == NO_ID for question in questions):
+                version = min(version, fetch.FIRST_VERSION_BY_ID - 1)
             body = fetch.request_body(
                 questions, version, topic_ids, wait_ms=wait_ms, bytes_max=bytes_max, rack=rack, committed=committed
             )
-            found = fetch.answer(connection.call(Api.FETCH, version, body), version, topic_ids)
+            answer = fetch.answer(connection.call(Api.FETCH, version, body), version, topic_ids)
         except OSError:
             self._drop(address)
             raise
-        if found.throttled_ms > 0:
-            self._quiet_until_s[node] = time.monotonic() + found.throttled_ms / 1000
-        return found
+        if answer.throttled_ms > 0:
+            self._pause_end_s[node] = time.monotonic() + answer.throttled_ms / 1000
+        return answer
 
     def epoch_ends(self, node: int, questions: Sequence[EpochQuestion]) -> dict[Source, EpochEnd]:
         """Ask a broker where epochs of leaders end in its logs. Raises OSError, UnsupportedBroker, Corrupt."""
@@ -124,7 +140,8 @@ class Cluster:
 
     def _broker(self, node: int) -> BrokerAddress:
         """Return where a broker is. Raises BrokerClosed."""
-        if (address := self._known.brokers.get(node)) is None:
+        address = self._metadata.brokers.get(node)
+        if address is None:
             raise BrokerClosed(f"the cluster does not say where broker {node} is")
         return address
 
@@ -141,5 +158,6 @@ class Cluster:
         return self._connections[address]
 
     def _drop(self, address: BrokerAddress) -> None:
-        if (connection := self._connections.pop(address, None)) is not None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
             connection.close()

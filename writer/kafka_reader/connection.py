@@ -21,11 +21,14 @@ from writer.kafka_reader.protocol import (
 from writer.kafka_reader.security import Security
 
 _BUFFER_BYTES = 2**20
-_ANSWER_BYTES_MAX = 2**30  # more than any broker sends for what is asked here
-_BYTES_PER_S_MIN = 64 * 1024  # an answer that comes more slowly than this has failed
-_TIMEOUT_MIN_S = 0.001  # a socket takes 0 for "do not wait"
+# More than any broker sends for what is asked here.
+_ANSWER_BYTES_MAX = 2**30
+# An answer that comes more slowly than this has failed.
+_BYTES_PER_S_MIN = 64 * 1024
+# A socket takes 0 for "do not wait".
+_TIMEOUT_MIN_S = 0.001
 _PORT_MAX = 65_535
-_REFUSED = (ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+_LOGIN_REFUSALS = (ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class BrokerAddress:
     def parse(cls, text: str) -> "BrokerAddress":
         """Read `host:port`; an IPv6 address stands in brackets. Raises ValueError."""
         host, _, port = text.strip().rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) <= _PORT_MAX or (":" in host) != host.startswith("["):
+        has_port = port.isdigit() and 0 < int(port) <= _PORT_MAX
+        if not host or not has_port or (":" in host) != host.startswith("["):
             raise ValueError(f"{text!r} is no broker: write host:port, and an IPv6 address as [::1]:9092")
         return cls(host.strip("[]"), int(port))
 
@@ -52,13 +56,16 @@ class Connection:
 
     def __init__(self, address: BrokerAddress, security: Security, timeout_s: float, client_id: str) -> None:
         """Connect, to any of the addresses that the host has. Raises OSError, AccessDenied, UnsupportedBroker."""
-        self._address, self._timeout_s, self._client_id = address, timeout_s, client_id
-        self._buffer, self._correlation = memoryview(bytearray(_BUFFER_BYTES)), itertools.count()
-        self._socket = _connected(address, security, timeout_s)
+        self._address = address
+        self._timeout_s = timeout_s
+        self._client_id = client_id
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._correlation_ids = itertools.count()
+        self._socket = _open_socket(address, security, timeout_s)
         try:
             if security.logs_in:
                 self._log_in(security)
-            self._versions = self._negotiated()
+            self._versions = self._ask_versions()
         except BaseException:
             self.close()
             raise
@@ -69,29 +76,30 @@ class Connection:
 
     def version(self, api: Api) -> int:
         """Return the highest version of a request that both sides know. Raises UnsupportedBroker."""
-        theirs, (lowest, highest) = self._versions.get(api, (0, -1)), VERSIONS[api]
-        version = min(theirs[1], highest)
-        if version < max(theirs[0], lowest):
+        broker_lowest, broker_highest = self._versions.get(api, (0, -1))
+        lowest, highest = VERSIONS[api]
+        version = min(broker_highest, highest)
+        if version < max(broker_lowest, lowest):
             raise UnsupportedBroker(
-                f"the broker {self._address} knows {api.name} up to version {theirs[1]}, and the native reader needs "
-                f"{lowest} to {highest}: Kafka 2.7 or newer. Upgrade the broker, or {SPARK_READER}."
+                f"the broker {self._address} knows {api.name} up to version {broker_highest}, and the native reader "
+                f"needs {lowest} to {highest}: Kafka 2.7 or newer. Upgrade the broker, or {SPARK_READER}."
             )
         return version
 
     def call(self, api: Api, version: int, body: bytes) -> FieldReader:
         """Send a request. Returns its answer, which is valid until the next call. Raises OSError, Corrupt."""
-        number = next(self._correlation) % 2**31
+        correlation_id = next(self._correlation_ids) % 2**31
         self._socket.settimeout(self._timeout_s)
-        self._socket.sendall(request(api, version, number, self._client_id, body))
-        deadline = time.monotonic() + self._timeout_s
-        self._receive(4, deadline)
+        self._socket.sendall(request(api, version, correlation_id, self._client_id, body))
+        deadline_s = time.monotonic() + self._timeout_s
+        self._receive(4, deadline_s)
         size: int = struct.unpack_from(">i", self._buffer)[0]
         if not 0 < size <= _ANSWER_BYTES_MAX:
             raise BrokerClosed(f"{self._address} begins an answer of {size} bytes: is it a broker's plaintext port?")
         self._fit(size)
-        self._receive(size, deadline + size / _BYTES_PER_S_MIN)
+        self._receive(size, deadline_s + size / _BYTES_PER_S_MIN)
         answer = FieldReader(self._buffer[:size])
-        if answer.one("i") != number:
+        if answer.number("i") != correlation_id:
             raise BrokerClosed(f"{self._address} answers another request")
         if is_flexible(api, version):
             answer.skip_tags()
@@ -102,33 +110,34 @@ class Connection:
         if size > len(self._buffer) or size < len(self._buffer) // 8 > _BUFFER_BYTES:
             self._buffer = memoryview(bytearray(max(size + size // 8, _BUFFER_BYTES)))
 
-    def _receive(self, size: int, deadline: float) -> None:
-        got = 0
-        while got < size:
+    def _receive(self, size: int, deadline_s: float) -> None:
+        """Read so many bytes into the buffer. Raises OSError."""
+        received = 0
+        while received < size:
             try:
-                self._socket.settimeout(max(deadline - time.monotonic(), _TIMEOUT_MIN_S))
-                more = self._socket.recv_into(self._buffer[got:size])
+                self._socket.settimeout(max(deadline_s - time.monotonic(), _TIMEOUT_MIN_S))
+                count = self._socket.recv_into(self._buffer[received:size])
             except TimeoutError as error:
                 raise TimeoutError(f"{self._address} does not answer within {self._timeout_s:g} s") from error
-            if not more:
+            if not count:
                 raise BrokerClosed(f"{self._address} closed the connection")
-            got += more
+            received += count
 
-    def _negotiated(self) -> dict[int, tuple[int, int]]:
+    def _ask_versions(self) -> dict[int, tuple[int, int]]:
         """Ask for the versions of requests that the broker knows: lowest and highest."""
         answer = self.call(Api.API_VERSIONS, 0, b"")
-        if error := answer.one("h"):
+        if error := answer.number("h"):
             raise UnsupportedBroker(f"{self._address} does not say which requests it knows ({error_name(error)})")
         versions = {}
-        for _ in range(answer.one("i")):
-            api, lowest, highest = answer.take("hhh")
+        for _ in range(answer.number("i")):
+            api, lowest, highest = answer.numbers("hhh")
             versions[api] = (lowest, highest)
         return versions
 
     def _log_in(self, security: Security) -> None:
         answer = self.call(Api.SASL_HANDSHAKE, 1, short_text(security.mechanism))
-        if answer.one("h"):
-            offered = ", ".join(answer.short_text() or "" for _ in range(answer.one("i")))
+        if answer.number("h"):
+            offered = ", ".join(answer.short_text() or "" for _ in range(answer.number("i")))
             raise AccessDenied(
                 f"{self._address} does not take {security.mechanism}; it offers {offered}: set "
                 "kafka.security.mechanism to one of them"
@@ -137,15 +146,16 @@ class Connection:
 
     def _exchange(self, token: bytes) -> bytes:
         answer = self.call(Api.SASL_AUTHENTICATE, 1, struct.pack(">i", len(token)) + token)
-        error, why = answer.one("h"), answer.short_text()
-        if error in _REFUSED:
-            raise AccessDenied(f"{self._address} refuses the login ({why}): check kafka.security")
+        error = answer.number("h")
+        reason = answer.short_text()
+        if error in _LOGIN_REFUSALS:
+            raise AccessDenied(f"{self._address} refuses the login ({reason}): check kafka.security")
         if error:
             raise BrokerClosed(f"{self._address} cannot take a login now ({error_name(error)})")
-        return answer.raw(answer.one("i")).tobytes()
+        return answer.raw(answer.number("i")).tobytes()
 
 
-def _connected(address: BrokerAddress, security: Security, timeout_s: float) -> socket.socket:
+def _open_socket(address: BrokerAddress, security: Security, timeout_s: float) -> socket.socket:
     """Open a socket, encrypted where that is wanted. Raises OSError, AccessDenied."""
     context = security.tls()
     plain = socket.create_connection((address.host, address.port), timeout_s)
@@ -165,4 +175,4 @@ def _connected(address: BrokerAddress, security: Security, timeout_s: float) -> 
 
 def addresses(bootstrap: str) -> list[BrokerAddress]:
     """Read `host:port`, several separated by commas. Raises ValueError."""
-    return [BrokerAddress.parse(one) for one in bootstrap.split(",")]
+    return [BrokerAddress.parse(text) for text in bootstrap.split(",")]

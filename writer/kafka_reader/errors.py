@@ -15,7 +15,8 @@ Every message names topic, partition and offset where there are any. An error su
 from writer.core.errors import HeadraceError
 from writer.core.offsets import Source
 
-SPARK_READER = "set `kafka.reader: spark`"  # the way out, where this reader cannot read a log
+# The advice where this reader cannot read a log.
+SPARK_READER = "set `kafka.reader: spark`"
 
 
 class ReadFailed(HeadraceError):
@@ -25,7 +26,9 @@ class ReadFailed(HeadraceError):
         self, message: str, topic: str | None = None, partition: int | None = None, offset: int | None = None
     ) -> None:
         super().__init__(message, topic, partition, offset)
-        self.topic, self.partition, self.offset = topic, partition, offset
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
 
     def __str__(self) -> str:
         return str(self.args[0])

@@ -27,7 +27,7 @@ class LogMarks:
 
     def leader_epochs(self, topics: Mapping[str, UUID]) -> dict[Source, int]:
         """Return the epoch of each partition's leader; -1 where the cluster does not say. Raises ReadFailed."""
-        with self.address.opened() as cluster:
+        with self.address.open() as cluster:
             return {source: leader.epoch for source, leader in cluster.ask_leaders(topics).leaders.items()}
 
     def marks_before(self, offsets: Mapping[Source, int], topic_ids: Mapping[str, UUID]) -> dict[Source, LogMark]:
@@ -39,7 +39,7 @@ class LogMarks:
             OffsetRange(TopicPartition(topic, 1, partition), offset, offset)
             for (topic, partition), offset in offsets.items()
         ]
-        with self.address.opened() as cluster:
+        with self.address.open() as cluster:
             reader = RangeReader(
                 cluster, ranges, topic_ids=topic_ids, limits=self.limits, with_before=True, committed=False
             )
@@ -51,27 +51,28 @@ class LogMarks:
 
     def epoch_ends(self, epochs: Mapping[Source, int]) -> dict[Source, EpochEnd]:
         """Ask where the epochs of leaders end. Tries again what may pass. Raises ReadFailed."""
-        found = dict[Source, EpochEnd]()
-        with self.address.opened() as cluster:
-            deadline_s, tries = time.monotonic() + self.limits.retry_timeout_s, 0
-            while left := {source: epoch for source, epoch in epochs.items() if source not in found}:
-                cluster.ask_leaders({topic for topic, _ in left})
+        ends = dict[Source, EpochEnd]()
+        with self.address.open() as cluster:
+            deadline_s = time.monotonic() + self.limits.retry_timeout_s
+            tries = 0
+            while missing := {source: epoch for source, epoch in epochs.items() if source not in ends}:
+                cluster.ask_leaders({topic for topic, _ in missing})
                 failures = dict[Source, str]()
-                for source, end in _asked(cluster, left, failures):
-                    if end.error:
-                        failures[source] = _failure(source, end.error)
+                for source, epoch_end in _ask_leaders(cluster, missing, failures):
+                    if epoch_end.error:
+                        failures[source] = _explain_error(source, epoch_end.error)
                     else:
-                        found[source] = end
+                        ends[source] = epoch_end
                 if failures and time.monotonic() > deadline_s:
-                    source, words = next(iter(failures.items()))
-                    raise Unavailable(f"{source[0]}/{source[1]}: {words}", *source)
+                    source, reason = next(iter(failures.items()))
+                    raise Unavailable(f"{source[0]}/{source[1]}: {reason}", *source)
                 if failures:
                     time.sleep(_RETRIES.random_delay_s(tries))
                     tries += 1
-        return found
+        return ends
 
 
-def _asked(
+def _ask_leaders(
     cluster: Cluster, epochs: Mapping[Source, int], failures: dict[Source, str]
 ) -> Iterator[tuple[Source, EpochEnd]]:
     """Ask each leader once; what got no answer is put into `failures`."""
@@ -83,7 +84,7 @@ def _asked(
         else:
             by_node.setdefault(leader.node, []).append(EpochQuestion(*source, leader.epoch, epoch))
     for node, questions in by_node.items():
-        sources = [(one.topic, one.partition) for one in questions]
+        sources = [(question.topic, question.partition) for question in questions]
         try:
             ends = cluster.epoch_ends(node, questions)
         except OSError as error:
@@ -96,8 +97,8 @@ def _asked(
                 failures[source] = f"broker {node} does not speak of it"
 
 
-def _failure(source: Source, error: int) -> str:
-    """Return the words for an error that may pass. Raises AccessDenied, TopicGone for others."""
+def _explain_error(source: Source, error: int) -> str:
+    """Return a text for an error that may pass. Raises AccessDenied, TopicGone for others."""
     name = error_name(error)
     if error in _NO_RIGHTS:
         raise AccessDenied(

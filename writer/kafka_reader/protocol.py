@@ -11,7 +11,10 @@ from uuid import UUID
 
 from writer.kafka_reader.errors import Corrupt
 
-_VARINT_BYTES_MAX = 5  # of a length, which is a 32-bit number
+# Of a length, which is a 32-bit number.
+_VARINT_BYTES_MAX = 5
+# A byte of a varint from which on another byte follows.
+_CONTINUES = 0x80
 
 
 class Api(IntEnum):
@@ -29,10 +32,14 @@ class Api(IntEnum):
 # (Kafka 2.7). OFFSET_FOR_LEADER_EPOCH says the leader's epoch from version 2 on (Kafka 2.1). Logins
 # and API_VERSIONS stay at versions that each broker since Kafka 1.0 knows.
 VERSIONS = {
-    Api.FETCH: (12, 13), Api.METADATA: (9, 12), Api.SASL_HANDSHAKE: (1, 1), Api.SASL_AUTHENTICATE: (1, 1),
-    Api.API_VERSIONS: (0, 0), Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
-}  # fmt: skip
-_FLEXIBLE_FROM = {Api.FETCH: 12, Api.METADATA: 9, Api.OFFSET_FOR_LEADER_EPOCH: 4}  # versions
+    Api.FETCH: (12, 13),
+    Api.METADATA: (9, 12),
+    Api.SASL_HANDSHAKE: (1, 1),
+    Api.SASL_AUTHENTICATE: (1, 1),
+    Api.API_VERSIONS: (0, 0),
+    Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+}
+_FIRST_FLEXIBLE_VERSION = {Api.FETCH: 12, Api.METADATA: 9, Api.OFFSET_FOR_LEADER_EPOCH: 4}
 NO_TAGS = b"\0"
 
 
@@ -71,39 +78,38 @@ class FieldReader:
     """Reads the fields of an answer one after the other. Raises Corrupt where they do not fit into it."""
 
     def __init__(self, data: memoryview) -> None:
-        self.data, self._at = data, 0
+        self.data = data
+        self._position = 0
 
-    def take(self, layout: str) -> tuple[int, ...]:
+    def numbers(self, layout: str) -> tuple[int, ...]:
         """Read numbers as `struct` names them, big-endian."""
-        numbers = _numbers(layout)
+        compiled = _compile_layout(layout)
         try:
-            found = numbers.unpack_from(self.data, self._at)
+            values = compiled.unpack_from(self.data, self._position)
         except struct.error as error:
             raise Corrupt(f"an answer of a broker ends within a field: {error}") from error
-        self._at += numbers.size
-        return found
+        self._position += compiled.size
+        return values
 
-    def one(self, layout: str) -> int:
+    def number(self, layout: str) -> int:
         """Read one number."""
-        return self.take(layout)[0]
+        return self.numbers(layout)[0]
 
     def raw(self, size: int) -> memoryview:
         """Read so many bytes."""
-        end = self._at + size
-        if size < 0 or end > len(self.data):
-            raise Corrupt(
-                f"an answer of a broker has a field of {size} bytes, and {len(self.data) - self._at} are left"
-            )
-        self._at = end
-        return self.data[end - size : end]
+        begin = self._position
+        if size < 0 or begin + size > len(self.data):
+            raise Corrupt(f"an answer of a broker has a field of {size} bytes, and {len(self.data) - begin} are left")
+        self._position = begin + size
+        return self.data[begin : self._position]
 
     def length(self) -> int:
         """Read a compact length or count; -1 is null."""
         value = 0
-        for at in range(_VARINT_BYTES_MAX):
-            byte = self.one("B")
-            value |= (byte & 0x7F) << (7 * at)
-            if byte < 0x80:  # noqa: PLR2004 - the last byte of a varint
+        for digit in range(_VARINT_BYTES_MAX):
+            byte = self.number("B")
+            value |= (byte & 0x7F) << (7 * digit)
+            if byte < _CONTINUES:
                 return value - 1
         raise Corrupt("an answer of a broker has a length of more than five bytes")
 
@@ -117,14 +123,14 @@ class FieldReader:
 
     def short_text(self) -> str | None:
         """Read a text of the versions that are not flexible."""
-        return self._text(self.one("h"))
+        return self._text(self.number("h"))
 
     def _text(self, size: int) -> str | None:
         return None if size < 0 else self.raw(size).tobytes().decode(errors="replace")
 
     def short_count(self) -> range:
         """Read the count of an array, of the versions that are not flexible, as a range; null is empty."""
-        return range(max(self.one("i"), 0))
+        return range(max(self.number("i"), 0))
 
     def uuid(self) -> UUID:
         """Read a topic id."""
@@ -132,11 +138,11 @@ class FieldReader:
 
     def tags(self) -> dict[int, memoryview]:
         """Read tagged fields, by their numbers."""
-        found = dict[int, memoryview]()
+        fields = dict[int, memoryview]()
         for _ in range(self.length() + 1):
             number = self.length() + 1
-            found[number] = self.raw(self.length() + 1)
-        return found
+            fields[number] = self.raw(self.length() + 1)
+        return fields
 
     def skip_tags(self) -> None:
         """Skip tagged fields."""
@@ -148,18 +154,19 @@ class FieldReader:
 
 
 @cache
-def _numbers(layout: str) -> struct.Struct:
+def _compile_layout(layout: str) -> struct.Struct:
     return struct.Struct(f">{layout}")
 
 
 def length(count: int) -> bytes:
     """Write a compact length or count."""
-    value, out = count + 1, bytearray()
-    while value >= 0x80:  # noqa: PLR2004 - more bytes of a varint follow
-        out.append(value & 0x7F | 0x80)
+    value = count + 1
+    varint = bytearray()
+    while value >= _CONTINUES:
+        varint.append(value & 0x7F | _CONTINUES)
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    varint.append(value)
+    return bytes(varint)
 
 
 def text(value: str) -> bytes:
@@ -176,19 +183,19 @@ def short_text(value: str) -> bytes:
 
 def array(items: Iterable[bytes]) -> bytes:
     """Write a compact array."""
-    listed = list(items)
-    return length(len(listed)) + b"".join(listed)
+    elements = list(items)
+    return length(len(elements)) + b"".join(elements)
 
 
 def short_array(items: Iterable[bytes]) -> bytes:
     """Write an array of the versions that are not flexible."""
-    listed = list(items)
-    return struct.pack(">i", len(listed)) + b"".join(listed)
+    elements = list(items)
+    return struct.pack(">i", len(elements)) + b"".join(elements)
 
 
 def is_flexible(api: Api, version: int) -> bool:
     """Return whether a version of a request has compact lengths and tagged fields (KIP-482)."""
-    return version >= _FLEXIBLE_FROM.get(api, version + 1)
+    return version >= _FIRST_FLEXIBLE_VERSION.get(api, version + 1)
 
 
 def request(api: Api, version: int, correlation: int, client: str, body: bytes) -> bytes:

@@ -17,83 +17,111 @@ from writer.kafka_reader.errors import SPARK_READER, OldRecordFormat, damaged_ba
 from writer.kafka_reader.requests.fetch import PartitionAnswer
 
 _HEAD = struct.Struct(">qiibIhiqqqhii")
-_BEFORE_LENGTH, _BEFORE_CHECKED = 12, 21  # bytes before what the length counts, before what the checksum covers
-_FORMAT, _FORMAT_AT = 2, 16  # what is read here; where each format says which it is
-_CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
+# A batch's length counts the bytes behind these.
+_BYTES_BEFORE_LENGTH_COUNTS = 12
+# The checksum covers the bytes behind these.
+_BYTES_BEFORE_CHECKSUM_COVERS = 21
+# The format that is read here, and the position where each format has its number.
+_FORMAT = 2
+_FORMAT_POSITION = 16
+# Bits of a batch's attributes.
+_CODEC = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_DELETE_HORIZON = 0x40
 
 
 class MissingReason(IntEnum):
-    """Why an offset has no record for a reader of committed records."""
+    """Why an offset has no record for a reader of committed records.
 
-    CONTROL = 0  # the marker at the end of a transaction
-    ABORTED = 1  # a record of a transaction that was aborted
-    COMPACTED = 2  # compaction removed it, or it was never written
+    CONTROL: the marker at the end of a transaction is there. ABORTED: its record is of a transaction that was aborted.
+    COMPACTED: compaction removed its record, or it was never written.
+    """
+
+    CONTROL = 0
+    ABORTED = 1
+    COMPACTED = 2
 
 
-class Missing(NamedTuple):
-    """Offsets from the last one up to `after` have no record."""
+class MissingOffsets(NamedTuple):
+    """Offsets from the last one up to `after` have no record.
+
+    `leader_epoch`: of the batch that ends there; -1: no batch does.
+    """
 
     after: int
     reason: MissingReason
-    leader_epoch: int = -1  # of the batch that ends there; -1: no batch does
+    leader_epoch: int = -1
 
 
 class Batch(NamedTuple):
-    """A record batch with records for us, still compressed."""
+    """A record batch with records for us, still compressed.
 
-    base: int  # offset that records' deltas are added to
-    after: int  # offset behind its last one
-    time_ms: int  # that records' deltas are added to, or the time of all of them
-    append_time: bool  # the broker's time is the time of all of them
+    `base`: offset that the deltas of its records are added to. `after`: the offset behind its last one. `time_ms`: the
+    time that deltas are added to. With `append_time` it is the broker's, and the time of all records. `leader_epoch`:
+    of the leader that appended it.
+    """
+
+    base: int
+    after: int
+    time_ms: int
+    append_time: bool
     record_count: int
     codec: int
     body: memoryview
-    leader_epoch: int = -1  # of the leader that appended it
+    leader_epoch: int = -1
 
 
-def cut(answer: PartitionAnswer, source: Source, start: int, end: int) -> Iterator[Batch | Missing]:
+def cut_batches(answer: PartitionAnswer, source: Source, start: int, end: int) -> Iterator[Batch | MissingOffsets]:
     """Yield the batches and missing offsets of an answer in their order, from the offset asked for up to `end`.
 
     The last batch may be incomplete: it is left out. `source`: for messages. Raises Corrupt, OldRecordFormat.
     """
-    data, at, position = answer.records, 0, start
-    checked = np.frombuffer(data, np.uint8)
+    data = answer.records
+    data_array = np.frombuffer(data, np.uint8)
     aborted = _AbortedProducers(answer.aborted)
-    while position < end and at + _FORMAT_AT < len(data):
-        if data[at + _FORMAT_AT] != _FORMAT:
-            raise _other_format(data[at + _FORMAT_AT], source, position)
-        if at + _HEAD.size > len(data):
+    next_batch = 0
+    offset = start
+    while offset < end and next_batch + _FORMAT_POSITION < len(data):
+        if data[next_batch + _FORMAT_POSITION] != _FORMAT:
+            raise _other_format(data[next_batch + _FORMAT_POSITION], source, offset)
+        if next_batch + _HEAD.size > len(data):
             return
-        head = _HEAD.unpack_from(data, at)
+        head = _HEAD.unpack_from(data, next_batch)
         (base, size, epoch, _, crc, attributes, last, first_ms, max_ms, producer, _, _, count) = head
-        if base >= end:  # all offsets up to the end are missing
-            yield Missing(end, MissingReason.COMPACTED)
+        # All offsets up to the end are missing.
+        if base >= end:
+            yield MissingOffsets(end, MissingReason.COMPACTED)
             return
-        whole, at = at, at + _BEFORE_LENGTH + size
-        if size < _HEAD.size - _BEFORE_LENGTH or last < 0 or count < 0:
+        begin = next_batch
+        next_batch = begin + _BYTES_BEFORE_LENGTH_COUNTS + size
+        if size < _HEAD.size - _BYTES_BEFORE_LENGTH_COUNTS or last < 0 or count < 0:
             raise damaged_batch(source, base, f"a record batch of {size} bytes and {count} records")
-        if at > len(data):
+        if next_batch > len(data):
             return
-        if google_crc32c.value(checked[whole + _BEFORE_CHECKED : at]) != crc:
+        if google_crc32c.value(data_array[begin + _BYTES_BEFORE_CHECKSUM_COVERS : next_batch]) != crc:
             raise damaged_batch(source, base, "the checksum of a record batch does not fit")
         after = base + last + 1
-        if after <= start:  # a broker may begin with a batch that ends before what was asked for
+        # A broker may begin with a batch that ends before what was asked for.
+        if after <= start:
             continue
-        if position > start and base < position:
+        if offset > start and base < offset:
             raise damaged_batch(source, base, "a record batch lies before the end of the one before it")
-        if base > position:
-            yield Missing(base, MissingReason.COMPACTED)
-        position = after
+        if base > offset:
+            yield MissingOffsets(base, MissingReason.COMPACTED)
+        offset = after
         if attributes & _CONTROL:
             aborted.end(producer, after)
-            yield Missing(after, MissingReason.CONTROL, epoch)
+            yield MissingOffsets(after, MissingReason.CONTROL, epoch)
         elif attributes & _TRANSACTIONAL and aborted.has(producer, after):
-            yield Missing(after, MissingReason.ABORTED, epoch)
+            yield MissingOffsets(after, MissingReason.ABORTED, epoch)
         elif count == 0:
-            yield Missing(after, MissingReason.COMPACTED, epoch)
+            yield MissingOffsets(after, MissingReason.COMPACTED, epoch)
         else:
             append_time = bool(attributes & _LOG_APPEND_TIME)
-            time_ms, body = max_ms if append_time else first_ms, data[whole + _HEAD.size : at]
+            time_ms = max_ms if append_time else first_ms
+            body = data[begin + _HEAD.size : next_batch]
             yield Batch(base, after, time_ms, append_time, count, attributes & _CODEC, body, epoch)
 
 
@@ -101,7 +129,7 @@ def whole_batch_bytes(records: memoryview) -> int:
     """Return how long the first batch is, where all of it is there; 0 otherwise."""
     if len(records) < _HEAD.size:
         return 0
-    size = _BEFORE_LENGTH + int(struct.unpack_from(">i", records, 8)[0])
+    size = _BYTES_BEFORE_LENGTH_COUNTS + int(struct.unpack_from(">i", records, 8)[0])
     return size if _HEAD.size <= size <= len(records) else 0
 
 
@@ -113,9 +141,23 @@ def mark_at(records: memoryview, source: Source, offset: int) -> LogMark | None:
     """
     while size := whole_batch_bytes(records):
         head = _HEAD.unpack_from(records)
-        (base, _, epoch, form, crc, attributes, last, _, max_ms, producer_id, producer_epoch, sequence, count) = head
-        if form != _FORMAT:
-            raise _other_format(form, source, base)
+        (
+            base,
+            _,
+            epoch,
+            record_format,
+            crc,
+            attributes,
+            last,
+            _,
+            max_ms,
+            producer_id,
+            producer_epoch,
+            sequence,
+            count,
+        ) = head
+        if record_format != _FORMAT:
+            raise _other_format(record_format, source, base)
         if base > offset:
             return None
         if offset <= base + last:
@@ -126,21 +168,22 @@ def mark_at(records: memoryview, source: Source, offset: int) -> LogMark | None:
                 newest_ms=max_ms,
                 checksum=crc,
                 is_compacted=count != last + 1 or bool(attributes & _DELETE_HORIZON),
-                is_damaged=google_crc32c.value(np.frombuffer(records, np.uint8)[_BEFORE_CHECKED:size]) != crc,
+                is_damaged=google_crc32c.value(np.frombuffer(records, np.uint8)[_BYTES_BEFORE_CHECKSUM_COVERS:size])
+                != crc,
             )
         records = records[size:]
     return None
 
 
 class _AbortedProducers:
-    """Which producers are within a transaction that will be aborted, while batches are read in order.
+    """Knows which producers are within a transaction that will be aborted, while batches are read in order.
 
     A transaction's first offset begins it, and the next marker of its producer ends it: a marker that commits cannot
     come in between, because it would be of the same transaction.
     """
 
     def __init__(self, transactions: Sequence[tuple[int, int]]) -> None:
-        self._waiting = sorted(transactions, key=lambda one: one[1], reverse=True)
+        self._waiting = sorted(transactions, key=lambda transaction: transaction[1], reverse=True)
         self._open: set[int] = set()
 
     def has(self, producer: int, after: int) -> bool:
@@ -162,17 +205,17 @@ def incomplete_bytes(answer: PartitionAnswer) -> int:
     """Return how long the first batch of an answer is, where the answer does not hold all of it; 0 otherwise."""
     if len(answer.records) < _HEAD.size:
         return _HEAD.size if len(answer.records) else 0
-    size = _BEFORE_LENGTH + int(struct.unpack_from(">i", answer.records, 8)[0])
+    size = _BYTES_BEFORE_LENGTH_COUNTS + int(struct.unpack_from(">i", answer.records, 8)[0])
     return size if size > len(answer.records) else 0
 
 
-def _other_format(form: int, source: Source, base: int) -> Exception:
+def _other_format(record_format: int, source: Source, base: int) -> Exception:
     """Return the error for a batch in a format that is not read here."""
-    if form not in (0, 1):
-        return damaged_batch(source, base, f"message format {form} is none")
+    if record_format not in (0, 1):
+        return damaged_batch(source, base, f"message format {record_format} is none")
     return OldRecordFormat(
-        f"{source[0]}/{source[1]} at offset {base}: records of message format {form}, from before Kafka 0.11, which "
-        f"the native reader does not read: {SPARK_READER}",
+        f"{source[0]}/{source[1]} at offset {base}: records of message format {record_format}, from before Kafka 0.11, "
+        f"which the native reader does not read: {SPARK_READER}",
         *source,
         base,
     )

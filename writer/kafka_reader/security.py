@@ -11,24 +11,35 @@ from dataclasses import dataclass, field
 
 from writer.kafka_reader.errors import AccessDenied
 
-_ITERATIONS_MAX = 1_000_000  # each costs the client's processor; brokers use 4,096 and upwards
+# Each costs the client's processor. Brokers use 4,096 and upwards.
+_ITERATIONS_MAX = 1_000_000
 _DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-_KNOWN = frozenset({
-    "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.ca.location",
-    "ssl.certificate.location", "ssl.key.location", "ssl.endpoint.identification.algorithm",
-})  # fmt: skip
-
-Exchange = Callable[[bytes], bytes]  # sends a token of the login, returns the broker's
+_SETTINGS = frozenset(
+    {
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.username",
+        "sasl.password",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.endpoint.identification.algorithm",
+    }
+)
+# Sends a token of the login, returns the broker's.
+Exchange = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
 class Security:
     """TLS and SASL by the settings of librdkafka, as `writer.config.kafka_client` gives them; none is plaintext."""
 
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)  # a password may be in them
+    # A password may be in them.
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if unknown := sorted(set(self.settings) - _KNOWN):
+        unknown = sorted(set(self.settings) - _SETTINGS)
+        if unknown:
             raise ValueError(f"the native reader does not know the settings {', '.join(unknown)}")
         if self.logs_in and self.mechanism not in {"PLAIN", *_DIGESTS}:
             raise ValueError(f"the native reader does not know the login {self.mechanism!r}")
@@ -59,7 +70,8 @@ class Security:
                 context.load_cert_chain(
                     self.settings["ssl.certificate.location"], self.settings["ssl.key.location"], password=_no_password
                 )
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        # ssl.SSLError is an OSError.
+        except (OSError, ValueError) as error:
             raise AccessDenied(
                 f"kafka.security cannot be used with {' and '.join(dict.fromkeys(files))} ({error}). Give files that "
                 "this machine can read: PEM certificates, and a key without a password."
@@ -68,7 +80,8 @@ class Security:
 
     def log_in(self, exchange: Exchange) -> None:
         """Log in with the user and password of the settings. Raises AccessDenied."""
-        user, password = self.settings["sasl.username"], self.settings["sasl.password"]
+        user = self.settings["sasl.username"]
+        password = self.settings["sasl.password"]
         if self.mechanism == "PLAIN":
             exchange(f"\0{user}\0{password}".encode())
             return

@@ -48,7 +48,7 @@ class NativeReader:
     ) -> Callable[[TaskPlan], Report]:
         """Prepare the tasks of a batch. Raises Unavailable, AccessDenied where no broker says who leads."""
         wanted = [r for r in committing if r.start < r.end]
-        with self._cluster.opened() as cluster:
+        with self._cluster.open() as cluster:
             leaders = cluster.ask_leaders({r.part.topic for r in wanted})
         shares = range_shares.share_ranges(sorted(wanted, key=partial(_place, leaders)), count)
         reading = ReadPlan(

@@ -1,4 +1,4 @@
-"""Which brokers a cluster has, and which of them leads each partition: the question, the answer, and what is kept."""
+"""The Metadata request: which brokers a cluster has, and which of them leads each partition."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from writer.kafka_reader.connection import BrokerAddress
 from writer.kafka_reader.protocol import NO_TAGS, ErrorCode, FieldReader, array, text
 
 NO_ID = UUID(int=0)
-_WITH_IDS = 10  # version of the request from which topics have ids
+_FIRST_VERSION_WITH_IDS = 10
 
 
 @dataclass(frozen=True)
@@ -22,71 +22,86 @@ class Leader:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a cluster says of its brokers and of some topics. Can be pickled, so that a driver can ask for all tasks."""
+    """What a cluster says of its brokers and of some topics. Can be pickled, so that a driver can ask for all tasks.
+
+    `errors`: of topics that the cluster says nothing else of.
+    """
 
     brokers: Mapping[int, BrokerAddress] = field(default_factory=dict)
     leaders: Mapping[Source, Leader] = field(default_factory=dict)
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
-    errors: Mapping[str, int] = field(default_factory=dict)  # of topics that the cluster says nothing else of
+    errors: Mapping[str, int] = field(default_factory=dict)
 
 
 def request_body(topics: Iterable[str], version: int) -> bytes:
     """Write the question for some topics. A topic that is not there is not created."""
-    names = [(NO_ID.bytes if version >= _WITH_IDS else b"") + text(name) + NO_TAGS for name in topics]
-    rights_of_cluster = b"\0" if version <= _WITH_IDS else b""
+    no_id = NO_ID.bytes if version >= _FIRST_VERSION_WITH_IDS else b""
+    names = [no_id + text(name) + NO_TAGS for name in topics]
+    rights_of_cluster = b"\0" if version <= _FIRST_VERSION_WITH_IDS else b""
     return array(names) + b"\0" + rights_of_cluster + b"\0" + NO_TAGS
 
 
 def answer(reader: FieldReader, version: int) -> Metadata:
     """Read the answer. Raises Corrupt."""
-    reader.one("i")  # the request is never throttled for long
-    brokers, leaders = dict[int, BrokerAddress](), dict[Source, Leader]()
-    ids, errors = dict[str, UUID](), dict[str, int]()
+    # The request is never throttled for long.
+    _throttled_ms = reader.number("i")
+    brokers = dict[int, BrokerAddress]()
+    leaders = dict[Source, Leader]()
+    ids = dict[str, UUID]()
+    errors = dict[str, int]()
     for _ in reader.count():
-        node, host, port = reader.one("i"), reader.text(), reader.one("i")
-        reader.text()  # rack
+        node = reader.number("i")
+        host = reader.text()
+        port = reader.number("i")
+        _rack = reader.text()
         reader.skip_tags()
         brokers[node] = BrokerAddress(host or "", port)
-    reader.text()  # cluster id
-    reader.one("i")  # controller
+    _cluster_id = reader.text()
+    _controller = reader.number("i")
     for _ in reader.count():
-        error, topic = reader.one("h"), reader.text() or ""
-        topic_id = reader.uuid() if version >= _WITH_IDS else NO_ID
+        error = reader.number("h")
+        topic = reader.text() or ""
+        topic_id = reader.uuid() if version >= _FIRST_VERSION_WITH_IDS else NO_ID
         if error:
             errors[topic] = error
         elif topic_id != NO_ID:
             ids[topic] = topic_id
-        reader.one("b")  # internal
+        _is_internal = reader.number("b")
         for _ in reader.count():
             partition, leader = _partition(reader)
             if leader.node in brokers:
                 leaders[topic, partition] = leader
-        reader.one("i")  # rights
+        _rights = reader.number("i")
         reader.skip_tags()
     return Metadata(brokers, leaders, ids, errors)
 
 
 def _partition(reader: FieldReader) -> tuple[int, Leader]:
-    _error, partition, node, epoch = reader.take("hiii")
-    for _ in range(3):  # replicas, those in sync, those offline
+    _error, partition, node, epoch = reader.numbers("hiii")
+    # All replicas, those in sync, those offline.
+    for _ in range(3):
         reader.skip_numbers()
     reader.skip_tags()
     return partition, Leader(node, epoch)
 
 
-def merged(known: Metadata, answered: Metadata) -> Metadata:
+def merge_metadata(earlier: Metadata, answer: Metadata) -> Metadata:
     """Return what is known after an answer. A broker that lags may name an earlier leader: the later one stays."""
-    leaders = dict(answered.leaders)
-    for (topic, partition), leader in known.leaders.items():
-        same = known.topic_ids.get(topic) == answered.topic_ids.get(topic) and topic not in answered.errors
-        found = leaders.get((topic, partition))
-        if same and found is not None and -1 < found.epoch < leader.epoch and leader.node in answered.brokers:
+    leaders = dict(answer.leaders)
+    for (topic, partition), leader in earlier.leaders.items():
+        if earlier.topic_ids.get(topic) != answer.topic_ids.get(topic) or topic in answer.errors:
+            continue
+        new_leader = leaders.get((topic, partition))
+        is_older = new_leader is not None and -1 < new_leader.epoch < leader.epoch
+        if is_older and leader.node in answer.brokers:
             leaders[topic, partition] = leader
-    return Metadata(answered.brokers, leaders, answered.topic_ids, answered.errors)
+    return Metadata(answer.brokers, leaders, answer.topic_ids, answer.errors)
 
 
 def is_gone(error: int) -> bool:
     """Return whether an error says that a topic, or its incarnation, is not there."""
     return error in (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID,
-    )  # fmt: skip
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    )
