@@ -168,7 +168,7 @@ def topic(bootstrap: str) -> Callable[..., str]:
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         # A client of this call alone: one that outlives the broker prints each connection that is refused.
-        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         admin.create_topics([new])[name].result(timeout=60)
         return name
 

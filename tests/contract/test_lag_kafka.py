@@ -26,13 +26,16 @@ def cluster(bootstrap: str) -> Cluster:
 @pytest.fixture(scope="module")
 def gone(bootstrap: str, topic: MakeTopic) -> tuple[Cluster, str]:
     """A cluster that was asked about a topic, and the topic, which was deleted since."""
-    cluster, name, admin = (
-        Cluster(bootstrap, timedelta(seconds=60)),
-        topic(1),
-        AdminClient({"bootstrap.servers": bootstrap}),
-    )
+    cluster = Cluster(bootstrap, timedelta(seconds=60))
+    name = topic(1)
     cluster.latest(cluster.sources([name]))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([name])[name].result(timeout=60)
+    deadline_s = time.monotonic() + 60
+    # A broker lists a topic for a moment after its deletion.
+    while name in admin.list_topics(timeout=60).topics:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
     return cluster, name
 
 
