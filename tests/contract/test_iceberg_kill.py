@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.killed_process import HOUR, OPERATIONS, killed
+from tests.support.killed_process import HOUR, OPERATIONS, is_killed_before
 from tests.support.table_formats import iceberg_table
 from tests.support.tables import P0, batch, begun, iceberg_table_of, made, rows, written
 from writer.table.table import PipelineTable
@@ -61,7 +61,7 @@ def test_a_process_killed_between_any_two_effects_is_followed_by_one_that_goes_o
     for at in count():
         location = str(tmp_path / str(at) / "lake")
         prepared(location, operation)
-        died = killed(location, operation, at)
+        died = is_killed_before(location, operation, at)
         carried_on(location, operation)
         if not died:
             break

@@ -13,7 +13,7 @@ from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from tests.contract.test_privacy import hashed, in_file, started
 from tests.support import canaries
 from tests.support.backfill_gaps import Silent, skip_offsets
-from tests.support.killed_process import killed_in
+from tests.support.killed_process import kill_within
 from tests.support.local_driver import Driver, log
 from tests.support.reprocess_lake import BERLIN, reprocessed
 from tests.support.sample_records import EVENT, NOW, Schemas, value
@@ -119,7 +119,7 @@ def test_whenever_the_process_dies_no_row_is_in_the_clear(
     tmp_path: Path, form: str, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE_FAULT", point)
-    killed_in(_taught_in_a_batch, tmp_path, form, at=point)
+    kill_within(_taught_in_a_batch, tmp_path, form, at=point)
     monkeypatch.delenv("HEADRACE_FAULT")
     is_in_log = not point.startswith("before_protect")
     schemas = Schemas({2: NEW} if is_in_log else {1: TAGGED, 2: NEW}, [2])

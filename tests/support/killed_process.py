@@ -20,12 +20,14 @@ from writer.table.log.operations import Rewrite
 from writer.table.table import PipelineTable
 
 HOUR, EPOCH = "2026-11-20T05", 1
-EFFECTS = (  # on the store of the log, the files of metadata, and the catalog
+# On the store of the log, the files of metadata, and the catalog.
+EFFECTS = (
     (LocalStore, "put"), (LocalStore, "put_if_absent"), (LocalStore, "delete"), (PyArrowFileIO, "new_output"),
     (PyArrowFileIO, "delete"), (Session, "commit"),
 )  # fmt: skip
 SPAWNED = get_context("forkserver")
-SPAWNED.set_forkserver_preload([__name__])  # else each process imports for seconds
+# Without this each process imports for seconds.
+SPAWNED.set_forkserver_preload([__name__])
 Operation = Callable[[PipelineTable, StagedFile], Any]
 
 
@@ -43,54 +45,55 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def killed(location: str, operation: str, at: int) -> bool:
-    """Do the operation in a process that kills itself before the effect number `at`. False: it passed before."""
-    return _is_killed(_done, location, operation, at)
+def is_killed_before(location: str, operation: str, number: int) -> bool:
+    """Run an operation in a process that kills itself before an effect, by its number. False: it had fewer effects."""
+    return _is_killed(_run_operation, location, operation, number)
 
 
-def killed_in(do: Callable[..., None], *args: Any, at: str) -> None:
-    """Do it in a process that kills itself: before an effect, by its number, or at a point of HEADRACE_FAULT."""
-    assert _is_killed(_undone, do, args, at), f"{do.__name__} passed before {at}"
+def kill_within(function: Callable[..., None], *args: Any, at: str) -> None:
+    """Call a function in a process that kills itself before an effect, by number, or at a point of HEADRACE_FAULT."""
+    assert _is_killed(_call, function, args, at), f"{function.__name__} passed before {at}"
 
 
-def _is_killed(do: Callable[..., None], *args: Any) -> bool:
-    process = SPAWNED.Process(target=do, args=args)
+def _is_killed(function: Callable[..., None], *args: Any) -> bool:
+    process = SPAWNED.Process(target=function, args=args)
     process.start()
     process.join()
-    assert process.exitcode in (0, -signal.SIGKILL), f"{do.__name__}{args} ended with {process.exitcode}"
+    assert process.exitcode in (0, -signal.SIGKILL), f"{function.__name__}{args} ended with {process.exitcode}"
     return process.exitcode != 0
 
 
-def _undone(do: Callable[..., None], args: Sequence[Any], at: str) -> None:
+def _call(function: Callable[..., None], args: Sequence[Any], at: str) -> None:
     if at.isdigit():
-        with _dying(int(at)):
-            do(*args)
+        with _kill_before(int(at)):
+            function(*args)
     os.environ["HEADRACE_FAULT"] = at
-    do(*args)
+    function(*args)
 
 
-def _done(location: str, operation: str, at: int) -> None:
+def _run_operation(location: str, operation: str, number: int) -> None:
     table = iceberg_table(location, "events")
     file = written(location, HOUR, 20, "iceberg")
-    with _dying(at):
+    with _kill_before(number):
         OPERATIONS[operation](table, file)
 
 
 @contextmanager
-def _dying(at: int) -> Iterator[None]:
-    left = at
+def _kill_before(number: int) -> Iterator[None]:
+    """Let this process kill itself before an effect, by its number."""
+    remaining = number
 
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
+    def count(effect: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(effect)
         def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal left
-            if left == 0:
+            nonlocal remaining
+            if remaining == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-            left -= 1
-            return function(*args, **kwargs)
+            remaining -= 1
+            return effect(*args, **kwargs)
 
         return call
 
     for owner, name in EFFECTS:
-        setattr(owner, name, counted(getattr(owner, name)))
+        setattr(owner, name, count(getattr(owner, name)))
     yield
