@@ -48,6 +48,12 @@ def test_no_identifier_has_a_retired_word() -> None:
     assert {name: names for name, names in found.items() if names} == {}
 
 
+def test_no_file_of_tests_has_a_retired_word() -> None:
+    stems = [path.stem for path in (ROOT / "tests").rglob("*.py")]
+    assert stems
+    assert retired_words(stems) == []
+
+
 def test_a_retired_word_would_be_found() -> None:
     assert retired_words(identifiers("class Torn:\n    def next_rung(self, letters): self.ok = dead_letters = 1")) == [
         "Torn", "letters", "next_rung"
