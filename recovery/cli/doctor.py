@@ -22,7 +22,7 @@ from writer.output.cli_options import Pipelines, json_option
 from writer.output.tables import console, emit_whole
 from writer.preflight.finding import MARKS, PLAIN_MARKS
 from writer.storage.base import S3Settings, StoreError
-from writer.storage.locations import checked
+from writer.storage.locations import parse_location
 
 _REMEDIES = {
     RecoveryLevel.WAIT: "wait until it answers",
@@ -181,11 +181,11 @@ def _examine_pipelines(path: Path, pipelines: list[str] | None) -> list[Checkpoi
 
 def _examine_checkpoint(checkpoint: str, bootstrap_servers: str | None) -> CheckpointExamination:
     try:
-        location = checked(checkpoint)
+        location = parse_location(checkpoint)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     try:
-        facts = collect_checkpoint_facts(location, bootstrap_servers, S3Settings().resolved(os.environ))
+        facts = collect_checkpoint_facts(location, bootstrap_servers, S3Settings().with_environment(os.environ))
     except StoreError as error:
         return _unreadable(None, location, error)
     if facts.content is not None and facts.content.is_missing:

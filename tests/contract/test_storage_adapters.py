@@ -99,20 +99,20 @@ def test_an_object_is_put_only_where_none_is(store: Store) -> None:
 
 
 def test_an_object_is_not_put_when_something_speaks_against_it(store: Store) -> None:
-    assert not store.put_if_absent("log/1", b"one", still=lambda: False)
+    assert not store.put_if_absent("log/1", b"one", is_wanted=lambda: False)
     store.put("log/2", b"two")
-    assert not store.put_if_absent("log/1", b"one", still=lambda: False)
+    assert not store.put_if_absent("log/1", b"one", is_wanted=lambda: False)
     assert list(store.list("log")) == ["2"]
 
 
 def test_the_condition_of_a_put_is_asked_before_the_object_is_visible(store: Store) -> None:
     seen: list[object] = []
 
-    def still() -> bool:
+    def is_wanted() -> bool:
         seen.append((content(store, "log/1"), list(store.list("log"))))
         return True
 
-    assert store.put_if_absent("log/1", b"one", still)
+    assert store.put_if_absent("log/1", b"one", is_wanted)
     assert {str(each) for each in seen} == {"(None, [])"}
 
 

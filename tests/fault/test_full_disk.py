@@ -60,12 +60,12 @@ def test_a_task_tells_which_disk_is_full_and_takes_away_what_it_wrote(tmp_path, 
 
 
 def test_of_a_place_that_has_room_nothing_is_told(tmp_path):
-    assert disk_space.full_of({str(tmp_path / "none" / "there"): "Make room."}) == ""
-    assert disk_space.full_of({"s3://bucket/place": "Make room."}) == ""
-    assert disk_space.full_of({}) == ""
+    assert disk_space.describe_full_disk({str(tmp_path / "none" / "there"): "Make room."}) == ""
+    assert disk_space.describe_full_disk({"s3://bucket/place": "Make room."}) == ""
+    assert disk_space.describe_full_disk({}) == ""
     assert disk_space.is_disk_full("java.io.IOException: No space left on device")
-    assert disk_space.full(str(tmp_path), "Object at location /x not found") is None
-    assert disk_space.full("s3://bucket/place", "No space left on device") is None
+    assert disk_space.full_disk_error(str(tmp_path), "Object at location /x not found") is None
+    assert disk_space.full_disk_error("s3://bucket/place", "No space left on device") is None
 
 
 def test_other_errors_pass_as_they_are(tmp_path):

@@ -5,11 +5,11 @@ from hypothesis import given, strategies as st
 from writer.storage.nesting import (
     Location,
     ancestors,
-    around,
+    enclosing_folders,
+    find_nestings,
     is_below,
     lies_inside,
     location_of,
-    nested,
     parts,
     table_folders as tables,
 )
@@ -33,7 +33,7 @@ def test_one_location_is_inside_another_by_its_names(root, other, inner, outer, 
     expected = one_store and inner[: len(outer)] == outer and not any(n[0] in "_." for n in inner[len(outer) :])
     one, two = parts(shown(root, inner, some)), parts(shown(other, outer, more))
     assert lies_inside(one, two) == expected
-    assert (two in around(one)) == (expected and one != two)
+    assert (two in enclosing_folders(one)) == (expected and one != two)
     assert parts(location_of(one)) == one
 
 
@@ -43,7 +43,7 @@ def test_a_new_location_is_refused_on_whichever_side_it_is(places) -> None:
         Location(f"{n}", frozenset({parts("/" + "/".join(names))}), own, new=own and new)
         for n, (names, own, new) in enumerate(places)
     ]
-    found = {frozenset((one.inner.name, one.outer.name)): one for one in nested(own)}
+    found = {frozenset((one.inner.name, one.outer.name)): one for one in find_nestings(own)}
     for a in own:
         for b in own:
             inside = a is not b and lies_inside(*a.forms, *b.forms)
@@ -84,5 +84,5 @@ def test_prefixes_of_s3_without_a_slash_are_siblings() -> None:
     assert not lies_inside(parts("s3://b2/lake/x"), lake)
     assert lies_inside(parts("s3://b/lake/x/"), lake)
     assert not lies_inside(parts("/b/lake/x"), lake)
-    assert list(around(parts("s3://b/lake/_x/y/z"))) == [parts("s3://b/lake/_x/y"), parts("s3://b/lake/_x")]
-    assert list(around(parts("s3://b/lake/x"))) == [lake, ("s3", "b")]
+    assert list(enclosing_folders(parts("s3://b/lake/_x/y/z"))) == [parts("s3://b/lake/_x/y"), parts("s3://b/lake/_x")]
+    assert list(enclosing_folders(parts("s3://b/lake/x"))) == [lake, ("s3", "b")]

@@ -85,8 +85,8 @@ class FailingStore:
     def put(self, name: str, content: bytes) -> None:
         self._ask("put", name, content)
 
-    def put_if_absent(self, name: str, content: bytes, still: Callable[[], bool] = always) -> bool:
-        return self._ask("put_if_absent", name, content, still)
+    def put_if_absent(self, name: str, content: bytes, is_wanted: Callable[[], bool] = always) -> bool:
+        return self._ask("put_if_absent", name, content, is_wanted)
 
     def path(self, name: str) -> str:
         return self.real.path(name)

@@ -13,7 +13,7 @@ from writer.config.connections import S3
 from writer.driver.spark import s3a
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.local import LocalStore
-from writer.storage.locations import checked, delta_options, for_spark, store_at
+from writer.storage.locations import delta_options, for_spark, parse_location, store_at
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,10 +26,10 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_of_a_file_win_over_the_environment() -> None:
     environment = {"AWS_ENDPOINT_URL": "http://b", "AWS_ENDPOINT_URL_S3": "http://a", "AWS_DEFAULT_REGION": "eu-west-1"}
-    assert S3Settings().resolved({}) == S3Settings(path_style=False)
-    assert S3Settings().resolved(environment) == S3Settings("http://a", "eu-west-1", path_style=True)
+    assert S3Settings().with_environment({}) == S3Settings(path_style=False)
+    assert S3Settings().with_environment(environment) == S3Settings("http://a", "eu-west-1", path_style=True)
     given = S3Settings("http://c", "us-west-2", path_style=False)
-    assert given.resolved(environment) == given
+    assert given.with_environment(environment) == given
 
 
 def test_the_section_of_the_file_is_completed_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
 
 def test_credentials_in_a_location_are_refused_and_not_shown() -> None:
     with pytest.raises(ValueError, match=r"s3://\*\*\*@lake/clicks names no bucket") as refused:
-        checked("s3://key:sesame@lake/clicks")
+        parse_location("s3://key:sesame@lake/clicks")
     assert "sesame" not in str(refused.value)
 
 

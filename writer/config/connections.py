@@ -322,7 +322,7 @@ class S3(Strict):
     @property
     def settings(self) -> S3Settings:
         """What stores and tasks get, with what this process's environment adds."""
-        return S3Settings(self.endpoint, self.region, self.path_style, self.retry_timeout).resolved(os.environ)
+        return S3Settings(self.endpoint, self.region, self.path_style, self.retry_timeout).with_environment(os.environ)
 
 
 class Autoscaler(Strict):

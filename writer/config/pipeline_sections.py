@@ -20,7 +20,7 @@ from writer.core.units import Duration, Shift, Size, Slack
 from writer.storage import locations
 
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
-Place = Annotated[str, AfterValidator(locations.checked)]
+Place = Annotated[str, AfterValidator(locations.parse_location)]
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ID_HEADERS = {**wire_format.ID_HEADERS, **wire_format.KEY_ID_HEADERS}
 

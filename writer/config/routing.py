@@ -21,7 +21,7 @@ from writer.config.table_sections import (
     TableFormat,
 )
 from writer.core.units import Duration, Size
-from writer.storage.locations import checked
+from writer.storage.locations import parse_location
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("name", "namespace", "full_name")
@@ -68,7 +68,7 @@ class Target(ShortForm):
     @field_validator("location")
     @classmethod
     def _known_placeholders(cls, value: str) -> str:
-        found = checked(_sample(value))
+        found = parse_location(_sample(value))
         return found if found == value else value.removeprefix("file://").rstrip("/")
 
     @field_validator("name")

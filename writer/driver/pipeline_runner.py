@@ -216,7 +216,7 @@ class PipelineRunner:
             and disk_space.is_disk_full(text)
             and not restart_policy.of_task(text)
         )
-        if full := disk_space.full_of(self.places) if unsaid else "":
+        if full := disk_space.describe_full_disk(self.places) if unsaid else "":
             self.error, cause = DiskFull(full), self.error
             self.error.__cause__ = cause
         if self.pipeline is not None and not isinstance(self.error, Fenced) and not self.pipeline.owns_table():

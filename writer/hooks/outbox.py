@@ -180,7 +180,7 @@ class Outbox:
         """Put a generation; False when another process put one."""
         name = self._object_name(generation)
         return self._store.put_if_absent(
-            name, _to_json(content), still=lambda: self._newest_generation() == generation - 1
+            name, _to_json(content), is_wanted=lambda: self._newest_generation() == generation - 1
         )
 
     def _read_newest(self) -> tuple[int, OutboxContent | None]:

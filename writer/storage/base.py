@@ -14,8 +14,10 @@ from typing import Protocol
 
 from pyarrow import fs
 
-S3_RETRY_TIMEOUT = timedelta(seconds=30)  # a batch waits for it; the commit itself tries again after it
-Mark = tuple[str | int, ...]  # tells one object from another of the same name
+# A batch waits for it; the commit itself tries again after it.
+S3_RETRY_TIMEOUT = timedelta(seconds=30)
+# Tells one object from another of the same name.
+Mark = tuple[str | int, ...]
 
 
 class StoreError(OSError):
@@ -24,7 +26,10 @@ class StoreError(OSError):
     def __init__(self, operation: str, path: str, answer: str, fix: str) -> None:
         """Take what was tried, where, what the store answered, and what to do."""
         super().__init__(f"cannot {operation} {path}: {answer}. {fix}")
-        self.operation, self.path, self.answer, self.fix = operation, path, answer, fix
+        self.operation = operation
+        self.path = path
+        self.answer = answer
+        self.fix = fix
 
 
 class Unanswered(StoreError):
@@ -43,16 +48,22 @@ class NotExclusive(StoreError):
 class S3Settings:
     """How S3 is reached. Credentials are no part of it: each process finds its own by the standard chain of AWS."""
 
-    endpoint: str | None = None  # URL; None: AWS itself, or what AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL say
-    region: str | None = None  # None: AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1
-    path_style: bool | None = None  # the bucket in the path, not in the host's name; None: where there is an endpoint
-    retry_timeout: timedelta = S3_RETRY_TIMEOUT  # how long an operation is tried again
+    # A URL; None: AWS itself, or what AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL say.
+    endpoint: str | None = None
+    # None: AWS_REGION, AWS_DEFAULT_REGION, the profile's, us-east-1.
+    region: str | None = None
+    # The bucket is in the path, not in the host's name; None: where there is an endpoint.
+    path_style: bool | None = None
+    # How long an operation is tried again.
+    retry_timeout: timedelta = S3_RETRY_TIMEOUT
 
-    def resolved(self, environment: Mapping[str, str]) -> "S3Settings":
+    def with_environment(self, environment: Mapping[str, str]) -> "S3Settings":
         """Return the settings with what an environment says where they leave it open: tasks may have another."""
         endpoint = self.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
         region = self.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-        path_style = bool(endpoint) if self.path_style is None else self.path_style
+        path_style = self.path_style
+        if path_style is None:
+            path_style = bool(endpoint)
         return replace(self, endpoint=endpoint or None, region=region or None, path_style=path_style)
 
 
@@ -76,7 +87,8 @@ class Store(Protocol):
     again for a while.
     """
 
-    location: str  # where this store's objects lie, as a person writes it; no slash at its end
+    # Where this store's objects lie, as a person writes it; no slash at its end.
+    location: str
 
     def path(self, name: str) -> str:
         """Return where an object lies, as a person writes it."""
@@ -90,8 +102,8 @@ class Store(Protocol):
     def put(self, name: str, content: bytes) -> None:
         """Put the object in the place of whatever is there."""
 
-    def put_if_absent(self, name: str, content: bytes, still: Callable[[], bool] = always) -> bool:
-        """Put the object where none is. False when one is there, or when `still`, asked at the last moment, says no.
+    def put_if_absent(self, name: str, content: bytes, is_wanted: Callable[[], bool] = always) -> bool:
+        """Put the object where none is. False when one is there, or `is_wanted` says no at the last moment.
 
         Raises NotExclusive; OutcomeUnknown when it may have been put, or may yet be.
         """

@@ -14,7 +14,8 @@ _TEXT_MAX = 200
 class FileDamaged(OSError):
     """A file is there, and its content is not of its format."""
 
-    may_pass = False  # the same bytes are read again
+    # The same bytes are read again.
+    may_pass = False
 
 
 @contextmanager
@@ -43,5 +44,7 @@ def _damage(path: str, content: str, error: Exception) -> FileDamaged:
 
 def _text(error: Exception) -> str:
     """Return an error's text in one line; of pydantic its kind alone, since its text has values of the file."""
-    text = "" if isinstance(error, ValidationError) else " ".join(str(error).split())[:_TEXT_MAX].rstrip(".")
+    text = ""
+    if not isinstance(error, ValidationError):
+        text = " ".join(str(error).split())[:_TEXT_MAX].rstrip(".")
     return text or type(error).__name__

@@ -9,55 +9,59 @@ from contextlib import contextmanager
 from writer.core.units import show_size
 from writer.storage.base import StoreError
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_WORDS = tuple(os.strerror(number) for number in FULL)  # Java says the same
-_LITTLE_BYTES = 2**20  # a disk that has less is taken for the one that was full, though a file was removed since
+FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Java has the same texts.
+_FULL_DISK_TEXTS = tuple(os.strerror(number) for number in FULL_DISK_ERRORS)
+# A disk that has less is taken for the one that was full, though a file was removed since.
+_LITTLE_BYTES = 2**20
 TABLE = "The table is as it was: make room there, then the same is written again."
 CHECKPOINT = "Spark's checkpoint lies there: make room, then the same batch runs again; or set 'checkpoints' elsewhere."
 SCRATCH = "Tasks spill rows there: make room, set SPARK_LOCAL_DIRS to a larger disk, or lower commit.max_records."
 
 
-def free(path: str) -> str:
+def show_free_space(path: str) -> str:
     """Return how much is free on the disk of a path, which need not be there: `0 B of 1.0 MiB are free`."""
-    free_bytes, size_bytes = _room(path)
+    free_bytes, size_bytes = _disk_bytes(path)
     return f"{show_size(free_bytes)} of {show_size(size_bytes)} are free"
 
 
 def is_disk_full(text: str) -> bool:
     """Return whether an error means that a disk, or a quota, is full."""
-    return any(words in text for words in _WORDS)
+    return any(full_disk_text in text for full_disk_text in _FULL_DISK_TEXTS)
 
 
-def full(location: str, text: str) -> StoreError | None:
+def full_disk_error(location: str, text: str) -> StoreError | None:
     """Return the error for a full disk, if the text of another error means that; else None."""
     if "://" in location or not is_disk_full(text):
         return None
     return _error(errno.ENOSPC, location, {location: TABLE})
 
 
-def full_of(places: Mapping[str, str]) -> str:
-    """Return which of some places has no room left, and the fix; empty when each has. `places`: path → what to do."""
-    found = _fullest(places)
-    if found is None or _room(found)[0] >= _LITTLE_BYTES:
+def describe_full_disk(fixes: Mapping[str, str]) -> str:
+    """Return which of some paths has no room left, and the fix; empty when each has. `fixes`: path → what to do."""
+    path = _fullest_path(fixes)
+    if path is None or _disk_bytes(path)[0] >= _LITTLE_BYTES:
         return ""
-    return str(_error(errno.ENOSPC, found, places))
+    return str(_error(errno.ENOSPC, path, fixes))
 
 
 @contextmanager
-def naming_full_disk(places: Mapping[str, str]) -> Iterator[None]:
-    """Name the place of a full disk, where a library does not. Raises StoreError.
+def naming_full_disk(fixes: Mapping[str, str]) -> Iterator[None]:
+    """Name the path of a full disk, where a library does not. Raises StoreError.
 
-    `places`: all that is written to inside; path → what to do when it is full. Those that are no path are passed over.
+    `fixes`: all that is written to inside; path → what to do when it is full. Those that are no path are passed over.
     """
     try:
         yield
     except StoreError:
         raise
     except OSError as error:
-        found = _fullest(places) if error.errno in FULL else None
-        if found is None or error.errno is None:
+        if error.errno not in FULL_DISK_ERRORS:
             raise
-        raise _error(error.errno, found, places) from error
+        path = _fullest_path(fixes)
+        if path is None:
+            raise
+        raise _error(error.errno, path, fixes) from error
 
 
 def scratch() -> str:
@@ -65,17 +69,18 @@ def scratch() -> str:
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
 
 
-def _error(number: int, path: str, places: Mapping[str, str]) -> StoreError:
-    return StoreError("write", path, f"{os.strerror(number)}, {free(path)}", places[path])
+def _error(number: int, path: str, fixes: Mapping[str, str]) -> StoreError:
+    return StoreError("write", path, f"{os.strerror(number)}, {show_free_space(path)}", fixes[path])
 
 
-def _fullest(places: Mapping[str, str]) -> str | None:
-    return min((path for path in places if "://" not in path), key=lambda path: _room(path)[0], default=None)
+def _fullest_path(fixes: Mapping[str, str]) -> str | None:
+    """Return the path with the least free space; None where none is of a disk."""
+    return min((path for path in fixes if "://" not in path), key=lambda path: _disk_bytes(path)[0], default=None)
 
 
-def _room(path: str) -> tuple[int, int]:
+def _disk_bytes(path: str) -> tuple[int, int]:
     """Return the bytes that are free to this user, and all, on the disk of a path or of its nearest parent."""
     while not os.path.exists(path) and os.path.dirname(path) != path:  # noqa: PTH110, PTH120 - as the stores do
         path = os.path.dirname(path)  # noqa: PTH120
-    found = os.statvfs(path or ".")
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    disk = os.statvfs(path or ".")
+    return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize

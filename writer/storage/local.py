@@ -12,9 +12,10 @@ from pyarrow import fs
 from writer.core import fault_points
 from writer.core.errors import may_pass
 from writer.storage.base import Mark, NotExclusive, OutcomeUnknown, StoredObject, StoreError, Unanswered, always
-from writer.storage.disk_space import FULL, free
+from writer.storage.disk_space import FULL_DISK_ERRORS, show_free_space
 
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # what file systems without them answer
+# What file systems without hard links answer.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _FIXES = {
     errno.ENOSPC: "Make room there.",
     errno.EDQUOT: "Make room there, or raise the quota.",
@@ -59,21 +60,26 @@ class LocalStore:
             _write(draft, content)
             os.replace(draft, path)  # noqa: PTH105
 
-    def put_if_absent(self, name: str, content: bytes, still: Callable[[], bool] = always) -> bool:
+    def put_if_absent(self, name: str, content: bytes, is_wanted: Callable[[], bool] = always) -> bool:
         """Write the file under another name, then link it to its own: unlike a rename it fails where something is."""
         path = self.path(name)
-        if not os.path.isdir(os.path.dirname(path)) and not still():  # noqa: PTH112, PTH120
-            return False  # a directory that was removed stays so
+        # A directory that was removed stays so.
+        if not os.path.isdir(os.path.dirname(path)) and not is_wanted():  # noqa: PTH112, PTH120
+            return False
         with _draft(path) as draft:
             with _as_store_error("write", path):
                 _write(draft, content)
-            return still() and _linked(draft, path)
+            return is_wanted() and _link(draft, path)
 
     def list(self, folder: str = "") -> Iterator[str]:
         """Yield the names in a directory; nothing if it does not exist."""
         path = self.path(folder)
-        with _as_store_error("list", path), suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as found:
-            for entry in found:
+        with (
+            _as_store_error("list", path),
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(path) as entries,
+        ):
+            for entry in entries:
                 if not _is_draft(entry.name):
                     yield f"{entry.name}/" if entry.is_dir() else entry.name
 
@@ -105,9 +111,10 @@ class LocalStore:
     def sweep(self, folder: str, before: float) -> None:
         """Remove drafts that were not touched since."""
         path = self.path(folder)
-        with _as_store_error("sweep", path), suppress(FileNotFoundError), os.scandir(path) as found:
-            for entry in found:
-                with suppress(FileNotFoundError):  # its writer lives, and was done with it
+        with _as_store_error("sweep", path), suppress(FileNotFoundError), os.scandir(path) as entries:
+            for entry in entries:
+                # The writer of a draft may live, and remove it meanwhile.
+                with suppress(FileNotFoundError):
                     if _is_draft(entry.name) and entry.stat().st_mtime < before:
                         os.unlink(entry.path)  # noqa: PTH108
 
@@ -118,7 +125,7 @@ class LocalStore:
 
 @contextmanager
 def _as_store_error(operation: str, path: str) -> Iterator[None]:
-    """Return what was tried, where, and what to do."""
+    """Raise an OSError as a StoreError: what was tried, where, and what to do."""
     trouble = fault_points.trouble()
     if trouble == "before":
         raise StoreError(operation, path, "it was asked to fail", "End the trouble.")
@@ -128,9 +135,11 @@ def _as_store_error(operation: str, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         fix = _FIXES.get(error.errno or 0, "Look at the disk or mount below it.")
-        message = error.strerror or str(error)
-        answer = f"{message}, {free(path)}" if error.errno in FULL else message
-        raise (Unanswered if may_pass(error) else StoreError)(operation, path, answer, fix) from error
+        answer = error.strerror or str(error)
+        if error.errno in FULL_DISK_ERRORS:
+            answer = f"{answer}, {show_free_space(path)}"
+        error_class = Unanswered if may_pass(error) else StoreError
+        raise error_class(operation, path, answer, fix) from error
     if trouble == "after":
         raise OutcomeUnknown(operation, path, "it was asked to lose its answer", "End the trouble.")
 
@@ -150,13 +159,14 @@ def _draft(path: str) -> Iterator[str]:
 
 
 def _write(path: str, content: bytes) -> None:
-    with open(path, "xb") as out:  # noqa: PTH123
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
+    with open(path, "xb") as file:  # noqa: PTH123
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _linked(draft: str, path: str) -> bool:
+def _link(draft: str, path: str) -> bool:
+    """Give a draft its name by a hard link. False when the name is taken. Raises NotExclusive."""
     with _as_store_error("write", path):
         try:
             os.link(draft, path)
@@ -165,10 +175,9 @@ def _linked(draft: str, path: str) -> bool:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            raise NotExclusive(
-                "write", path, f"{error.strerror}: no hard link could be made there",
-                "Choose a location on a file system that has hard links.",
-            ) from error  # fmt: skip
+            answer = f"{error.strerror}: no hard link could be made there"
+            fix = "Choose a location on a file system that has hard links."
+            raise NotExclusive("write", path, answer, fix) from error
     return True
 
 
@@ -176,5 +185,5 @@ def _is_draft(name: str) -> bool:
     return name.startswith(".") and name.endswith(".tmp")
 
 
-def _mark_of(found: os.stat_result) -> Mark:
-    return found.st_ino, found.st_size, found.st_mtime_ns
+def _mark_of(status: os.stat_result) -> Mark:
+    return status.st_ino, status.st_size, status.st_mtime_ns

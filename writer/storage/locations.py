@@ -7,25 +7,29 @@ from writer.storage.local import LocalStore
 
 _S3 = "s3://"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+# Readers take these for a pattern or an escape.
+_PATTERN_CHARACTERS = frozenset("[]{}%?*#")
 
 
-def checked(location: str) -> str:
+def parse_location(location: str) -> str:
     """Return a location as it was written in a file, in its one form. Raises ValueError with the fix."""
-    scheme, separator, rest = location.partition("://")
+    scheme, separator, path = location.partition("://")
     if scheme in ("s3a", "s3n") and separator:
-        raise ValueError(f"{location}: write it as s3://{rest}; headrace tells Spark the rest")
+        raise ValueError(f"{location}: write it as s3://{path}; headrace tells Spark the rest")
     if separator and scheme not in ("file", "s3"):
         raise ValueError(f"{location}: only paths and s3:// are supported yet, not {scheme}://")
     if not separator and not location.startswith("/"):
         raise ValueError(f"{location!r} is relative; write the absolute path, such as /lake/clicks")
-    bucket, _, key = rest.rstrip("/").partition("/")
+    bucket, _, key = path.rstrip("/").partition("/")
     if scheme == "s3" and not (_BUCKET.fullmatch(bucket) and key and "//" not in key):
-        shown = re.sub(r"//[^/]*@", "//***@", location)  # credentials do not belong there, nor into a message
+        # Credentials do not belong there, nor into a message.
+        shown = re.sub(r"//[^/]*@", "//***@", location)
         raise ValueError(f"{shown} names no bucket and folder; write it as s3://bucket/folder")
-    odd = sorted(set(location) & set("[]{}%?*#"))
-    if odd:
+    pattern_characters = sorted(_PATTERN_CHARACTERS.intersection(location))
+    if pattern_characters:
         raise ValueError(
-            f"{location} has {' '.join(odd)} in it, which readers take for a pattern or an escape; rename it"
+            f"{location} has {' '.join(pattern_characters)} in it, which readers take for a pattern or an escape; "
+            "rename it"
         )
     return location.removeprefix("file://").rstrip("/")
 
@@ -48,20 +52,22 @@ def delta_options(location: str, s3: S3Settings | None = None) -> dict[str, str]
     """Return delta-rs's options for a location; None for a path."""
     if not on_s3(location):
         return None
-    from writer.storage.s3 import resolved
+    from writer.storage.s3 import resolve_settings
 
-    settings = resolved(s3 or S3Settings())
+    settings = resolve_settings(s3 or S3Settings())
     options = {
         "AWS_REGION": settings.region or "",
-        "aws_conditional_put": "etag",  # its own entries, too, are put only where none is
+        # delta-rs puts its own entries, too, only where none is.
+        "aws_conditional_put": "etag",
         "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(not settings.path_style).lower(),
         "retry_timeout": f"{settings.retry_timeout.total_seconds():.0f}s",
         "timeout": "30s",
         "connect_timeout": "5s",
     }
     if settings.endpoint:
-        options |= {"AWS_ENDPOINT_URL": settings.endpoint}
-        options |= {"AWS_ALLOW_HTTP": "true"} if settings.endpoint.startswith("http://") else {}
+        options["AWS_ENDPOINT_URL"] = settings.endpoint
+        if settings.endpoint.startswith("http://"):
+            options["AWS_ALLOW_HTTP"] = "true"
     return options
 
 

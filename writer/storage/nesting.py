@@ -9,11 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-METADATA = "metadata"  # folder of an Iceberg table
-MARKS = ("_delta_log", "_headrace")  # folders of a Delta table, and of one that headrace writes
+# The folder of an Iceberg table's metadata.
+METADATA = "metadata"
+# Folders of a Delta table, and of a table that headrace writes.
+TABLE_MARKERS = ("_delta_log", "_headrace")
 _ICEBERG = re.compile(r"\.metadata\.json(\.gz)?$")
 
-Parts = tuple[str, ...]  # of a location
+# Scheme and names of a location.
+Parts = tuple[str, ...]
 
 
 def is_iceberg(name: str) -> bool:
@@ -23,14 +26,15 @@ def is_iceberg(name: str) -> bool:
 
 def table_folders(paths: Iterable[str]) -> frozenset[str]:
     """Return the folders that are tables, given the paths of all objects; "" is the folder that was listed."""
-    found = set()
+    tables = set[str]()
     for path in paths:
         *folders, name = path.split("/")
-        marks = {at for at, folder in enumerate(folders) if folder in MARKS}
+        for depth, folder in enumerate(folders):
+            if folder in TABLE_MARKERS:
+                tables.add("/".join(folders[:depth]))
         if folders and folders[-1] == METADATA and is_iceberg(name):
-            marks.add(len(folders) - 1)
-        found |= {"/".join(folders[:at]) for at in marks}
-    return frozenset(found)
+            tables.add("/".join(folders[:-1]))
+    return frozenset(tables)
 
 
 def is_below(path: str, folders: Collection[str]) -> bool:
@@ -42,7 +46,7 @@ def ancestors(path: str) -> Iterator[str]:
     """Yield the folders above an object or folder, the outermost first; "" is the folder that was listed."""
     if path:
         yield ""
-    yield from (path[:at] for at, dead_letter in enumerate(path) if dead_letter == "/")
+    yield from (path[:index] for index, character in enumerate(path) if character == "/")
 
 
 def parts(location: str) -> Parts:
@@ -58,7 +62,8 @@ def parts(location: str) -> Parts:
 def location_of(parts: Parts) -> str:
     """Return a location as a store takes it."""
     scheme, *names = parts
-    return f"{scheme}://{'/'.join(names)}" if scheme else f"/{'/'.join(names)}"
+    path = "/".join(names)
+    return f"{scheme}://{path}" if scheme else f"/{path}"
 
 
 def lies_inside(inner: Parts, outer: Parts) -> bool:
@@ -67,10 +72,10 @@ def lies_inside(inner: Parts, outer: Parts) -> bool:
     return inner[: len(outer)] == outer and not any(name.startswith(("_", ".")) for name in below)
 
 
-def around(inner: Parts) -> Iterator[Parts]:
+def enclosing_folders(inner: Parts) -> Iterator[Parts]:
     """Yield the folders, above a location, that it would lie inside if they were tables. Of S3, down to the bucket."""
-    least = 2 if inner[0] else 1
-    for length in range(len(inner) - 1, least - 1, -1):
+    length_min = 2 if inner[0] else 1
+    for length in range(len(inner) - 1, length_min - 1, -1):
         if not lies_inside(inner, inner[:length]):
             return
         yield inner[:length]
@@ -78,13 +83,18 @@ def around(inner: Parts) -> Iterator[Parts]:
 
 @dataclass(frozen=True)
 class Location:
-    """A folder that belongs to one table, or to checkpoints."""
+    """A folder that belongs to one table, or to checkpoints.
 
-    name: str  # with its article, owner and path
-    forms: frozenset[Parts]  # as it is written, and with links resolved
-    own: bool = False  # of the pipeline that starts
-    new: bool = False  # nothing is there yet
-    disposable: bool = False  # checkpoints: they may be removed from a lake that exists, and are new again
+    `name`: with its article, owner and path. `forms`: as it is written, and with links resolved. `own`: of the pipeline
+    that starts. `new`: nothing is there yet. `disposable`: checkpoints, which may be removed from a lake that exists,
+    and are new again.
+    """
+
+    name: str
+    forms: frozenset[Parts]
+    own: bool = False
+    new: bool = False
+    disposable: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,12 +120,19 @@ class Nesting:
         return f"{self.inner.name} is inside {self.outer.name}, where its files are taken for those of the other"
 
 
-def nested(locations: Sequence[Location]) -> list[Nesting]:
+def find_nestings(locations: Sequence[Location]) -> list[Nesting]:
     """Return which locations of the pipeline that starts are inside others, and which others inside its new ones."""
-    found: list[Nesting] = []
+    nestings: list[Nesting] = []
     for inner, outer in permutations(locations, 2):
-        one = Nesting(inner, outer)
-        inside = any(lies_inside(a, b) for a in inner.forms for b in outer.forms)
-        if inside and (one.refused or inner.own) and not (one.same and Nesting(outer, inner) in found):
-            found.append(one)
-    return found
+        nesting = Nesting(inner, outer)
+        if not _has_form_inside(inner, outer) or not (nesting.refused or inner.own):
+            continue
+        # Two names of one folder are told once.
+        if nesting.same and Nesting(outer, inner) in nestings:
+            continue
+        nestings.append(nesting)
+    return nestings
+
+
+def _has_form_inside(inner: Location, outer: Location) -> bool:
+    return any(any(lies_inside(form, outer_form) for outer_form in outer.forms) for form in inner.forms)

@@ -116,4 +116,6 @@ def _as_os_error(location: str, log: Log) -> Iterator[None]:
     try:
         yield
     except DeltaError as error:
-        raise disk_space.full(location, str(error)) or log.checkpoint_damage() or OSError(str(error)) from error
+        raise (
+            disk_space.full_disk_error(location, str(error)) or log.checkpoint_damage() or OSError(str(error))
+        ) from error

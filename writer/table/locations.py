@@ -10,17 +10,17 @@ from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.storage.base import Store, StoreError, Unanswered
-from writer.storage.locations import checked, on_s3, store_at
+from writer.storage.locations import on_s3, parse_location, store_at
 from writer.storage.nesting import (
-    MARKS,
     METADATA,
+    TABLE_MARKERS,
     Location,
     Nesting,
     Parts,
-    around,
+    enclosing_folders,
+    find_nestings,
     is_iceberg,
     location_of,
-    nested,
     parts,
 )
 from writer.table.factory import main_table, side_table, table_names
@@ -60,7 +60,7 @@ def inspect_locations(name: str, config: Config) -> LocationInspection:
             if not location.disposable:
                 folders -= location.forms
         tables, unseen = _find_tables(sorted(folders), config)
-    return LocationInspection(tuple(nested([*own, *others, *tables])), tuple(unseen))
+    return LocationInspection(tuple(find_nestings([*own, *others, *tables])), tuple(unseen))
 
 
 def _folders_above(name: str, own: Iterable[Location], target_forms: Collection[Parts]) -> set[Parts]:
@@ -69,7 +69,7 @@ def _folders_above(name: str, own: Iterable[Location], target_forms: Collection[
     for location in own:
         for form in location.forms.difference(target_forms):
             # Runs lie below the folder of checkpoints.
-            folders.update(around((*form, name) if location.disposable else form))
+            folders.update(enclosing_folders((*form, name) if location.disposable else form))
     return folders
 
 
@@ -109,7 +109,7 @@ def shadow_config(first: Config, other: Config, name: str, location: str) -> Con
     """
     first.one_table(name)
     try:
-        shadow_location = checked(location)
+        shadow_location = parse_location(location)
     except ValueError as error:
         raise ConfigError(f"the location of the shadow: {error}") from error
     if shadow_location == first.pipelines[name].table.location:
@@ -172,7 +172,9 @@ def _overlap(first: str, second: str) -> bool:
 
 def is_table(store: Store) -> bool:
     """Return whether a folder is a table's, of Delta, headrace or Iceberg. Raises StoreError."""
-    return any(any(store.list(mark)) for mark in MARKS) or any(is_iceberg(name) for name in store.list(METADATA))
+    return any(any(store.list(marker)) for marker in TABLE_MARKERS) or any(
+        is_iceberg(name) for name in store.list(METADATA)
+    )
 
 
 def target_locations(name: str, config: Config) -> set[str]:

@@ -238,7 +238,7 @@ class Log:
             return self.state().table_version == after.table_version
 
         # Checked last: below a checkpoint, a version that a clean-up freed takes an entry that no reader sees.
-        return self._store.put_if_absent(entry_name(after.version + 1), entry_lines(actions), still=is_newest)
+        return self._store.put_if_absent(entry_name(after.version + 1), entry_lines(actions), is_wanted=is_newest)
 
     def checkpoint(self, state: State) -> None:
         """Write the state down, so that a reader need not follow the entries up to it. All entries stay.

@@ -338,9 +338,9 @@ def client_settings(table: CatalogTable, location: str, s3: S3Settings | None = 
     asks_aws = settings["type"] == "glue" or settings.get("rest.sigv4-enabled", "").lower() == "true"
     if asks_aws and "client.region" not in settings:
         # botocore alone does not know AWS_REGION.
-        from writer.storage.s3 import resolved
+        from writer.storage.s3 import resolve_settings
 
-        settings["client.region"] = resolved(s3 or S3Settings()).region or ""
+        settings["client.region"] = resolve_settings(s3 or S3Settings()).region or ""
     return {**settings, **file_settings(location, s3)}
 
 
@@ -348,9 +348,9 @@ def file_settings(location: str, s3: S3Settings | None = None) -> dict[str, str]
     """Return how pyiceberg reaches the files of a table."""
     if not on_s3(location):
         return {}
-    from writer.storage.s3 import resolved
+    from writer.storage.s3 import resolve_settings
 
-    s3_settings = resolved(s3 or S3Settings())
+    s3_settings = resolve_settings(s3 or S3Settings())
     settings = {
         "s3.region": s3_settings.region or "",
         "s3.force-virtual-addressing": str(not s3_settings.path_style).lower(),
