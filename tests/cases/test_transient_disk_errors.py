@@ -44,7 +44,7 @@ from pathlib import Path
 import pyarrow as pa
 from tests.support.sample_records import config
 from writer.core.errors import exit_code
-from writer.driver.pipeline_start import probe_places
+from writer.driver.pipeline_start import probe_locations
 from writer.table import locations
 from writer.table.factory import main_table
 from writer.config.table_sections import layout
@@ -56,7 +56,8 @@ def create():
     columns = pa.schema([("id", pa.int64()), ("hour", pa.string())])
     main_table("clicks", settings).create(columns, ["hour"], layout(pipeline.bucket))
 
-for step in (lambda: locations.check_locations("clicks", settings), lambda: probe_places("clicks", settings), create):
+check = lambda: locations.check_locations("clicks", settings)
+for step in (check, lambda: probe_locations("clicks", settings), create):
     try:
         step()
         said = None

@@ -15,7 +15,7 @@ from tests.unit.test_targets import hold
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
-from writer.driver.pipeline_start import probe_places
+from writer.driver.pipeline_start import probe_locations
 from writer.driver.sealing.steps import seal_due
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
@@ -69,7 +69,7 @@ def folders(driver: Driver, location: str) -> set[str]:
 
 def test_a_table_has_only_data_and_metadata_below_it(tmp_path: Path) -> None:
     driver = apart(tmp_path)
-    probe_places("clicks", driver.config)
+    probe_locations("clicks", driver.config)
     live(driver)
     for location in (driver.lake, driver.dead_letters):
         assert folders(driver, location) == {"data", "metadata"}

@@ -125,9 +125,9 @@ def test_the_pipeline_s_own_start_refuses_it_before_its_epoch_rises(driver: Driv
     refused(driver, lambda: start(REBUILT))
     run = start(driver.schemas)
     assert run.epoch == 2
-    assert run._schemas.confirm(Report(schemas={1}), 0.0) == {NAME: BEFORE}
+    assert run.parts.schemas.confirm(Report(schemas={1}), 0.0) == {NAME: BEFORE}
     accepted(driver)
-    assert start(REBUILT)._schemas.plan.since == {1: NOW}
+    assert start(REBUILT).parts.schemas.plan.since == {1: NOW}
 
 
 def test_a_batch_that_meets_such_an_id_is_refused_before_a_column_is_added(driver: Driver) -> None:

@@ -21,7 +21,7 @@ from tests.servers.objects import CREDENTIALS, ObjectServer
 from tests.support.local_driver import Driver, configured
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
-from writer.driver.pipeline_start import probe_places
+from writer.driver.pipeline_start import probe_locations
 from writer.maintenance.vacuum import find_unneeded, remove
 from writer.table.factory import main_table
 from writer.table.iceberg.catalog.catalog_client import client_settings
@@ -72,7 +72,7 @@ def theirs(driver: Driver) -> Table:
 
 def test_a_table_lives_there(catalog: CatalogServer, make: Callable[[int], Driver]) -> None:
     driver = make(6)
-    probe_places("clicks", driver.config)
+    probe_locations("clicks", driver.config)
     live(driver)
     rows = offsets(driver)
     assert theirs(driver).scan(selected_fields=("_offset",)).to_arrow().num_rows == len(rows) == 70

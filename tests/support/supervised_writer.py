@@ -17,7 +17,7 @@ from tests.support.fixed_log_writer import END, INTERVAL, PARTS, STEP, values
 from tests.support.local_driver import Driver, log
 from writer.core.errors import exit_code
 from writer.driver import supervisor_channel
-from writer.driver.pipeline_start import probe_places
+from writer.driver.pipeline_start import probe_locations
 from writer.status.progress import Progress
 
 SIGN_S = 0.1
@@ -26,7 +26,7 @@ SIGN_S = 0.1
 def carry(root: Path, form: str, sign: Callable[[int], None], seconds: float, *, fails: bool) -> None:
     """Carry what the table does not have, with a sign of life every SIGN_S."""
     driver = Driver(root, form, interval=INTERVAL)
-    probe_places("clicks", driver.config)
+    probe_locations("clicks", driver.config)
     driver.start(PARTS)
     for end in range(STEP, END + 1, STEP):
         batches = [log(values(end - STEP, end), partition) for partition in range(PARTS)]

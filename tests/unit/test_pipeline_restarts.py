@@ -34,7 +34,7 @@ class Pipeline:
     def catch_up(self) -> None:
         pass
 
-    def log_moved(self) -> str:
+    def find_log_change(self) -> str:
         return self._moved
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.sample_records import config
 from writer.commit.batch_limits import Limits
 from writer.config.pipelines import Config
-from writer.driver.pipeline import Start
+from writer.driver.pipeline_takeover import Start
 from writer.driver.spark import query
 
 

@@ -185,7 +185,7 @@ class Notified(list[Event]):
 
 def told(one: Started, report: CommitReport) -> None:
     one.tables.apply_side_files()
-    report.targets(one.targets.states(), one.targets.refused, one.targets.beyond, one.targets.section)
+    report.report_targets(one.targets.states(), one.targets.refused, one.targets.beyond, one.targets.section)
 
 
 def test_names_without_a_table_and_tables_behind_are_notified_once(tmp_path: Path) -> None:

@@ -233,8 +233,9 @@ class PipelineRunner:
             return sentence(self.error)  # a server was away while it was started again
         if isinstance(self.error, HeadraceError) or self.pipeline is None:
             return ""
-        if why := self.pipeline.log_moved():
-            return why
+        change = self.pipeline.find_log_change()
+        if change:
+            return change
         text = restart_policy.causes(self.error)
         is_kafkas = restart_policy.means_data_loss(text) or restart_policy.means_new_partition(text)
         return sentence(self.error) if is_kafkas else ""

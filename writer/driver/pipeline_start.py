@@ -23,7 +23,7 @@ from writer.core.errors import ConfigError
 from writer.offsets import start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.offsets.start_offsets import StartPosition
-from writer.privacy.keyring import KeyringPlace as KeyPlace, KeySource
+from writer.privacy.keyring import KeyringPlace, KeySource
 from writer.privacy.policy import fingerprint as policies_fingerprint
 from writer.schemas.tracker import Schemas
 from writer.specs.spec import fingerprint, to_json
@@ -39,15 +39,17 @@ from writer.table.pipeline_tables import Tables
 from writer.table.table import PipelineTable
 
 
-def probe_places(name: str, config: Config) -> None:
-    """Look whether each place can be written to as a log needs it. Raises ConfigError, CommitFailed.
+def probe_locations(name: str, config: Config) -> None:
+    """Look whether each location can be written to as a log needs it. Raises ConfigError, CommitFailed.
 
     Tables of a route that were made before may be away: their rows wait at the log.
     """
-    known = target_locations(name, config)
-    for place in [place for place in config.pipelines[name].locations if place not in known]:
-        for at, has_log in written(place, config.catalog_place(name, place)):
-            probe(store_at(at, config.s3.settings), exclusive=has_log)
+    targets = target_locations(name, config)
+    for location in config.pipelines[name].locations:
+        if location in targets:
+            continue
+        for path, has_log in written(location, config.catalog_place(name, location)):
+            probe(store_at(path, config.s3.settings), exclusive=has_log)
 
 
 def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_columns: Sequence[str]) -> None:
@@ -58,11 +60,11 @@ def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_c
     if settings.route is not None:
         tables.main.create(PROVENANCE, [])
     else:
-        whole = pa.schema([*columns, *(pa.field(name, pa.string()) for name in bucket_columns)])
-        tables.main.create(whole, bucket_columns, layout(settings.bucket))
+        table_columns = pa.schema([*columns, *(pa.field(name, pa.string()) for name in bucket_columns)])
+        tables.main.create(table_columns, bucket_columns, layout(settings.bucket))
         if settings.late_table is not None:
             late = tables.side(settings.late_table)
-            late.create(whole, bucket_columns, layout(settings.bucket))
+            late.create(table_columns, bucket_columns, layout(settings.bucket))
             _check_not_ahead(late, tables.main, "seal.late_table")
     if settings.raw_place is not None:
         make_raw_table(settings.raw_place, tables)
@@ -71,15 +73,16 @@ def make_tables(settings: Pipeline, tables: Tables, columns: pa.Schema, bucket_c
     _check_not_ahead(dead_letters, tables.main, "table.dead_letters")
 
 
-def make_raw_table(place: str, tables: Tables) -> None:
+def make_raw_table(location: str, tables: Tables) -> None:
     """Create the raw table if needed. Raises ConfigError where it is another pipeline's, or of another table's log."""
-    table, columns = tables.side(place), [*RAW_COLUMNS, *(pa.field(name, pa.string()) for name in RAW_BUCKET_COLUMNS)]
+    table = tables.side(location)
+    columns = [*RAW_COLUMNS, *(pa.field(name, pa.string()) for name in RAW_BUCKET_COLUMNS)]
     table.create(pa.schema(columns), RAW_BUCKET_COLUMNS, layout(RAW_BUCKET))
-    if place not in tables.main.snapshot().raw_locations and table.snapshot().applied >= 0:
+    if location not in tables.main.snapshot().raw_locations and table.snapshot().applied >= 0:
         raise ConfigError(
-            f"the raw table at {place} has the records of another table, whose log counts its own versions: what comes "
-            f"now would be taken for records that it has. Give table.raw another location; `headrace backfill "
-            f"--from-raw {place}` reads the one that is there."
+            f"the raw table at {location} has the records of another table, whose log counts its own versions: what "
+            f"comes now would be taken for records that it has. Give table.raw another location; `headrace backfill "
+            f"--from-raw {location}` reads the one that is there."
         )
 
 
@@ -88,7 +91,8 @@ def _check_not_ahead(side: PipelineTable, main: PipelineTable, key: str) -> None
 
     So it is when the table was removed and made again, or restored from an older copy.
     """
-    applied, version = side.snapshot().applied, main.snapshot().version
+    applied = side.snapshot().applied
+    version = main.snapshot().version
     if applied > version:
         raise ConfigError(
             f"the table at {side.location} has what commits up to version {applied} of another log brought, and the "
@@ -102,7 +106,8 @@ def check_rules(name: str, settings: Pipeline, schemas: Schemas, recorded: Recor
 
     `recorded`: what the table's log has of privacy; None: there is no table yet.
     """
-    check_privacy(name, settings, schemas.plan, None if schemas.keys is None else schemas.keys.plan, recorded)
+    key_plan = None if schemas.keys is None else schemas.keys.plan
+    check_privacy(name, settings, schemas.plan, key_plan, recorded)
     if recorded is not None:
         check_hash_key(name, schemas.plan.privacy, recorded)
     check_specs(name, settings, schemas.plan)
@@ -123,13 +128,15 @@ def enter_specs(table: PipelineTable, epoch: int, settings: Pipeline, plan: Sche
 
     Raises Fenced. `plan`: with the schemas that are known; a spec that is of none of them is logged.
     """
-    specs, before = to_json(settings.record_specs), table.snapshot().specs
-    if not specs and not before:
+    specs = to_json(settings.record_specs)
+    version_before = table.snapshot().specs
+    if not specs and not version_before:
         return 0
     version = table.set_specs(epoch, specs, fingerprint(specs))
-    if version != before:
+    if version != version_before:
         logging.event("specs_changed", pipeline=table.pipeline, version=version, specs=list(specs))
-    if names := find_unused_specs(settings.record_specs, plan):
+    names = find_unused_specs(settings.record_specs, plan)
+    if names:
         logging.warning("specs_unused", pipeline=table.pipeline, specs=names, reason="no known schema has such a name")
     return version
 
@@ -149,17 +156,17 @@ def enter_privacy(table: PipelineTable, epoch: int, settings: Pipeline, schemas:
 
     What the log has by then, also by a command, the schemas begin from.
     """
-    before = table.snapshot().privacy
+    version_before = table.snapshot().privacy
     policies = {} if settings.privacy is None else settings.privacy.policies.to_json()
-    if not policies and not before:
+    if not policies and not version_before:
         return
     privacy = schemas.plan.privacy
-    keys = KeySource(KeyPlace()) if privacy is None else privacy.keys
-    of_policies = policies_fingerprint(policies)
-    version = table.set_privacy(epoch, policies, keys.ids, of_policies, keys.numbers, schemas.privacy_news)
+    keys = KeySource(KeyringPlace()) if privacy is None else privacy.keys
+    policies_hash = policies_fingerprint(policies)
+    version = table.set_privacy(epoch, policies, keys.ids, policies_hash, keys.numbers, schemas.privacy_news)
     snapshot = table.snapshot()
     schemas.remember(snapshot.protected_paths, snapshot.privacy)
-    if version != before:
+    if version != version_before:
         ids = ", ".join(key.id for key in keys.keys.values())
         logging.event("privacy_changed", pipeline=table.pipeline, version=version, keys=ids or "none")
 
@@ -168,26 +175,32 @@ def record_gap(
     table: PipelineTable, epoch: int, run: int, position: StartPosition, cluster: Cluster, margin: timedelta
 ) -> tuple[Gap, notifications.Event]:
     """Record what Kafka holds no longer, before anything is read beyond it. Raises Fenced, CommitFailed."""
-    now, snapshot = datetime.now(UTC), table.snapshot()
-    left = cluster.first_records({(r.part.topic, r.part.partition): 0 for r in position.lost})
-    hints = start_offsets.gap_hints(position.lost, snapshot, left, margin, now)
-    ids = {topic: position.topic_ids[topic] for topic in sorted({r.part.topic for r in position.lost})}
-    about = {"run": run, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
-    gap = Gap(uuid4().hex, epoch, position.lost, "retention", about)
+    now = datetime.now(UTC)
+    snapshot = table.snapshot()
+    first_records = cluster.first_records({(r.part.topic, r.part.partition): 0 for r in position.lost})
+    hints = start_offsets.gap_hints(position.lost, snapshot, first_records, margin, now)
+    topics = sorted({r.part.topic for r in position.lost})
+    ids = {topic: position.topic_ids[topic] for topic in topics}
+    facts = {"run": run, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
+    gap = Gap(uuid4().hex, epoch, position.lost, "retention", facts)
     version = open_gap(table, table.pipeline, snapshot, gap)
     return gap, notifications.gap_event(table.pipeline, entry_facts(gap), version, now)
 
 
-def why_anew(position: StartPosition, snapshot: PipelineSnapshot, *, asked: bool) -> str:
+def new_run_reason(position: StartPosition, snapshot: PipelineSnapshot, *, is_requested: bool) -> str:
     """Return why no checkpoint is continued; empty where one may be."""
     if position.incarnations != snapshot.incarnations():
-        changed = "a topic is new, or was deleted and created again"
-        return changed if snapshot.epoch else "the pipeline's first start"
-    lost = "Kafka lost what comes after the frontier" if position.lost else ""
-    return "asked for by --new-run" if asked else lost
+        if snapshot.epoch:
+            return "a topic is new, or was deleted and created again"
+        return "the pipeline's first start"
+    if is_requested:
+        return "asked for by --new-run"
+    if position.lost:
+        return "Kafka lost what comes after the frontier"
+    return ""
 
 
-def run_of(pipeline: str, decision: Resume | NewRun, epoch: int) -> int:
+def choose_run_id(pipeline: str, decision: Resume | NewRun, epoch: int) -> int:
     """Return the run id of a decision. A new run is numbered after the start, so that no two starts share a new one."""
     if isinstance(decision, Resume):
         return decision.run

@@ -13,7 +13,8 @@ from writer.clients import java_artifacts
 from writer.config import kafka_client
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.driver.pipeline import PipelineRun, Start
+from writer.driver.pipeline import PipelineRun
+from writer.driver.pipeline_takeover import Start
 from writer.driver.readers.spark_reader import KAFKA_OPTIONS, kafka_timeouts
 from writer.offsets.spark_checkpoint import by_topic
 from writer.scaling import spark_settings
