@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from recovery.checkpoints.reader import CheckpointContent
 from recovery.escalation.levels import RecoveryLevel
 from writer.core.offsets import OffsetRange, Source
-from writer.core.text import listed
+from writer.core.text import join_first
 from writer.offsets.run_record import RunRecord
 from writer.offsets.spark_checkpoint import NO_FILE, Offsets
 from writer.offsets.start_decision import LogRange
@@ -461,4 +461,4 @@ def _source_name(source: Source) -> str:
 
 def _first(names: Iterable[str]) -> str:
     """Return the first names in words, and how many more there are."""
-    return listed(list(names), _SHOWN)
+    return join_first(list(names), _SHOWN)

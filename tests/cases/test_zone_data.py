@@ -31,7 +31,7 @@ from tests.support.time_zones import (
 )
 from writer.batch.record_steps import RecordSteps
 from writer.config.pipeline import zones_of
-from writer.core.text import describe_entry
+from writer.core.entry_text import describe_entry
 from writer.maintenance.local_pipeline import opened
 from writer.preflight.zone_checks import zone_data as check_zone_data
 from writer.table.log.entries import Entry, parse_entry

@@ -17,8 +17,8 @@ from tests.support.sample_records import event
 from writer.cli.read.explain import run_explain, to_dict
 from writer.cli.write import delete_rows
 from writer.config.pipelines import Config
+from writer.core.entry_text import batch_end_reason, describe_entry
 from writer.core.errors import HeadraceError
-from writer.core.text import describe_entry, reason
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.status.commit_explanation import choose_commit
@@ -57,7 +57,7 @@ def written(config):
 
 
 def why(name, offsets, waiting, **limits):
-    return reason(
+    return batch_end_reason(
         {"reason": name, "offsets": offsets, "waiting": waiting, "limits": LIMITS | limits, "ranges": [account(0, 9)]}
     )
 

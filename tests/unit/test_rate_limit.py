@@ -17,8 +17,8 @@ from writer.cli.main import app
 from writer.commit.batch_limits import limits
 from writer.commit.rate_limit import RateLimit
 from writer.config.pipeline_sections import Commit
+from writer.core.entry_text import batch_end_reason, describe_rate_wait
 from writer.core.errors import Draining
-from writer.core.text import held, reason
 from writer.output.status_screen import block, line
 from writer.status import rate_limit
 from writer.status.document import document
@@ -179,11 +179,13 @@ def test_a_batch_is_no_larger_than_the_limit_allows_in_its_delay() -> None:
 
 def test_the_commit_explains_the_limit() -> None:
     limited = {**LIMITS, "records_max": 600, "records_max_from": {"records_per_second": 10, "bytes_per_second": None}}
-    why = reason(facts(0, 600, reason="backlog", waiting=700, limits=limited))
+    why = batch_end_reason(facts(0, 600, reason="backlog", waiting=700, limits=limited))
     assert "one commit takes 600 (10 records/s for commit.max_delay); 100 were left" in why
     limit = {"records_per_second": 10, "bytes_per_second": 2**20, "held_seconds": 59.6}
-    assert held(facts(0, 600, rate_limit=limit)) == ("it waited 1 min for the rate limit of 10 records/s and 1.0 MiB/s")
-    assert held(facts(0, 600)) == ""
+    assert describe_rate_wait(facts(0, 600, rate_limit=limit)) == (
+        "it waited 1 min for the rate limit of 10 records/s and 1.0 MiB/s"
+    )
+    assert describe_rate_wait(facts(0, 600)) == ""
 
 
 def limited_driver() -> dict[str, Progress]:

@@ -20,7 +20,7 @@ from writer.config.connections import Kind, Notifications
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError
-from writer.core.text import listed, plural
+from writer.core.text import join_first, plural
 
 Severity = Literal["critical", "warning"]
 # A text names so many ranges; the fields have all.
@@ -44,7 +44,7 @@ class Event:
 def gap_event(pipeline: str, gap: Mapping[str, Any], version: int, time: datetime) -> Event:
     """Notify of a gap; `gap`: facts of its entry."""
     offsets = sum(r["end"] - r["start"] for r in gap["ranges"])
-    named = listed([f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"]], _SHOWN)
+    named = join_first([f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"]], _SHOWN)
     text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}. Gap record {gap['id']}, version {version}."
     fields = {"gap": gap["id"], "cause": gap["cause"], "version": version, "ranges": list(gap["ranges"])}
     return Event("gap_opened", "critical", pipeline, text, time, fields)
@@ -84,8 +84,8 @@ def targets_beyond_max(pipeline: str, names: Sequence[str], targets_max: int, un
     """Notify of names of a route that get no table of their own, because as many were made as may be."""
     text = (
         f"route.max_targets is {targets_max}, and {plural(len(names), 'name')} more got no table: "
-        f"{listed(names, _SHOWN)}. Records of new names go by route.unrouted: {unrouted}. Raise max_targets, or narrow "
-        "the targets."
+        f"{join_first(names, _SHOWN)}. Records of new names go by route.unrouted: {unrouted}. Raise max_targets, or "
+        "narrow the targets."
     )
     fields = {"names": len(names), "first": list(names[:_SHOWN]), "max": targets_max}
     return Event("targets_beyond_max", "critical", pipeline, text, time, fields)
@@ -93,14 +93,14 @@ def targets_beyond_max(pipeline: str, names: Sequence[str], targets_max: int, un
 
 def target_refusal(pipeline: str, names: Mapping[str, str], unrouted: str, time: datetime) -> Event:
     """Notify of names of a route that can be no table; `names`: with the reasons."""
-    refusals = listed([f"{name} ({why})" for name, why in names.items()], _SHOWN)
+    refusals = join_first([f"{name} ({why})" for name, why in names.items()], _SHOWN)
     text = f"no table can be made for {refusals}. Their records go by route.unrouted: {unrouted}."
     return Event("target_refused", "critical", pipeline, text, time, {"names": dict(names)})
 
 
 def target_behind(pipeline: str, targets: Mapping[str, str], time: datetime) -> Event:
     """Notify of tables of a route that refuse from now on; `targets`: what they said, by name."""
-    shown = listed([f"{name} ({why})" for name, why in targets.items()], _SHOWN)
+    shown = join_first([f"{name} ({why})" for name, why in targets.items()], _SHOWN)
     verb = "refuses" if len(targets) == 1 else "refuse"
     text = f"{plural(len(targets), 'table')} of the route {verb} what is committed: {shown}. The others go on."
     return Event("target_behind", "warning", pipeline, text, time, {"targets": dict(targets)})

@@ -13,7 +13,7 @@ from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.core.text import listed
+from writer.core.text import join_first
 from writer.privacy.field_decryption import kms_of, secret_of
 from writer.privacy.keyring import PURPOSES, KeyringPlace, KeySource, read_keyring
 from writer.privacy.path_policies import RecordPolicies, effective, is_any_protected, overlaid, shown_path
@@ -252,7 +252,7 @@ def shown_paths(paths: RecordPolicies) -> str:
     for record, policies in paths.items():
         subject = record or "columns"
         phrases += [f"{subject}: {shown_path(path)} ({policy.action})" for path, policy in policies.items()]
-    return listed(phrases, _PATHS_SHOWN)
+    return join_first(phrases, _PATHS_SHOWN)
 
 
 def check_hash_key(pipeline: str, privacy: Privacy | None, recorded: RecordedPrivacy) -> None:

@@ -8,7 +8,7 @@ from writer.clients.kafka import Cluster, choose_topics
 from writer.config.topic_selection import TopicSelection
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.core.text import listed, plural
+from writer.core.text import join_first, plural
 from writer.status.progress import Progress
 from writer.table.table import PipelineTable
 
@@ -49,4 +49,4 @@ def report_beyond(selection: TopicSelection, beyond: Sequence[str], progress: Pr
 
 
 def _beyond(selection: TopicSelection, beyond: Sequence[str]) -> str:
-    return f"{plural(len(beyond), 'topic')} more than topics.max {selection.max}: {listed(beyond, _SHOWN)}"
+    return f"{plural(len(beyond), 'topic')} more than topics.max {selection.max}: {join_first(beyond, _SHOWN)}"

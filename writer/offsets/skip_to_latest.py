@@ -16,7 +16,7 @@ from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.core.text import listed
+from writer.core.text import join_first
 from writer.offsets.log_check import log_check
 from writer.offsets.start_decision import LogRange, Refuse, numbers_of
 from writer.offsets.start_offsets import gap_hints, left_behind
@@ -155,4 +155,4 @@ def _ranges(decision: Skip | NothingToSkip | Refuse) -> Sequence[OffsetRange]:
 
 
 def _listed(parts: Sequence[TopicPartition]) -> str:
-    return listed([part.name for part in parts], _SHOWN)
+    return join_first([part.name for part in parts], _SHOWN)

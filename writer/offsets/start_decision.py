@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.core.text import listed, plural
+from writer.core.text import join_first, plural
 from writer.table.log.operations import LogCut
 
 _SHOWN = 3  # partitions that a sentence names
@@ -174,4 +174,4 @@ def numbers_of(known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> di
 
 
 def _listed(found: Sequence[str]) -> str:
-    return listed(found, _SHOWN, "; ")
+    return join_first(found, _SHOWN, "; ")

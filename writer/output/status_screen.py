@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from writer.core.text import instant, limit_words, plural, ranges, span
+from writer.core.text import describe_limit, instant, name_ranges, plural, span
 from writer.core.units import show_size
 from writer.output.health import FAILED_BAD, HEADROOM_BAD_S, HEADROOM_LOW_S, SOURCE_OLD_S, failed_records, is_late
 from writer.output.route_lines import route_lines
@@ -329,7 +329,7 @@ def _rate_limit(limit: Mapping[str, Any] | None) -> Text:
     override = limit["override"]
     text = Text()
     if override or not limit["error"]:
-        text.append(limit_words(limit))
+        text.append(describe_limit(limit))
     if override is not None:
         text.append(f", by {override['by']} since {instant(override['at'])}")
         if override["reason"]:
@@ -447,7 +447,9 @@ def _gaps(gaps: Mapping[str, Any]) -> Text:
         return Text()
     text = Text(f"{plural(gaps['count'], 'gap')} with {plural(gaps['offsets'], 'lost offset')}", style="bold red")
     if (last := gaps["last"]) is not None:
-        text.append(f"; the last at {instant(last['at'])}, {ranges(last['ranges'], _GAP_RANGES)} ({last['cause']})")
+        text.append(
+            f"; the last at {instant(last['at'])}, {name_ranges(last['ranges'], _GAP_RANGES)} ({last['cause']})"
+        )
     return text
 
 

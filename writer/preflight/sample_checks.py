@@ -14,7 +14,7 @@ from writer.avro.wire_format import Wire
 from writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of
 from writer.config.routing import RouteSection
 from writer.core.errors import ConfigError
-from writer.core.text import instant, listed, plural
+from writer.core.text import instant, join_first, plural
 from writer.core.units import show_duration
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
 from writer.output.tables import legible, short_type
@@ -122,7 +122,7 @@ def _routing(section: RouteSection, route_split: RouteSplit) -> Finding:
     parts = route_split.parts
     message = "no record goes to a table"
     if parts:
-        targets = listed([f"{part.target} {part.records.num_rows:,}" for part in parts], _TARGETS_NAMED)
+        targets = join_first([f"{part.target} {part.records.num_rows:,}" for part in parts], _TARGETS_NAMED)
         message = f"{plural(len(parts), 'table')}: {targets}"
     reasons = Counter(dead_letter.reason for dead_letter in route_split.unrouted)
     message += "".join(f"; {number:,}: {reason}" for reason, number in reasons.most_common(_REASONS_NAMED))

@@ -11,7 +11,7 @@ from typing import Any
 from writer.batch.staging.parquet_files import GROUP_BYTES_MAX
 from writer.commit.batch_limits import limits, task_count
 from writer.config.pipeline import Pipeline
-from writer.core.text import listed, plural, span
+from writer.core.text import join_first, plural, span
 from writer.core.units import show_duration, show_size
 
 # The mean share of the cores. The rest is for bursts, and for catching up after an outage.
@@ -218,7 +218,7 @@ def add_up(sizings: Sequence[Sizing]) -> list[Line]:
 
     def total(name: str) -> Line:
         lines = [sizing.line(name) for sizing in sizings]
-        shown = listed([line.shown for line in lines], _PARTS_SHOWN, " + ")
+        shown = join_first([line.shown for line in lines], _PARTS_SHOWN, " + ")
         return Line("", name, sum(line.value for line in lines), lines[0].unit, shown)
 
     busy = total("busy")

@@ -21,7 +21,7 @@ from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
-from writer.core.text import listed, plural
+from writer.core.text import join_first, plural
 from writer.core.units import show_duration
 from writer.maintenance.local_pipeline import LocalPipeline, opened
 from writer.output.tables import short_type
@@ -134,10 +134,10 @@ def _topics(cluster: Cluster, selection: TopicSelection) -> tuple[list[str], lis
         return [], [failure("topics", error)]
     findings = [_topic(cluster, topic) for topic in names]
     if selection.pattern is not None:
-        message = f"{plural(len(names), 'topic')}: {listed(names, _SHOWN)}"
+        message = f"{plural(len(names), 'topic')}: {join_first(names, _SHOWN)}"
         findings = [good("topics", message), *(finding for finding in findings if finding.status != "ok")]
     if beyond:
-        message = f"{plural(len(beyond), 'topic')} more than topics.max: {listed(beyond, _SHOWN)}"
+        message = f"{plural(len(beyond), 'topic')} more than topics.max: {join_first(beyond, _SHOWN)}"
         findings.append(doubtful("topics", message, "They are not read. Raise topics.max, or narrow the pattern."))
     return names, findings
 
@@ -235,10 +235,10 @@ def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
     rules = [rule for decryption in schemas.plan.privacy.decryptions.values() for rule in decryption.rules]
     decrypted = list(dict.fromkeys(".".join(path) for rule in rules for path in rule.places))
     if decrypted:
-        yield good("privacy", f"decrypted: {listed(decrypted, _COLUMNS_NAMED)}")
+        yield good("privacy", f"decrypted: {join_first(decrypted, _COLUMNS_NAMED)}")
     if actions:
         protected = [f"{field} ({action})" for field, action in actions.items()]
-        yield good("privacy", listed(protected, _COLUMNS_NAMED))
+        yield good("privacy", join_first(protected, _COLUMNS_NAMED))
     elif not decrypted:
         yield doubtful(
             "privacy", "no field of a known schema is protected", "Compare privacy.tags with the schemas' own words."

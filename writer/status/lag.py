@@ -15,7 +15,7 @@ from writer.config.topic_selection import TopicSelection
 from writer.core import logging
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.core.offsets import Source
-from writer.core.text import listed, plural
+from writer.core.text import join_first, plural
 from writer.offsets.start_decision import changed
 from writer.status.lag_sample import Lag, LagSample
 from writer.status.model import Dates, Logs, Sample
@@ -235,7 +235,7 @@ class LagListener:
             names, beyond = choose_topics(self._cluster, self._selection, self._topics)
             self._on_beyond(beyond)
             if new := [name for name in names if name not in self._topics]:
-                self._progress.appeared(f"{plural(len(new), 'topic')} to read appeared: {listed(new, _SHOWN)}")
+                self._progress.appeared(f"{plural(len(new), 'topic')} to read appeared: {join_first(new, _SHOWN)}")
         view = self._progress.view()
         self._progress.dated(settle(self._cluster, view.logs, view.frontier, now))
 

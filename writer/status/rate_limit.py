@@ -16,7 +16,7 @@ from writer.commit.rate_limit import NO_LIMIT, BatchUse, RateLimit, batch_use, w
 from writer.config.pipeline_sections import Commit
 from writer.core import logging
 from writer.core.errors import Draining
-from writer.core.text import instant, limit_words
+from writer.core.text import describe_limit, instant
 from writer.storage.base import Store, StoreError
 
 OVERRIDE = "_headrace/rate_limit.json"
@@ -63,7 +63,7 @@ class EffectiveLimit:
     @property
     def rates(self) -> str:
         """Write the limit alone."""
-        return limit_words(to_json(self.limit))
+        return describe_limit(to_json(self.limit))
 
 
 @dataclass(frozen=True)

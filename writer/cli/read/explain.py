@@ -14,8 +14,9 @@ from rich.text import Text
 
 from writer.config.loader import load
 from writer.config.pipelines import Config
+from writer.core.entry_text import batch_end_reason, describe_entry, describe_rate_wait, gap_reason
 from writer.core.errors import HeadraceError
-from writer.core.text import describe_entry, held, instant, iso, lost, plural, reason
+from writer.core.text import instant, iso, plural
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines
 from writer.output.tables import emit_whole, label_grid, ruled_table, show_pages
@@ -96,7 +97,7 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
     entry = explanation.entry
     facts = entry.facts
     if entry.kind == "gap":
-        return {"version": entry.version, "kind": "gap", **gap_record(facts), "why": lost(facts["cause"])}
+        return {"version": entry.version, "kind": "gap", **gap_record(facts), "why": gap_reason(facts["cause"])}
     if entry.kind != "batch":
         return {**facts, "version": entry.version, "at": iso(entry.logged_at), "why": describe_entry(entry.kind, facts)}
     sums = Totals()
@@ -105,7 +106,7 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
         "version": entry.version,
         "kind": "batch",
         "at": iso(entry.logged_at),
-        "why": reason(facts),
+        "why": batch_end_reason(facts),
         "rate_limit": facts.get("rate_limit"),
         **{name: facts[name] for name in _BATCH_FACTS},
         **{name: iso(facts[name]) for name in _TIMES if facts.get(name)},
@@ -139,8 +140,8 @@ def _batch_page(name: str, explanation: Explanation) -> list[RenderableType]:
     entry = explanation.entry
     facts = entry.facts
     head = _head(name, f"batch {facts['batch']} of run {facts['run']}", entry, "committed as ")
-    why = f"Its batch ended because {reason(facts)}."
-    delay = held(facts)
+    why = f"Its batch ended because {batch_end_reason(facts)}."
+    delay = describe_rate_wait(facts)
     if delay:
         why += f" Before, {delay}."
     page: list[RenderableType] = [head, Text(why), "", _records_table(facts), "", _steps_table(facts), ""]
@@ -151,7 +152,7 @@ def _batch_page(name: str, explanation: Explanation) -> list[RenderableType]:
 
 def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
     facts = entry.facts
-    why = f"{plural(gap_record(facts)['offsets'], 'offset')} gave no record because {lost(facts['cause'])}."
+    why = f"{plural(gap_record(facts)['offsets'], 'offset')} gave no record because {gap_reason(facts['cause'])}."
     table = ruled_table("partition", "incarnation", "from", "to", "offsets")
     for offsets in facts["ranges"]:
         start = offsets["start"]

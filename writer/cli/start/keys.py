@@ -10,7 +10,7 @@ from writer.cli.config_command import ConfigCommand
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.text import listed
+from writer.core.text import join_first
 from writer.maintenance.key_rotation import KeyRotation, ListedKey, check_keys
 from writer.output.cli_options import AsJson, ConfigFile
 from writer.output.confirmation import DryRun, Yes, confirm
@@ -31,7 +31,7 @@ def run_check(config: Config, *, as_json: bool, out: Console) -> None:
         for key in key_check.keys:
             sentence(out, _describe_key(key))
     if key_check.missing:
-        pipelines = listed(key_check.missing, _PIPELINES_NAMED)
+        pipelines = join_first(key_check.missing, _PIPELINES_NAMED)
         raise ConfigError(f"{key_check.keyring} lacks the key that the log names of {pipelines}")
     if key_check.outdated_hash_key is not None:
         raise ConfigError(
@@ -42,7 +42,7 @@ def run_check(config: Config, *, as_json: bool, out: Console) -> None:
 
 def _describe_key(key: ListedKey) -> str:
     primary = " (primary)" if key.is_primary else ""
-    pipelines = listed(key.pipelines, _PIPELINES_NAMED) or "no pipeline"
+    pipelines = join_first(key.pipelines, _PIPELINES_NAMED) or "no pipeline"
     return f"{key.purpose} key {key.id}{primary}, fingerprint {key.fingerprint}: {pipelines}"
 
 

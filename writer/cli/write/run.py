@@ -13,7 +13,7 @@ from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError, exit_code, most_severe
 from writer.core.signals import on_hangup
-from writer.core.text import listed
+from writer.core.text import join_first
 from writer.driver import main as job, supervisor_channel
 from writer.driver.restart_policy import sentence
 from writer.offsets.spark_checkpoint import Checkpoints
@@ -113,5 +113,5 @@ def _show_new_run(config: Config, names: Sequence[str]) -> None:
         if newest_run is not None:
             checkpoint = f"{checkpoints.path(newest_run)} is left aside"
         frontier = [f"{part.name} at {offset:,}" for part, offset in sorted(offsets.items())]
-        start = listed(frontier, _PARTITIONS_SHOWN) or "`start` of the configuration: the table has no offsets"
+        start = join_first(frontier, _PARTITIONS_SHOWN) or "`start` of the configuration: the table has no offsets"
         show_sentence(console(), f"{name}: {checkpoint}; a new run begins from {start}.")

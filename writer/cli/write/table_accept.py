@@ -8,7 +8,7 @@ from rich.console import Console
 
 from writer.config.pipelines import Config
 from writer.core.offsets import TopicPartition
-from writer.core.text import listed, plural
+from writer.core.text import join_first, plural
 from writer.maintenance.change_acceptance import AcceptancePlan, ChangeAcceptance
 from writer.output.tables import emit_whole, sentence
 
@@ -85,4 +85,4 @@ def _show(out: Console, name: str, plan: AcceptancePlan, version: int | None) ->
 
 def _describe_offsets(offsets: Mapping[TopicPartition, int]) -> str:
     names = [f"{part.full_name} below {offset:,}" for part, offset in sorted(offsets.items())]
-    return listed(names, _PARTITIONS_NAMED)
+    return join_first(names, _PARTITIONS_NAMED)

@@ -12,7 +12,7 @@ from writer.config.table_sections import Table
 from writer.core import fault_points
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
-from writer.core.text import listed
+from writer.core.text import join_first
 from writer.engines.registration import promotion_statements
 from writer.engines.table_description import describe_table
 from writer.privacy.path_policies import RecordPolicies, difference, overlaid
@@ -196,7 +196,7 @@ def _list_obstacles(
 
 def _name_partitions(counts: Iterator[tuple[TopicPartition, int]]) -> str:
     names = [f"{part.topic}/{part.partition} by {count:,}" for part, count in counts if count]
-    return listed(names, _PARTITIONS_NAMED)
+    return join_first(names, _PARTITIONS_NAMED)
 
 
 def _raw_location(table: Table) -> str | None:

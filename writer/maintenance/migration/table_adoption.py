@@ -16,7 +16,7 @@ from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
-from writer.core.text import listed
+from writer.core.text import join_first
 from writer.maintenance.retention import rows_of
 from writer.sealing.manifest import bucket_path
 from writer.storage.damage import naming_damage
@@ -131,7 +131,9 @@ class TableAdoption:
         strange_buckets = {file.bucket for file in files if bucketers.interval(self._bucketer, file.bucket) is None}
         if strange_buckets:
             names = sorted(bucket_path(self._bucketer.columns, bucket) for bucket in strange_buckets)
-            yield (f"Its partitions {listed(names, _BUCKETS_NAMED)} are no buckets as configured. Correct 'bucket'.")
+            yield (
+                f"Its partitions {join_first(names, _BUCKETS_NAMED)} are no buckets as configured. Correct 'bucket'."
+            )
 
     def _compare_buckets(self, files: Sequence[BucketFile]) -> tuple[int, str]:
         """Compute the buckets of some rows anew. Returns how many are right, or what is wrong."""
