@@ -108,7 +108,7 @@ def _judged(stage: ChaosStack, *, settled: bool, ended: int | None) -> Verdict:
     if ended != 0:
         said.append(f"asked to drain, the supervisor ended with code {ended}")
     found = audit(load(stage.config), PIPELINE, since=None, deep=True)
-    said += [f"audit: {p.what} {p.part} {p.spans}" for p in found.problems]
+    said += [f"audit: {p.description} {p.part} {p.spans}" for p in found.problems]
     return Verdict(**{**asdict(verdict), "said": tuple(said)})
 
 

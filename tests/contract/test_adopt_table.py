@@ -159,8 +159,8 @@ def test_rows_without_offsets_that_were_not_adopted_are_a_problem(tmp_path: Path
     entry = Path(tmp_path, "lake", "clicks", "_delta_log", f"{2:020}.json")
     entry.write_text(entry.read_text().replace('\\"rows\\": 6', '\\"rows\\": 5'))
     found = audit(config(tmp_path, start=START), "clicks", since=None, deep=True)
-    assert "the files hold 6 rows, the account has 5" in " ".join(p.what for p in found.problems)
-    assert "1 rows say no offset, beyond those that were adopted" in " ".join(p.what for p in found.problems)
+    assert "the files hold 6 rows, the account has 5" in " ".join(p.description for p in found.problems)
+    assert "1 rows say no offset, beyond those that were adopted" in " ".join(p.description for p in found.problems)
 
 
 def test_a_table_that_is_written_meanwhile_is_not_adopted(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_an_audit_of_carried_batches_adds_up(driver, deep):
     assert one.outcomes == {"read": 60, **{name: 6 * count for name, count in each.items()}}
     assert two.outcomes == {"read": 10, **each}
     if deep:
-        there = found.found[one.part]
+        there = found.file_offsets[one.part]
         assert (there.rows, there.dead_letters, there.distinct, there.nowhere_offsets) == (
             42, {"dead_letter": 6, "quarantined": 6}, 54, 6,
         )  # fmt: skip
@@ -63,7 +63,7 @@ def test_late_rows_add_up_wherever_they_go(tmp_path, form, policy, die):
         policy, {**late, "rows": 14, "dead_letters": 18}
     )
     assert line.outcomes == {"read": 40, "tombstones": 4, "quarantined": 4, "filtered": 0, **moved}
-    assert (found.found[line.part].distinct, bool(found.waiting)) == (36, bool(die))
+    assert (found.file_offsets[line.part].distinct, bool(found.waiting)) == (36, bool(die))
 
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])
@@ -124,7 +124,7 @@ def test_a_range_that_two_commits_hold_is_named(driver):
     last = driver.carry([log(mixed(0, 40))], {0: 40})
     edit(driver, last, lambda about, _: about["ranges"][0].update(start=15, read=25))
     found = audited(driver, deep=False)
-    assert ((15, 20),) in [p.spans for p in found.problems if "that are committed" in p.what]
+    assert ((15, 20),) in [p.spans for p in found.problems if "that are committed" in p.description]
 
 
 def test_a_record_without_an_outcome_is_found(driver):
@@ -183,7 +183,7 @@ def test_deep_rows_beyond_the_frontier_are_named(driver):
         rows.schema.get_field_index("_offset"), "_offset", pc.add(rows["_offset"], 5)
     ))  # fmt: skip
     found = audited(driver)
-    assert ((20, 25),) in [p.spans for p in found.problems if "no commit accounts for" in p.what]
+    assert ((20, 25),) in [p.spans for p in found.problems if "no commit accounts for" in p.description]
 
 
 def test_a_file_that_is_gone_is_a_sentence(driver):
@@ -222,7 +222,7 @@ def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
     assert [(line.part.topic, line.start, line.end, line.gap) for line in found.reconciliation.lines] == [
         ("clicks", 0, 50, 15), ("clicks", 0, 0, 0), ("taps", 100, 100, 0),
     ]  # fmt: skip
-    assert found.found[P0].nowhere_offsets == 3, "the tombstones"
+    assert found.file_offsets[P0].nowhere_offsets == 3, "the tombstones"
 
 
 def config_file(driver: Driver) -> Path:
@@ -300,7 +300,7 @@ def test_since_looks_at_what_came_after(driver):
     found = audited(driver, since=later)
     assert found.adds_up, said(found)
     assert [(line.start, line.end) for line in found.reconciliation.lines] == [(40, 60)]
-    assert found.found[P0].distinct == 18
+    assert found.file_offsets[P0].distinct == 18
 
 
 def test_a_file_without_a_row_count_is_said(driver, monkeypatch):

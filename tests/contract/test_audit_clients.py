@@ -46,7 +46,7 @@ def test_deep_what_readers_of_a_parquet_tables_folders_see_is_counted_from_every
         driver.carry([log({at: event(at, at=NOW) for at in range(end)})], {0: end})
     new, old = compacted(driver.lake)
     found = audited(driver)
-    assert ((0, 40),) in [p.spans for p in found.problems if "more than once" in p.what], "it died half-way"
+    assert ((0, 40),) in [p.spans for p in found.problems if "more than once" in p.description], "it died half-way"
     for path in old:
         path.unlink()
     found = audited(driver)
@@ -55,7 +55,7 @@ def test_deep_what_readers_of_a_parquet_tables_folders_see_is_counted_from_every
     assert audited(driver).adds_up, "the writer goes on"
     pq.write_table(pq.ParquetFile(new).read().filter(pc.field("_offset") >= 4), new)
     found = audited(driver)
-    assert ((0, 4),) in [p.spans for p in found.problems if "4 rows are not there" in p.what], said(found)
+    assert ((0, 4),) in [p.spans for p in found.problems if "4 rows are not there" in p.description], said(found)
     pq.write_table(pa.table({"id": [1]}), new.with_name("part-1.parquet"))
     with pytest.raises(HeadraceError, match=r"part-1\.parquet was not written by headrace"):
         audited(driver)

@@ -147,7 +147,7 @@ def test_a_row_lost_in_a_rewritten_file_is_still_found(driver: Driver) -> None:
     pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert not found.adds_up
-    assert "1 rows are not there" in " ".join(problem.what for problem in found.problems)
+    assert "1 rows are not there" in " ".join(problem.description for problem in found.problems)
 
 
 def test_rows_are_put_in_order_when_the_bucket_is_closed(tmp_path: Path, form: str) -> None:

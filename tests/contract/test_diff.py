@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.support.local_driver import Driver, configured, log
 from tests.support.sample_records import NOW, event
 from tests.support.tables import iceberg_table_of
-from writer.audit.comparison import different
+from writer.audit.comparison import unequal_values
 from writer.cli.main import app
 
 
@@ -109,12 +109,12 @@ def test_values_differ_as_python_has_it(kind: pa.DataType) -> None:
     def check(rows: list[tuple[Any, Any]], cut: int) -> None:
         one, other = (pa.array([row[side] for row in rows], kind)[cut:] for side in (0, 1))
         expected = [repr(a.as_py()) != repr(b.as_py()) for a, b in zip(one, other, strict=True)]
-        assert different(one, other).tolist() == expected
+        assert unequal_values(one, other).tolist() == expected
 
     check()
 
 
 def test_a_wider_type_is_the_same_where_its_values_are() -> None:
-    assert not different(pa.array([1, None], pa.int64()), pa.array([1, None], pa.int32())).any()
-    assert different(pa.array([1], pa.int64()), pa.array(["x"])).tolist() == [True]
-    assert different(pa.array([], pa.int64()), pa.array([], pa.int64())).dtype == np.bool_
+    assert not unequal_values(pa.array([1, None], pa.int64()), pa.array([1, None], pa.int32())).any()
+    assert unequal_values(pa.array([1], pa.int64()), pa.array(["x"])).tolist() == [True]
+    assert unequal_values(pa.array([], pa.int64()), pa.array([], pa.int64())).dtype == np.bool_

@@ -113,9 +113,11 @@ def test_a_change_of_a_spec_is_an_entry_and_ranges_keep_their_version(tmp_path: 
     assert found.filtered["Event"]["where"] == 20 + 10 + 20
     kinds = [entry.facts for entry in again.table.history() if entry.kind == "specs"]
     assert [facts["specs_version"] for facts in kinds] == [3, 2, 1][: len(kinds)]
-    from writer.audit.table_history import read
+    from writer.audit.table_history import read_pipeline_history
 
-    stretches = [one for page in read(settings, "clicks").rows.history for one in page.committed_ranges]
+    stretches = [
+        one for page in read_pipeline_history(settings, "clicks").main.segments for one in page.committed_ranges
+    ]
     assert {(one.start, one.specs) for one in stretches} == {(0, 1), (60, 2), (100, 3)}
 
 

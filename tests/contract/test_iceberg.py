@@ -203,7 +203,7 @@ def test_a_merge_that_deletes_more_than_it_inserts_is_no_delete(tmp_path: Path, 
     with pytest.raises(ForeignChange, match="another client ran OVERWRITE"):
         carry(driver, 6)
     found = audit(driver.config, "clicks", since=None, deep=True)
-    assert "another client ran OVERWRITE" in found.problems[0].what
+    assert "another client ran OVERWRITE" in found.problems[0].description
 
 
 def test_rows_that_another_client_writes_anew_without_some_are_a_delete(tmp_path: Path) -> None:
@@ -212,7 +212,9 @@ def test_rows_that_another_client_writes_anew_without_some_are_a_delete(tmp_path
     carry(driver, 6)
     assert audit(driver.config, "clicks", since=None, deep=False).rows_taken == {"DELETE": 2}
     problems = audit(driver.config, "clicks", since=None, deep=True).problems
-    assert "offsets are there more than once" in {problem.what for problem in problems}, "which bounds cannot tell"
+    assert "offsets are there more than once" in {problem.description for problem in problems}, (
+        "which bounds cannot tell"
+    )
 
 
 def test_a_seal_passes_over_files_whose_rows_delete_files_take(

@@ -153,7 +153,7 @@ def test_rows_dead_letters_and_frontier_go_back_together_and_are_read_again_once
     assert (ids(driver), dead_letters(driver)) == ([n for n in ROWS if n < 12], [5, 11])
     found = sound(driver)
     assert (found.rows_taken, found.dead_letters_taken) == ({"rewind": 10}, {"rewind": 2})
-    assert found.reconciliation.lines[0].back == 12
+    assert found.reconciliation.lines[0].rewound == 12
     again(driver)
     assert (ids(driver), dead_letters(driver)) == (ROWS, [5, 11, 17, 23])
     assert sound(driver).reconciliation.total("read") == 36
@@ -428,5 +428,5 @@ def test_the_ledger_keeps_where_it_went_back(form: str, tmp_path: Path) -> None:
     assert sum(len(page.rewound_ranges) for page in pages) == 2
     assert book.last_version() > driver.good + 4
     found = sound(driver)
-    assert (found.reconciliation.lines[0].back, found.rows_taken) == (24, {"rewind": 20})
+    assert (found.reconciliation.lines[0].rewound, found.rows_taken) == (24, {"rewind": 20})
     assert ids(driver) == ROWS

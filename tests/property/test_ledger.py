@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.support.example_counts import share
 from tests.support.sample_records import GAP_FACTS
-from writer.audit.offset_count import FileSet, count
-from writer.audit.reconciliation import state
+from writer.audit.offset_count import FileSet, count_offsets
+from writer.audit.reconciliation import reconcile
 from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.storage.local import LocalStore
@@ -94,7 +94,7 @@ def histories(draw):
 
 
 def stated(found, frontier, last):
-    return state(found, frontier, last, -1)
+    return reconcile(found, frontier, last, -1)
 
 
 @given(histories(), st.data())
@@ -166,7 +166,7 @@ def test_files_are_counted_as_a_plain_loop_counts_them(tmp_path, files, dead_let
         file_set(tmp_path, "letters", [dead_letters], statistics=True),
     ]
     ranges = {part: (min(start, end), end) for part, end in zip(PARTS, ends, strict=False)}
-    found = count(file_sets, ranges, {}, below_is_known=False, at_once=at_once)
+    found = count_offsets(file_sets, ranges, {}, below_is_known=False, at_once=at_once)
     rows = Counter(one for file in files for one in file)
     all_of_them = rows + Counter(dead_letters)
     for part, (first, end) in ranges.items():

@@ -43,4 +43,4 @@ def audited(driver: Driver, since=None, *, deep: bool = True) -> Audit:
 
 
 def said(found: Audit) -> str:
-    return "; ".join(f"{p.what} {p.part} {p.spans}" for p in found.problems)
+    return "; ".join(f"{p.description} {p.part} {p.spans}" for p in found.problems)

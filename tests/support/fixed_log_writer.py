@@ -69,7 +69,7 @@ def judge(driver: Driver, lake: Path) -> None:
     """Judge twice: from the files, and as `headrace audit` does."""
     oracle.check(lake, "clicks", {("clicks", partition): END for partition in range(PARTS)})
     found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, "; ".join(f"{p.what} {p.part} {p.spans}" for p in found.problems)
+    assert found.adds_up, "; ".join(f"{p.description} {p.part} {p.spans}" for p in found.problems)
 
 
 def main(what: str, root: Path, location: str, form: str, settings: str = "{}") -> None:

@@ -128,7 +128,7 @@ def carry(root: Path, form: str, step: timedelta, moment: str) -> Result:
         rounds.once()
     oracle.check(Path(driver.lake), "clicks", topic.ends)
     account = audit(driver.config, "clicks", since=None, deep=True)
-    assert account.adds_up, "; ".join(f"{p.what} {p.part} {p.spans}" for p in account.problems)
+    assert account.adds_up, "; ".join(f"{p.description} {p.part} {p.spans}" for p in account.problems)
     sealed = [
         (round((_hour(one.bucket) - first).total_seconds() / 3_600), one.version, one.rows, one.late)
         for one in sealer.manifests.all()

@@ -1,13 +1,27 @@
 """Audits a table from the lake alone: every offset in log and ledger, and on request in every file."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
-from writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, count
-from writer.audit.reconciliation import Problem, Reconciliation, compared, compared_raw, state, totals
-from writer.audit.table_history import PendingChanges, PendingSideFiles, PipelineTables, TableHistory, read, waiting
+from writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, count_offsets
+from writer.audit.reconciliation import (
+    Problem,
+    Reconciliation,
+    compare_files,
+    compare_raw_files,
+    compare_totals,
+    reconcile,
+)
+from writer.audit.table_history import (
+    PendingSideFiles,
+    PipelineHistory,
+    TableHistory,
+    pending_side_files,
+    read_pipeline_history,
+)
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.staging.parquet_files import staged_name
 from writer.batch.staging.table_file import read_footer
@@ -24,12 +38,16 @@ class Account:
     """What the tables should hold by logs and ledgers, and what was taken out of them, by why."""
 
     reconciliation: Reconciliation
-    whole: bool  # from the beginning on
+    # From the first version on.
+    is_complete: bool
     pending: PendingSideFiles
-    rows_taken: Mapping[str, int]  # on purpose: retention, delete, dedupe; by other clients: DELETE
+    # By commands: retention, delete, dedupe; by other clients: DELETE.
+    rows_taken: Mapping[str, int]
     dead_letters_taken: Mapping[str, int]
-    late_taken: Mapping[str, int]  # out of the table of late rows
-    raw_taken: Mapping[str, int]  # out of the raw table
+    # Out of the tables of late rows.
+    late_taken: Mapping[str, int]
+    # Out of the raw tables.
+    raw_taken: Mapping[str, int]
 
     @property
     def unplaced(self) -> int:
@@ -46,12 +64,12 @@ class Account:
                 "filtered": self.reconciliation.total("filtered"),
                 "without a record": sum(line.without_records for line in lines),
                 "in gaps": sum(line.gap for line in lines),
-                "taken by rewind": -sum(line.back for line in lines),
+                "taken by rewind": -sum(line.rewound for line in lines),
             }
         )
         for taken in (self.rows_taken, self.dead_letters_taken, self.late_taken):
-            counts.update({f"taken by {why}": count for why, count in taken.items()})
-        return {why: count for why, count in counts.items() if count}
+            counts.update({f"taken by {reason}": count for reason, count in taken.items()})
+        return {reason: count for reason, count in counts.items() if count}
 
 
 @dataclass(frozen=True)
@@ -60,22 +78,30 @@ class TargetCount:
 
     name: str
     location: str
-    rows: int  # that were committed for it; of all tables, those of the account, adopted and unplaced ones included
-    late: int  # likewise, of its table of late rows
-    rows_taken: int  # of these rows, those that went on purpose, by other clients, or by a rewind
+    # Rows that were committed for it. Of all tables these are the account's, adopted and unplaced ones included.
+    rows: int
+    # Rows that were committed for its table of late rows.
+    late: int
+    # Of these rows, those that commands, other clients or rewinds took.
+    rows_taken: int
     late_taken: int
-    waiting: int  # commits that it does not have yet
+    # Commits that it does not have yet.
+    waiting: int
 
 
 @dataclass(frozen=True)
 class Audit(Account):
-    """The result of an audit. `found` is empty unless files were read."""
+    """The result of an audit."""
 
-    found: Mapping[TopicPartition, FileOffsets]
+    # What the files hold; empty unless they were read.
+    file_offsets: Mapping[TopicPartition, FileOffsets]
     problems: tuple[Problem, ...]
-    uncounted: int  # files whose rows no log says; where there are some, sums are not compared
-    accepted: Answer | None  # what another client did, which stands: of rows from before less is proven
-    targets: Sequence[TargetCount] = ()  # of a route, when it is whole: those that wait first, then by rows
+    # Files whose rows no log says; where there are some, sums are not compared.
+    uncounted: int
+    # The acceptance of what another client did: of rows from before less is proven.
+    accepted: Answer | None
+    # Of a route, when the account is complete: those that wait first, then by rows.
+    targets: Sequence[TargetCount] = ()
 
     @property
     def adds_up(self) -> bool:
@@ -105,105 +131,143 @@ def audit(config: Config, pipeline: str, *, since: int | datetime | None, deep: 
     beginning of a page. Files are read from the newest acceptance on: what they held before, it gave up. Raises
     CommitFailed, LedgerUnreadable, HeadraceError when there is no table.
     """
-    lake = read(config, pipeline)
-    account = _drawn_up(lake, since)
-    problems = [*account.reconciliation.problems, *_of_others(lake, account.reconciliation)]
-    if account.whole:
-        problems += _in_sum(lake, account)
-    found: dict[TopicPartition, FileOffsets] = {}
+    history = read_pipeline_history(config, pipeline)
+    account = _build_account(history, since)
     accepted = account.reconciliation.accepted
+    problems = [*account.reconciliation.problems, *_check_other_clients(history, account.reconciliation)]
+    if account.is_complete:
+        problems += _compare_row_counts(history, account)
+    file_offsets: dict[TopicPartition, FileOffsets] = {}
     if deep:
         if accepted:
-            account = _drawn_up(lake, accepted.version + 1)
-        found, more = _in_files(lake, account)
-        problems += more
-    files = [file for one in (lake.rows, *lake.beside) for file in one.files]
-    uncounted = sum(file.rows is None for file in files)
+            account = _build_account(history, accepted.version + 1)
+        file_offsets, file_problems = _compare_files(history, account)
+        problems += file_problems
+    files = chain.from_iterable(table.files for table in (history.main, *history.side_tables))
     return Audit(
-        **vars(account), found=found, problems=tuple(problems), uncounted=uncounted, accepted=accepted,
-        targets=_by_target(lake, account.pending) if account.whole else (),
-    )  # fmt: skip
+        **vars(account),
+        file_offsets=file_offsets,
+        problems=tuple(problems),
+        uncounted=sum(file.rows is None for file in files),
+        accepted=accepted,
+        targets=_count_targets(history, account.pending) if account.is_complete else (),
+    )
 
 
-def _by_target(lake: PipelineTables, pending: PendingSideFiles) -> list[TargetCount]:
-    """Count what the tables of a route were given. Their sums are those that `_in_sum` compares with the account."""
-    tables = {one.place: one for one in (*lake.targets, *lake.late)}
+def _count_targets(history: PipelineHistory, pending: PendingSideFiles) -> list[TargetCount]:
+    """Count what the tables of a route were given, as `_compare_row_counts` adds it up."""
+    tables = {table.location: table for table in (*history.targets, *history.late)}
+    counts = []
+    # A table and that of its late rows have one record.
+    for record in dict.fromkeys(history.target_records.values()):
+        rows = _count_table(tables.get(record.location), pending)
+        late_rows = _count_table(tables.get(record.late), pending)
+        counts.append(
+            TargetCount(
+                record.name,
+                record.location,
+                rows=rows.committed,
+                late=late_rows.committed,
+                rows_taken=rows.taken,
+                late_taken=late_rows.taken,
+                waiting=max(rows.waiting_commits, late_rows.waiting_commits),
+            )
+        )
+    return sorted(counts, key=lambda count: (-count.waiting, -count.rows, count.name))
 
-    def count(place: str) -> tuple[int, int, int]:
-        """Return how many rows were given to a table, how many were taken of these, and the commits that wait."""
-        if (one := tables.get(place)) is None:
-            return 0, 0, 0
-        files, going = _with_pending([one], pending)
-        changes = pending.tables[place]
-        taken = sum(_by_operation(one.removals, changes.rewound).values())
-        return sum(file.rows or 0 for file in files) - going + taken, taken, changes.commits
 
-    found = []
-    for record in dict.fromkeys(lake.target_places.values()):  # a table and that of its late rows have one
-        (rows, taken, waiting), (late, late_taken, more) = count(record.location), count(record.late)
-        counts = (rows, late, taken, late_taken, max(waiting, more))
-        found.append(TargetCount(record.name, record.location, *counts))
-    return sorted(found, key=lambda one: (-one.waiting, -one.rows, one.name))
+@dataclass(frozen=True)
+class _RowCount:
+    """Rows that were committed for a table, how many of them were taken, and the commits that it does not have."""
+
+    committed: int = 0
+    taken: int = 0
+    waiting_commits: int = 0
 
 
-def _drawn_up(lake: PipelineTables, since: int | datetime | None) -> Account:
-    chosen, floor = _chosen(lake.rows.history, since)
-    reconciliation, pending = state(chosen, lake.frontier, lake.version, floor), waiting(lake)
-    taken = [*reconciliation.removals, *(removal for one in lake.targets for removal in one.removals)]
+def _count_table(table: TableHistory | None, pending: PendingSideFiles) -> _RowCount:
+    if table is None:
+        return _RowCount()
+    changes = pending.tables[table.location]
+    files, withdrawn = _with_pending([table], pending)
+    taken = sum(_sum_by_operation(table.removals, changes.rewound).values())
+    rows = sum(file.rows or 0 for file in files) - withdrawn
+    return _RowCount(rows + taken, taken, changes.commits)
 
-    def rewound(*tables: TableHistory) -> int:
-        return sum(pending.tables[one.place].rewound for one in tables)
 
+def _build_account(history: PipelineHistory, since: int | datetime | None) -> Account:
+    segments, version_before = _segments_since(history.main.segments, since)
+    reconciliation = reconcile(segments, history.frontier, history.version, version_before)
+    pending = pending_side_files(history)
     return Account(
-        reconciliation, floor < 0, pending, _by_operation(taken, rewound(*lake.targets)),
-        _by_operation(lake.dead_letters.removals, rewound(lake.dead_letters)),
-        *(
-            _by_operation([removal for one in tables for removal in one.removals], rewound(*tables))
-            for tables in (lake.late, lake.raw)
-        ),
-    )  # fmt: skip
+        reconciliation,
+        is_complete=version_before < 0,
+        pending=pending,
+        rows_taken=_sum_taken(history.targets, pending, reconciliation.removals),
+        dead_letters_taken=_sum_taken([history.dead_letters], pending),
+        late_taken=_sum_taken(history.late, pending),
+        raw_taken=_sum_taken(history.raw, pending),
+    )
 
 
-def _chosen(history: Sequence[LedgerSegment], since: int | datetime | None) -> tuple[list[LedgerSegment], int]:
-    """Return the segments from there on, and the version before the first of them: -1 for all."""
+def _segments_since(segments: Sequence[LedgerSegment], since: int | datetime | None) -> tuple[list[LedgerSegment], int]:
+    """Return the segments from a version or an instant on, and the version before the first of them: -1 for all."""
     match since:
         case None:
-            return list(history), -1
+            return list(segments), -1
         case int():
-            kept = [one for one in history if one.last >= since]
+            later_segments = [segment for segment in segments if segment.last >= since]
         case _:
-            kept = [one for one in history if one.ended is None or one.ended >= since]
-    floor = kept[0].first - 1 if kept else history[-1].last
-    return kept, floor
+            later_segments = [segment for segment in segments if segment.ended is None or segment.ended >= since]
+    if not later_segments:
+        return [], segments[-1].last
+    return later_segments, later_segments[0].first - 1
 
 
-def _by_operation(removals: Sequence[Removal], rewound: int = 0) -> dict[str, int]:
+def _sum_taken(
+    tables: Sequence[TableHistory], pending: PendingSideFiles, main_removals: Sequence[Removal] = ()
+) -> dict[str, int]:
+    """Add up what was taken out of tables, by why; `main_removals`: of the main table, which belong to them."""
+    removals = [*main_removals, *chain.from_iterable(table.removals for table in tables)]
+    return _sum_by_operation(removals, sum(pending.tables[table.location].rewound for table in tables))
+
+
+def _sum_by_operation(removals: Iterable[Removal], rewound: int) -> dict[str, int]:
     """Add up what was taken, by why; `rewound`: what rewinds are still to take."""
-    found: dict[str, int] = {"rewind": rewound} if rewound else {}
-    for one in removals:
-        found[one.operation] = found.get(one.operation, 0) + (one.rows or 0)
-    return found
+    sums: dict[str, int] = {}
+    if rewound:
+        sums["rewind"] = rewound
+    for removal in removals:
+        sums[removal.operation] = sums.get(removal.operation, 0) + (removal.rows or 0)
+    return sums
 
 
-def _of_others(lake: PipelineTables, reconciliation: Reconciliation) -> list[Problem]:
-    """Find what other clients did to the tables, where that cannot be reckoned with."""
-    beside = [(history.place, history.removals) for history in lake.beside]
-    removed = [(lake.rows.place, reconciliation.removals), *beside]
-    unsaid = [
-        f"{r.operation} of another client (version {r.version} of {place}) does not say how many rows it took"
-        for place, removals in removed
-        for r in removals
-        if r.rows is None
+def _check_other_clients(history: PipelineHistory, reconciliation: Reconciliation) -> list[Problem]:
+    """Return what other clients did to the tables, where that cannot be counted."""
+    problems = _check_removals(history.main.location, reconciliation.removals)
+    for table in history.side_tables:
+        problems += _check_removals(table.location, table.removals)
+    for table in history.side_tables:
+        violations = chain.from_iterable(segment.violations for segment in table.segments)
+        problems += [Problem(f"{violation} in {table.location}") for violation in violations]
+    return problems
+
+
+def _check_removals(location: str, removals: Sequence[Removal]) -> list[Problem]:
+    return [
+        Problem(
+            f"{removal.operation} of another client (version {removal.version} of {location}) does not say how many "
+            "rows it took"
+        )
+        for removal in removals
+        if removal.rows is None
     ]
-    strange = [
-        f"{text} in {history.place}" for history in lake.beside for one in history.history for text in one.violations
-    ]
-    return [Problem(text) for text in (*unsaid, *strange)]
 
 
-def _in_sum(lake: PipelineTables, account: Account) -> list[Problem]:
+def _compare_row_counts(history: PipelineHistory, account: Account) -> list[Problem]:
     """Compare the rows that the tables' logs count in their files with the accounting."""
-    reconciliation, pending = account.reconciliation, account.pending
+    reconciliation = account.reconciliation
+    pending = account.pending
     rows = reconciliation.total("rows") + account.unplaced - sum(account.rows_taken.values())
     late = reconciliation.total("late") - sum(account.late_taken.values())
     dead_letters = (
@@ -212,97 +276,134 @@ def _in_sum(lake: PipelineTables, account: Account) -> list[Problem]:
         - sum(account.dead_letters_taken.values())
     )
     raw = reconciliation.raw - sum(account.raw_taken.values())
-    in_targets, going = _with_pending(lake.targets, pending)
-    late_fix = _describe_move(lake.late, "seal.late_table")
-    dead_letters_fix = _describe_move([lake.dead_letters], "table.dead_letters")
+    target_files, withdrawn = _with_pending(history.targets, pending)
+    late_fix = _describe_move(history.late, "seal.late_table")
+    dead_letters_fix = _describe_move([history.dead_letters], "table.dead_letters")
     return [
-        *totals("rows of the late table", *_with_pending(lake.late, pending), late, late_fix),
-        *totals("rows", [*lake.rows.files, *in_targets], going, rows),
-        *totals(
+        *compare_totals("rows of the late table", *_with_pending(history.late, pending), late, late_fix),
+        *compare_totals("rows", [*history.main.files, *target_files], withdrawn, rows),
+        *compare_totals(
             "rows of the dead-letter table",
-            *_with_pending([lake.dead_letters], pending),
+            *_with_pending([history.dead_letters], pending),
             dead_letters,
             dead_letters_fix,
         ),
-        *totals("raw records", *_with_pending(lake.raw, pending), raw),
+        *compare_totals("raw records", *_with_pending(history.raw, pending), raw),
     ]
 
 
 def _describe_move(tables: Sequence[TableHistory], setting: str) -> str:
     """Say where missing rows may lie: the log does not tell which location a setting named before."""
-    places = " and ".join(table.place for table in tables)
+    locations = " and ".join(table.location for table in tables)
     return (
-        f"They belong to {places}. If {setting}, or its default, named another location before, set it back, or move "
-        "that table while no driver runs (docs/TABLES.md, Move a table with its history)"
+        f"They belong to {locations}. If {setting}, or its default, named another location before, set it back, or "
+        "move that table while no driver runs (docs/TABLES.md, Move a table with its history)"
     )
 
 
 def _with_pending(tables: Sequence[TableHistory], pending: PendingSideFiles) -> tuple[list[BucketFile], int]:
-    """Return the files of tables, with those that their logs do not have yet, and how many rows of them are to go."""
-    changes = [pending.tables[one.place] for one in tables]
-    files = [file for one in tables for file in one.files]
-    files += [file for one in changes for file in (*one.files, *one.held)]
-    return files, sum(pending.tables[one.place].withdrawn for one in tables)
+    """Return the files of tables, with those that wait for them, and how many rows of them are to leave."""
+    files = list(chain.from_iterable(table.files for table in tables))
+    withdrawn = 0
+    for table in tables:
+        changes = pending.tables[table.location]
+        files += [*changes.files, *changes.held_files]
+        withdrawn += changes.withdrawn
+    return files, withdrawn
 
 
-def _in_files(lake: PipelineTables, account: Account) -> tuple[dict[TopicPartition, FileOffsets], list[Problem]]:
-    """Count what the files hold, and hold it against the account. Reads every file."""
-    reconciliation, pending, problems = account.reconciliation, account.pending, list[Problem]()
-    file_sets = [FileSet(lake.rows.table.store, _seen(lake.rows.table, lake.rows.files))]
-    for one in lake.outcomes_beside:
-        changes = pending.tables[one.place]
-        file_sets += _file_sets(one, changes, dead_letters=one is lake.dead_letters)
-        file_sets += [FileSet(lake.rows.table.store, changes.held)] if changes.held else []
-    found = _counted(file_sets, reconciliation, below_is_known=not account.whole)
-    without_offset = found.pop(WITHOUT_OFFSET, FileOffsets()).rows
-    adopted = account.unplaced - without_offset if account.whole else 0
-    removed = sum(account.rows_taken.values())
-    if adopted < 0:
-        problems.append(
-            Problem(f"{-adopted:,} rows say no offset, beyond those that were adopted or came by event time")
-        )
-    if adopted > removed:
-        what = "that were adopted, or came by event time,"
-        problems.append(Problem(f"{adopted - removed:,} rows {what} are not there"))
-    known = {line.part: line for line in reconciliation.lines}
-    rows = removed - max(adopted, 0) + sum(account.late_taken.values())
-    problems += compared(known, found, rows, sum(account.dead_letters_taken.values()), exact=account.whole)
-    raw_sets = [files for one in lake.raw for files in _file_sets(one, pending.tables[one.place])]
-    raw = _counted(raw_sets, reconciliation, below_is_known=not account.whole) if raw_sets else {}
-    return found, problems + compared_raw(known, raw, sum(account.raw_taken.values()), exact=account.whole)
+def _compare_files(
+    history: PipelineHistory, account: Account
+) -> tuple[dict[TopicPartition, FileOffsets], list[Problem]]:
+    """Count what the files hold, and compare it with the account. Reads every file."""
+    reconciliation = account.reconciliation
+    file_offsets = _count_file_offsets(_outcome_file_sets(history, account.pending), account)
+    rows_without_offset = file_offsets.pop(WITHOUT_OFFSET, FileOffsets()).rows
+    rows_removed = sum(account.rows_taken.values())
+    missing_unplaced = 0
+    if account.is_complete:
+        missing_unplaced = account.unplaced - rows_without_offset
+    lines = {line.part: line for line in reconciliation.lines}
+    # Which rows of a table were removed is not known: those that are missing without an offset are some of them.
+    removed_with_offset = rows_removed - max(missing_unplaced, 0) + sum(account.late_taken.values())
+    problems = _check_unplaced(missing_unplaced, rows_removed)
+    problems += compare_files(
+        lines,
+        file_offsets,
+        removed_with_offset,
+        sum(account.dead_letters_taken.values()),
+        is_exact=account.is_complete,
+    )
+    raw_file_sets = list(chain.from_iterable(_side_file_sets(table, account.pending) for table in history.raw))
+    raw_offsets: Mapping[TopicPartition, FileOffsets] = {}
+    if raw_file_sets:
+        raw_offsets = _count_file_offsets(raw_file_sets, account)
+    raw_removed = sum(account.raw_taken.values())
+    problems += compare_raw_files(lines, raw_offsets, raw_removed, is_exact=account.is_complete)
+    return file_offsets, problems
 
 
-def _file_sets(one: TableHistory, changes: PendingChanges, *, dead_letters: bool = False) -> list[FileSet]:
-    """Return the files of a table beside the main one, and those that it does not have yet."""
-    there = FileSet(one.table.store, _seen(one.table, one.files), dead_letters=dead_letters, without=changes.without)
-    return [there, FileSet(one.table.store, changes.files, dead_letters=dead_letters)]
+def _check_unplaced(missing: int, removed: int) -> list[Problem]:
+    """Check the number of rows without an offset; below zero: there are more than the account has."""
+    if missing < 0:
+        return [Problem(f"{-missing:,} rows say no offset, beyond those that were adopted or came by event time")]
+    if missing > removed:
+        return [Problem(f"{missing - removed:,} rows that were adopted, or came by event time, are not there")]
+    return []
 
 
-def _seen(table: PipelineTable, named: Sequence[BucketFile]) -> list[BucketFile]:
+def _outcome_file_sets(history: PipelineHistory, pending: PendingSideFiles) -> list[FileSet]:
+    """Return the files that hold outcomes of records, with those that wait for their tables."""
+    main = history.main.table
+    file_sets = [FileSet(main.store, _visible_files(main, history.main.files))]
+    for table in history.side_outcome_tables:
+        file_sets += _side_file_sets(table, pending, dead_letters=table is history.dead_letters)
+        waiting_files = pending.tables[table.location].held_files
+        if waiting_files:
+            file_sets.append(FileSet(main.store, waiting_files))
+    return file_sets
+
+
+def _side_file_sets(history: TableHistory, pending: PendingSideFiles, *, dead_letters: bool = False) -> list[FileSet]:
+    """Return the files of a side table, and those at its location that it does not have yet."""
+    table = history.table
+    changes = pending.tables[history.location]
+    return [
+        FileSet(
+            table.store,
+            _visible_files(table, history.files),
+            dead_letters=dead_letters,
+            removed_offsets=changes.removed_offsets,
+        ),
+        FileSet(table.store, changes.files, dead_letters=dead_letters),
+    ]
+
+
+def _visible_files(table: PipelineTable, files: Sequence[BucketFile]) -> list[BucketFile]:
     """Return the files that readers see: where another client wrote, its files too, and what is left of ours.
 
     Raises HeadraceError where one of them says nothing of where its rows come from.
     """
-    foreign = table.foreign_paths() if table.exists() else []
-    if not foreign:
-        return list(named)
-    for path in foreign:
+    foreign_paths = table.foreign_paths() if table.exists() else []
+    if not foreign_paths:
+        return list(files)
+    for path in foreign_paths:
         if not {*PROVENANCE.names} <= {*read_footer(table.store, path).schema.to_arrow_schema().names}:
             raise HeadraceError(
                 f"{table.location}/{path} was not written by headrace, and readers take its rows for the table's. "
                 "Move it away."
             )
-    left = [file for file in named if any(map(table.store.mark, (file.path, staged_name(file.path))))]
-    return [*left, *(BucketFile(path, (), None, 0) for path in foreign)]
+    own_files = [file for file in files if any(map(table.store.mark, (file.path, staged_name(file.path))))]
+    return [*own_files, *(BucketFile(path, (), None, 0) for path in foreign_paths)]
 
 
-def _counted(
-    file_sets: Sequence[FileSet], reconciliation: Reconciliation, *, below_is_known: bool
-) -> dict[TopicPartition, FileOffsets]:
-    ranges = {line.part: (line.start, line.end) for line in reconciliation.lines}
-    gaps = {line.part: line.gaps for line in reconciliation.lines if line.gaps}
+def _count_file_offsets(file_sets: Sequence[FileSet], account: Account) -> dict[TopicPartition, FileOffsets]:
+    """Count what files hold of the account's partitions. Raises HeadraceError if a file is gone."""
+    lines = account.reconciliation.lines
+    ranges = {line.part: (line.start, line.end) for line in lines}
+    gaps = {line.part: line.gaps for line in lines if line.gaps}
     try:
-        return count(file_sets, ranges, gaps, below_is_known=below_is_known)
+        return count_offsets(file_sets, ranges, gaps, below_is_known=not account.is_complete)
     except FileNotFoundError as error:
         raise HeadraceError(
             f"a file that the table names is gone: {error}. Restore it; without it the rows that it held are lost."

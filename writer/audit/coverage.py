@@ -27,55 +27,73 @@ class Coverage:
 class OffsetShortfall:
     """Offsets of one partition that the first table has and the second has not."""
 
-    part: TopicPartition  # of the first table
-    older: int  # from before the second begins
-    behind: int  # from where the second ends
-    gap: int  # in a gap of the second, and in none of the first
+    # Of the first table.
+    part: TopicPartition
+    # Offsets from before the second begins.
+    older: int
+    # Offsets from where the second ends.
+    behind: int
+    # Offsets in a gap of the second, and in none of the first.
+    gap: int
 
 
 def coverage(config: Config, name: str) -> Coverage:
-    """Read it. Raises CommitFailed, HeadraceError where there is no table."""
-    found, table = audit(config, name, since=None, deep=False), existing_table(name, config)
-    ids = table.snapshot().incarnations()
+    """Return which offsets a table has. Raises CommitFailed, HeadraceError where there is no table."""
+    account = audit(config, name, since=None, deep=False)
+    table = existing_table(name, config)
+    topic_ids = table.snapshot().incarnations()
     lines = {
-        _key(line.part, ids[line.part.topic]): line for line in found.reconciliation.lines if line.part.topic in ids
+        _partition_key(line.part, topic_ids[line.part.topic]): line
+        for line in account.reconciliation.lines
+        if line.part.topic in topic_ids
     }
-    return Coverage(table.location, found, lines)
+    return Coverage(table.location, account, lines)
 
 
-def _key(part: TopicPartition, ids: Sequence[str]) -> tuple[str, int, int]:
-    """Return by what a partition is matched with one of another table. `ids`: of the topic's incarnations."""
-    id_ = ids[part.incarnation - 1]
-    return id_, ids[part.incarnation :].count(id_), part.partition
+def _partition_key(part: TopicPartition, topic_ids: Sequence[str]) -> tuple[str, int, int]:
+    """Return the key by which a partition is matched with one of another table. `topic_ids`: by incarnation."""
+    topic_id = topic_ids[part.incarnation - 1]
+    later_incarnations = topic_ids[part.incarnation :]
+    return topic_id, later_incarnations.count(topic_id), part.partition
 
 
-def pairs(first: Coverage, second: Coverage) -> list[PartitionPair]:
+def partition_pairs(first: Coverage, second: Coverage) -> list[PartitionPair]:
     """Return the partitions that both tables read, and the offsets that both committed. Pure."""
-    found = []
+    pairs = []
     for key in sorted(first.lines.keys() & second.lines.keys()):
-        one, other = first.lines[key], second.lines[key]
-        start, end = max(one.start, other.start), min(one.end, other.end)
+        first_line = first.lines[key]
+        second_line = second.lines[key]
+        start = max(first_line.start, second_line.start)
+        end = min(first_line.end, second_line.end)
         if start < end:
-            found.append(PartitionPair(one.part, other.part, (start, end)))
-    return found
+            pairs.append(PartitionPair(first_line.part, second_line.part, (start, end)))
+    return pairs
 
 
-def lacks(first: Coverage, second: Coverage) -> Iterator[OffsetShortfall]:
+def offset_shortfalls(first: Coverage, second: Coverage) -> Iterator[OffsetShortfall]:
     """Yield what the second table lacks of the first. Pure.
 
     Where it knows nothing of a topic's former incarnation, that is older; of any other partition, it is behind.
     """
-    in_order = sorted(line.part for line in first.lines.values())
-    newest = {part.topic: part.incarnation for part in in_order}
+    parts = sorted(line.part for line in first.lines.values())
+    newest_incarnations = {part.topic: part.incarnation for part in parts}
     for key, line in first.lines.items():
-        other = second.lines.get(key)
-        if other is None:
-            begins = ends = line.end if line.part.incarnation < newest[line.part.topic] else line.start
+        second_line = second.lines.get(key)
+        if second_line is not None:
+            start = second_line.start
+            end = second_line.end
+            second_gaps = second_line.gaps
         else:
-            begins, ends = other.start, other.end
-        older = max(0, min(line.end, begins) - line.start)
-        behind = max(0, line.end - max(ends, line.start))
-        missing = without(other.gaps if other else (), line.gaps)
-        gap = sum(max(0, min(end, line.end) - max(start, line.start)) for start, end in missing)
+            # It counts as an empty range after the offsets of a former incarnation, or before those of the newest.
+            is_former = line.part.incarnation < newest_incarnations[line.part.topic]
+            start = line.end if is_former else line.start
+            end = start
+            second_gaps = ()
+        older = max(0, min(line.end, start) - line.start)
+        behind = max(0, line.end - max(end, line.start))
+        gap = sum(
+            max(0, min(gap_end, line.end) - max(gap_start, line.start))
+            for gap_start, gap_end in without(second_gaps, line.gaps)
+        )
         if older or behind or gap:
             yield OffsetShortfall(line.part, older, behind, gap)

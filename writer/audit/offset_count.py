@@ -14,12 +14,15 @@ from writer.batch.staging import table_file
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition, joined
 from writer.storage.base import Store
-from writer.table.row_removal import mask_spans
+from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, mask_spans
 
-OFFSETS_AT_ONCE = 256 * 2**20  # bytes, one for each offset
+# Bytes in memory, one for each offset.
+OFFSETS_AT_ONCE = 256 * 2**20
 _ROWS_AT_ONCE = 500_000
-_MARKS_AT_ONCE = 4 * 2**20  # positions take eight bytes each
-_PLACE = ["_topic", "_incarnation", "_partition", "_offset"]
+# Bytes that are looked at in one step, as each position takes eight bytes.
+_COUNTS_AT_ONCE = 4 * 2**20
+# A count of an offset has one byte.
+_COUNT_MAX = 255
 SPANS_SHOWN = 20
 # Stands for the partition of rows without an offset: another writer's, in a table that was adopted.
 WITHOUT_OFFSET = TopicPartition("", 0, 0)
@@ -27,12 +30,15 @@ WITHOUT_OFFSET = TopicPartition("", 0, 0)
 
 @dataclass(frozen=True)
 class FileSet:
-    """Files of one table, and how to read them. `kind`: rows or dead letters; `without`: offsets to leave out."""
+    """Files of one table, and how to read them."""
 
-    store: Store  # of the table
+    # Of the table.
+    store: Store
     files: Sequence[BucketFile]
+    # The files hold dead letters, not rows.
     dead_letters: bool = False
-    without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
+    # Offsets that are not counted.
+    removed_offsets: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
 
 
 @dataclass
@@ -40,22 +46,36 @@ class FileOffsets:
     """What files hold of one part."""
 
     rows: int = 0
-    dead_letters: dict[str, int] = field(default_factory=dict)  # by outcome
+    # By outcome.
+    dead_letters: dict[str, int] = field(default_factory=dict)
     distinct: int = 0
     twice: list[Span] = field(default_factory=list)
-    nowhere: list[Span] = field(default_factory=list)  # within the part's range, gaps left out
+    # Offsets that no file holds, within the part's range, gaps left out.
+    nowhere: list[Span] = field(default_factory=list)
     nowhere_offsets: int = 0
-    astray: list[Span] = field(default_factory=list)  # outside the part's range
+    # Offsets outside the part's range.
+    astray: list[Span] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Window:
+    """Offsets [start, end) of a part that one pass counts."""
+
     part: TopicPartition
     start: int
     end: int
 
 
-def count(
+@dataclass(frozen=True)
+class _OffsetBatch:
+    """Offsets of one part in a batch of a file's rows. `outcome`: of dead letters; None for rows."""
+
+    part: TopicPartition
+    outcome: str | None
+    offsets: np.ndarray
+
+
+def count_offsets(
     file_sets: Sequence[FileSet],
     ranges: Mapping[TopicPartition, Span],
     gaps: Mapping[TopicPartition, Sequence[Span]],
@@ -67,135 +87,186 @@ def count(
 
     Raises OSError for a file that is gone.
     """
-    found = {part: FileOffsets() for part in ranges}
-    looked: set[tuple[int, str]] = set()
-    for number, windows in enumerate(_passes(ranges, at_once)):
-        seen = {window: np.zeros(window.end - window.start, np.uint8) for window in windows}
-        by_part: dict[TopicPartition, list[_Window]] = {}
-        for window in windows:
-            by_part.setdefault(window.part, []).append(window)
-        for at, file_set in enumerate(file_sets):
+    counter = _OffsetCounter(ranges, below_is_known=below_is_known)
+    for pass_number, windows in enumerate(_passes(ranges, at_once)):
+        counter.start_pass(windows)
+        for set_number, file_set in enumerate(file_sets):
             for file in file_set.files:
-                if not _reaches(file, windows) and (number or _reaches(file, _all(ranges))):
-                    continue
-                first = (at, file.path) not in looked
-                looked.add((at, file.path))
-                for part, outcome, offsets in _pieces(file_set, file):
-                    if part is WITHOUT_OFFSET:
-                        found.setdefault(WITHOUT_OFFSET, FileOffsets()).rows += len(offsets) if first else 0
-                        continue
-                    if first:
-                        _stray(found, part, offsets, ranges, below_is_known=below_is_known)
-                    for window in by_part.get(part, ()):
-                        _mark(found[part], seen[window], window, offsets, outcome)
-        for window, marks in seen.items():
-            _count_marks(found[window.part], window, marks, gaps.get(window.part, ()))
-    return found
+                # The first pass also reads the files that no pass reaches, for what is astray in them.
+                if _reaches(file, windows) or (pass_number == 0 and not _reaches(file, counter.ranges)):
+                    counter.add_file(set_number, file_set, file)
+        counter.end_pass(gaps)
+    return counter.file_offsets
+
+
+class _OffsetCounter:
+    """Counts offsets of files in the windows of one pass after the other."""
+
+    def __init__(self, ranges: Mapping[TopicPartition, Span], *, below_is_known: bool) -> None:
+        self.ranges = [_Window(part, start, end) for part, (start, end) in ranges.items() if start < end]
+        self.file_offsets = {part: FileOffsets() for part in ranges}
+        self._range_by_part = ranges
+        self._below_is_known = below_is_known
+        # The number of a file's set, and its path.
+        self._files_read: set[tuple[int, str]] = set()
+        self._counts: dict[_Window, np.ndarray] = {}
+        self._windows_by_part: dict[TopicPartition, list[_Window]] = {}
+
+    def start_pass(self, windows: Iterable[_Window]) -> None:
+        """Set the counts of each offset of the windows to zero."""
+        self._counts = {window: np.zeros(window.end - window.start, np.uint8) for window in windows}
+        self._windows_by_part = {}
+        for window in windows:
+            self._windows_by_part.setdefault(window.part, []).append(window)
+
+    def add_file(self, set_number: int, file_set: FileSet, file: BucketFile) -> None:
+        """Count the offsets of a file in the windows; what has no offset or is astray counts in its first pass."""
+        is_first_pass = (set_number, file.path) not in self._files_read
+        self._files_read.add((set_number, file.path))
+        for batch in _read_offsets(file_set, file):
+            if is_first_pass and batch.part is WITHOUT_OFFSET:
+                self.file_offsets.setdefault(WITHOUT_OFFSET, FileOffsets()).rows += len(batch.offsets)
+            elif is_first_pass:
+                self._add_astray(batch)
+            for window in self._windows_by_part.get(batch.part, ()):
+                _count_batch(self.file_offsets[batch.part], self._counts[window], window, batch)
+
+    def _add_astray(self, batch: _OffsetBatch) -> None:
+        """Add the offsets of a batch that lie outside the range of their part."""
+        if self._below_is_known and batch.part not in self._range_by_part:
+            return
+        start, end = self._range_by_part.get(batch.part, (0, 0))
+        is_outside = batch.offsets >= end
+        if not self._below_is_known:
+            is_outside |= batch.offsets < start
+        outside = batch.offsets[is_outside]
+        if len(outside):
+            file_offsets = self.file_offsets.setdefault(batch.part, FileOffsets())
+            file_offsets.astray = joined([*file_offsets.astray, *spans(np.unique(outside), 0)])[:SPANS_SHOWN]
+
+    def end_pass(self, gaps: Mapping[TopicPartition, Sequence[Span]]) -> None:
+        """Add up the counts of the windows. Offsets in gaps hold nothing, and are not missing."""
+        for window, counts in self._counts.items():
+            _add_counts(self.file_offsets[window.part], window, counts, gaps.get(window.part, ()))
 
 
 def spans(positions: np.ndarray, start: int) -> list[Span]:
-    """Cut rising positions into runs, as offsets from `start` on; the first few."""
+    """Cut rising positions into runs, as offsets from `start` on; the first few.
+
+    Positions 0, 1, 2, 5 and start 10 give [(10, 13), (15, 16)].
+    """
     if not len(positions):
         return []
-    cuts = np.flatnonzero(np.diff(positions) != 1)[:SPANS_SHOWN]
-    firsts, lasts = [0, *(cuts + 1)], [*cuts, len(positions) - 1]
-    runs = [(int(positions[a]) + start, int(positions[b]) + start + 1) for a, b in zip(firsts, lasts, strict=True)]
+    run_ends = np.flatnonzero(np.diff(positions) != 1)[:SPANS_SHOWN]
+    first_indexes = [0, *(run_ends + 1)]
+    last_indexes = [*run_ends, len(positions) - 1]
+    runs = [
+        (int(positions[first]) + start, int(positions[last]) + start + 1)
+        for first, last in zip(first_indexes, last_indexes, strict=True)
+    ]
     return runs[:SPANS_SHOWN]
 
 
 def _passes(ranges: Mapping[TopicPartition, Span], at_once: int) -> Iterator[list[_Window]]:
     """Cut parts into windows, and put as many into a pass as memory holds. There is always a first pass."""
-    held: list[_Window] = []
-    step = at_once
+    windows: list[_Window] = []
+    free = at_once
     for part, (start, end) in sorted(ranges.items()):
-        at = start
-        while at < end:
-            if not step:
-                yield held
-                held, step = [], at_once
-            until = min(end, at + step)
-            held.append(_Window(part, at, until))
-            step -= until - at
-            at = until
-    yield held
-
-
-def _all(ranges: Mapping[TopicPartition, Span]) -> list[_Window]:
-    return [_Window(part, start, end) for part, (start, end) in ranges.items() if start < end]
+        window_start = start
+        while window_start < end:
+            if not free:
+                yield windows
+                windows = []
+                free = at_once
+            window_end = min(end, window_start + free)
+            windows.append(_Window(part, window_start, window_end))
+            free -= window_end - window_start
+            window_start = window_end
+    yield windows
 
 
 def _reaches(file: BucketFile, windows: Iterable[_Window]) -> bool:
+    """Return whether a file may hold offsets of the windows, by its bounds."""
     return any(file.reaches(window.start, window.end) for window in windows)
 
 
-def _pieces(file_set: FileSet, file: BucketFile) -> Iterator[tuple[TopicPartition, str | None, np.ndarray]]:
+def _read_offsets(file_set: FileSet, file: BucketFile) -> Iterator[_OffsetBatch]:
     """Yield the offsets of a file by part, and by outcome for dead letters, a batch at a time."""
-    columns = [*_PLACE, "outcome"] if file_set.dead_letters else _PLACE
-    keys = [name for name in columns if name != "_offset"]
+    columns = [*OFFSET_COLUMNS]
+    keys = [*PARTITION_COLUMNS]
+    if file_set.dead_letters:
+        columns.append("outcome")
+        keys.append("outcome")
     with table_file.open_parquet(file_set.store, file.path) as source:
         if not set(columns) <= set(source.names):
-            yield WITHOUT_OFFSET, None, _as_many(source.metadata.num_rows)
+            yield _batch_without_offset(source.metadata.num_rows)
             return
         for batch in source.iter_batches(_ROWS_AT_ONCE, columns):
             rows = pa.table(batch)
-            if missing := rows.column("_offset").null_count:  # another client's, in a file that holds rows of ours
-                yield WITHOUT_OFFSET, None, _as_many(missing)
+            # Another client's rows, in a file that holds rows of ours.
+            rows_without_offset = rows.column("_offset").null_count
+            if rows_without_offset:
+                yield _batch_without_offset(rows_without_offset)
                 rows = rows.filter(pc.is_valid(rows.column("_offset")))
-            listed = rows.group_by(keys, use_threads=False).aggregate([("_offset", "list")])
-            for i in range(listed.num_rows):  # one turn a part
-                part = TopicPartition(*(listed.column(name)[i].as_py() for name in _PLACE[:3]))
-                if None in (part.topic, part.incarnation, part.partition):
-                    yield WITHOUT_OFFSET, None, _as_many(len(listed.column("_offset_list")[i].values))
-                    continue
-                offsets = listed.column("_offset_list")[i].values.to_numpy(zero_copy_only=False)
-                if part in file_set.without:
-                    offsets = offsets[~mask_spans(offsets, file_set.without[part])]
-                yield part, listed.column("outcome")[i].as_py() if file_set.dead_letters else None, offsets
+            offset_lists = rows.group_by(keys, use_threads=False).aggregate([("_offset", "list")])
+            for index in range(offset_lists.num_rows):
+                yield _batch_of_group(file_set, offset_lists, index)
 
 
-def _as_many(count: int) -> np.ndarray:
-    return np.broadcast_to(np.int64(0), count)
+def _batch_of_group(file_set: FileSet, offset_lists: pa.Table, index: int) -> _OffsetBatch:
+    """Return the offsets of one group of a part, and of an outcome for dead letters, without those removed."""
+    group_offsets = offset_lists.column("_offset_list")[index].values
+    partition_values = [offset_lists.column(name)[index].as_py() for name in PARTITION_COLUMNS]
+    if None in partition_values:
+        return _batch_without_offset(len(group_offsets))
+    part = TopicPartition(*partition_values)
+    offsets = group_offsets.to_numpy(zero_copy_only=False)
+    if part in file_set.removed_offsets:
+        offsets = offsets[~mask_spans(offsets, file_set.removed_offsets[part])]
+    outcome = None
+    if file_set.dead_letters:
+        outcome = offset_lists.column("outcome")[index].as_py()
+    return _OffsetBatch(part, outcome, offsets)
 
 
-def _mark(found: FileOffsets, marks: np.ndarray, window: _Window, offsets: np.ndarray, outcome: str | None) -> None:
-    inside = offsets[(offsets >= window.start) & (offsets < window.end)] - window.start
-    if outcome is None:
-        found.rows += len(inside)
+def _batch_without_offset(rows: int) -> _OffsetBatch:
+    """Stand for rows that have no offset, by their number."""
+    return _OffsetBatch(WITHOUT_OFFSET, None, np.broadcast_to(np.int64(0), rows))
+
+
+def _count_batch(file_offsets: FileOffsets, counts: np.ndarray, window: _Window, batch: _OffsetBatch) -> None:
+    """Count the offsets of a batch that lie in a window.
+
+    Of the window [10, 14) with the counts 1, 0, 0, 0, the offsets 10, 12, 12, 20 make 2, 0, 2, 0.
+    """
+    is_inside = (batch.offsets >= window.start) & (batch.offsets < window.end)
+    positions = batch.offsets[is_inside] - window.start
+    if batch.outcome is None:
+        file_offsets.rows += len(positions)
     else:
-        found.dead_letters[outcome] = found.dead_letters.get(outcome, 0) + len(inside)
-    places, times = np.unique(inside, return_counts=True)
-    marks[places] = np.minimum(marks[places].astype(np.int64) + times, 255).astype(np.uint8)
+        file_offsets.dead_letters[batch.outcome] = file_offsets.dead_letters.get(batch.outcome, 0) + len(positions)
+    distinct_positions, times = np.unique(positions, return_counts=True)
+    sums = counts[distinct_positions].astype(np.int64) + times
+    counts[distinct_positions] = np.minimum(sums, _COUNT_MAX).astype(np.uint8)
 
 
-def _stray(
-    found: dict[TopicPartition, FileOffsets],
-    part: TopicPartition,
-    offsets: np.ndarray,
-    ranges: Mapping[TopicPartition, Span],
-    *,
-    below_is_known: bool,
-) -> None:
-    start, end = ranges.get(part, (0, 0))
-    outside = offsets[offsets >= end] if below_is_known else offsets[(offsets >= end) | (offsets < start)]
-    if len(outside) and not (below_is_known and part not in ranges):
-        known = found.setdefault(part, FileOffsets())
-        known.astray = joined([*known.astray, *spans(np.unique(outside), 0)])[:SPANS_SHOWN]
+def _add_counts(file_offsets: FileOffsets, window: _Window, counts: np.ndarray, gaps: Sequence[Span]) -> None:
+    """Add the counts of a window to what files hold of its part."""
+    file_offsets.distinct += int(np.count_nonzero(counts))
+    file_offsets.twice = _add_spans(file_offsets.twice, counts, window.start, lambda some: some > 1)
+    for start, end in gaps:
+        counts[max(start - window.start, 0) : max(end - window.start, 0)] = 1
+    file_offsets.nowhere_offsets += len(counts) - int(np.count_nonzero(counts))
+    file_offsets.nowhere = _add_spans(file_offsets.nowhere, counts, window.start, lambda some: some == 0)
 
 
-def _count_marks(found: FileOffsets, window: _Window, marks: np.ndarray, gaps: Sequence[Span]) -> None:
-    found.distinct += int(np.count_nonzero(marks))
-    found.twice = _more(found.twice, marks, window.start, lambda some: some > 1)
-    for start, end in gaps:  # holds nothing, and misses nothing
-        marks[max(start - window.start, 0) : max(end - window.start, 0)] = 1
-    found.nowhere_offsets += len(marks) - int(np.count_nonzero(marks))
-    found.nowhere = _more(found.nowhere, marks, window.start, lambda some: some == 0)
-
-
-def _more(known: list[Span], marks: np.ndarray, start: int, wanted: Callable[[np.ndarray], np.ndarray]) -> list[Span]:
-    """Add the runs of wanted marks, a piece at a time: as many as are shown, though the last may go on."""
-    for at in range(0, len(marks), _MARKS_AT_ONCE):
-        if len(known) >= SPANS_SHOWN:
-            return known[:SPANS_SHOWN]
-        positions = np.flatnonzero(wanted(marks[at : at + _MARKS_AT_ONCE]))
-        known = joined([*known, *spans(positions, start + at)])
-    return known[:SPANS_SHOWN]
+def _add_spans(
+    shown_spans: list[Span], counts: np.ndarray, start: int, condition: Callable[[np.ndarray], np.ndarray]
+) -> list[Span]:
+    """Add the runs of offsets whose counts meet a condition: as many as are shown, though the last may go on."""
+    for index in range(0, len(counts), _COUNTS_AT_ONCE):
+        if len(shown_spans) >= SPANS_SHOWN:
+            return shown_spans[:SPANS_SHOWN]
+        positions = np.flatnonzero(condition(counts[index : index + _COUNTS_AT_ONCE]))
+        shown_spans = joined([*shown_spans, *spans(positions, start + index)])
+    return shown_spans[:SPANS_SHOWN]

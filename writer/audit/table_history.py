@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.files import BucketFile
+from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import Span, TopicPartition
 from writer.table import held_files
 from writer.table.factory import all_tables
 from writer.table.gap_records import read_history
 from writer.table.ledger.segment import LedgerSegment, Removal, clear_before_adoption
-from writer.table.log.entries import CommittedEntry, parse_commit_info, parse_committed_entry
+from writer.table.log.entries import CommittedEntry, SideEntry, parse_commit_info, parse_committed_entry
 from writer.table.log.snapshot import TargetRecord
 from writer.table.row_removal import count_rows
 from writer.table.table import PipelineTable
@@ -19,82 +20,100 @@ from writer.table.table import PipelineTable
 
 @dataclass(frozen=True)
 class TableHistory:
-    """The history of one table by log and ledger, oldest first; empty for a table that does not exist."""
+    """The history of one table by log and ledger; empty for a table that does not exist."""
 
     table: PipelineTable
-    place: str  # where the configuration has it
-    history: Sequence[LedgerSegment] = ()
+    # Where the configuration has it.
+    location: str
+    # Oldest first.
+    segments: Sequence[LedgerSegment] = ()
     files: Sequence[BucketFile] = ()
-    applied: int = -1  # of a side table: version of the main table up to which its side files are there
+    # Of a side table: the version of the main table up to which it has its side files.
+    applied: int = -1
 
     @property
     def removals(self) -> list[Removal]:
-        """What was taken out of it."""
-        return [removal for one in self.history for removal in one.removals]
+        """Removals of rows from the table."""
+        return list(chain.from_iterable(segment.removals for segment in self.segments))
 
 
 @dataclass(frozen=True)
-class PipelineTables:
-    """All tables of a pipeline. `version`, `settled` and `frontier` are of the main one.
+class PipelineHistory:
+    """The histories of all tables of a pipeline. `version`, `settled` and `frontier` are of the main table."""
 
-    `targets`: tables of a route, which hold the rows then.
-    """
-
-    rows: TableHistory
+    main: TableHistory
     dead_letters: TableHistory
-    late: Sequence[TableHistory]  # tables of late rows: of the pipeline, of each target
+    # Tables of late rows: of the pipeline, and of each target.
+    late: Sequence[TableHistory]
     version: int
     settled: int
     frontier: Mapping[TopicPartition, int]
+    # Tables of a route, which hold the rows in place of the main table.
     targets: Sequence[TableHistory] = ()
-    target_places: Mapping[str, TargetRecord] = field(default_factory=dict)  # of these and of their late rows
-    raw: Sequence[TableHistory] = ()  # raw tables, which hold each record once more
+    # By the location of a target, and by that of its table of late rows.
+    target_records: Mapping[str, TargetRecord] = field(default_factory=dict)
+    # Raw tables, which hold each record once more.
+    raw: Sequence[TableHistory] = ()
 
     @property
-    def outcomes_beside(self) -> list[TableHistory]:
-        """The tables but the main one that hold what became of records."""
+    def side_outcome_tables(self) -> list[TableHistory]:
+        """The tables except the main one that hold outcomes of records."""
         return [self.dead_letters, *self.late, *self.targets]
 
     @property
-    def beside(self) -> list[TableHistory]:
-        """All tables but the main one."""
-        return [*self.outcomes_beside, *self.raw]
+    def side_tables(self) -> list[TableHistory]:
+        """All tables except the main one."""
+        return [*self.side_outcome_tables, *self.raw]
 
 
-def read(config: Config, pipeline: str) -> PipelineTables:
+def read_pipeline_history(config: Config, pipeline: str) -> PipelineHistory:
     """Read logs and ledgers. Raises CommitFailed, LedgerUnreadable, HeadraceError when there is no table."""
     settings = config.pipelines[pipeline]
     tables = all_tables(pipeline, config)
     main = tables.main
     main.check_exists()
-    # Those beside it first: what they are by now, the main table's log says by then.
-    known = main.snapshot().targets().values()
-    target_places = {one.location for one in known}
-    late_places = dict.fromkeys([settings.late_place, *(one.late for one in known if one.late)])
-    late = [_beside(tables.side(place)) for place in late_places if place not in target_places]
-    dead_letters = _beside(tables.side(settings.dead_letters))
-    targets = [_beside(tables.side(one.location)) for one in known if _is_there(tables.side(one.location), one)]
-    raw = [_beside(tables.side(place)) for place in main.snapshot().raw_locations]
+    # Side tables are read before the main one, so that its log lists all that they have by then.
+    target_records = main.snapshot().targets().values()
+    target_locations = {target.location for target in target_records}
+    late_locations = [settings.late_place, *(target.late for target in target_records if target.late)]
+    late = [
+        _read_side_history(tables.side(location))
+        for location in dict.fromkeys(late_locations)
+        if location not in target_locations
+    ]
+    dead_letters = _read_side_history(tables.side(settings.dead_letters))
+    targets = [
+        _read_side_history(tables.side(target.location))
+        for target in target_records
+        if _exists(tables.side(target.location), target)
+    ]
+    raw = [_read_side_history(tables.side(location)) for location in main.snapshot().raw_locations]
     snapshot, segments = read_history(main, pipeline, main.rows_at)
-    rows = TableHistory(main, settings.table.location, clear_before_adoption(segments), main.bucket_files(snapshot))
-    return PipelineTables(
-        rows, dead_letters, late, snapshot.version, snapshot.settled, snapshot.parts(), targets,
-        snapshot.targets_by_location, raw,
-    )  # fmt: skip
+    return PipelineHistory(
+        main=TableHistory(main, settings.table.location, clear_before_adoption(segments), main.bucket_files(snapshot)),
+        dead_letters=dead_letters,
+        late=late,
+        version=snapshot.version,
+        settled=snapshot.settled,
+        frontier=snapshot.parts(),
+        targets=targets,
+        target_records=snapshot.targets_by_location,
+        raw=raw,
+    )
 
 
-def _is_there(table: PipelineTable, target: TargetRecord) -> bool:
-    """Return whether a table of a route was made. Raises HeadraceError for one that was, and is not there."""
-    there = table.exists()
-    if target.id and not there:
+def _exists(table: PipelineTable, target: TargetRecord) -> bool:
+    """Return whether the table of a target exists. Raises HeadraceError if it does not, but was made before."""
+    exists = table.exists()
+    if target.id and not exists:
         raise HeadraceError(
             f"the table of target {target.name!r} at {target.location} is not there: its storage is away, or it was "
             "removed. Its rows cannot be counted; repair that, then audit again."
         )
-    return there
+    return exists
 
 
-def _beside(table: PipelineTable) -> TableHistory:
+def _read_side_history(table: PipelineTable) -> TableHistory:
     if not table.exists():
         return TableHistory(table, table.location)
     snapshot, segments = read_history(table, table.pipeline, table.rows_at)
@@ -105,70 +124,106 @@ def _beside(table: PipelineTable) -> TableHistory:
 
 @dataclass(frozen=True)
 class PendingChanges:
-    """What the main table's log lists for one table beside it, and that table does not have yet."""
+    """What the main table's log lists for one side table, and the table does not have yet."""
 
     files: Sequence[BucketFile] = ()
-    held: Sequence[BucketFile] = ()  # that wait at the main table's location, by their paths there
-    without: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)  # offsets whose rows go
-    withdrawn: int = 0  # rows that go: dead letters that replays made rows, and what rewinds take
-    rewound: int = 0  # of these, what rewinds take
-    commits: int = 0  # that list something for it
+    # Files that wait at the main table's location, by their paths there.
+    held_files: Sequence[BucketFile] = ()
+    # Offsets whose rows leave the table.
+    removed_offsets: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
+    # The number of rows that leave: dead letters that replays made rows, and rows that rewinds take.
+    withdrawn: int = 0
+    # Of these, the rows that rewinds take.
+    rewound: int = 0
+    # The number of commits that list something for the table.
+    commits: int = 0
 
 
 @dataclass(frozen=True)
 class PendingSideFiles:
-    """What the main table's log lists for the tables beside it and is not applied yet, by their locations."""
+    """What the main table's log lists for its side tables and is not applied yet, by their locations."""
 
     commits: int
     tables: Mapping[str, PendingChanges]
 
 
-def waiting(lake: PipelineTables) -> PendingSideFiles:
-    """Find what the log lists for the tables beside the main one, after the versions that they have."""
-    at = {one.place: max(one.applied, lake.settled) for one in lake.beside}
-    entries = (
-        (n, parse_commit_info(actions)[1])
-        for n, actions in lake.rows.table.entries(min(at.values()))
-        if n <= lake.version
+def pending_side_files(history: PipelineHistory) -> PendingSideFiles:
+    """Return what the log lists for the side tables after the versions that they have."""
+    settled = {table.location: max(table.applied, history.settled) for table in history.side_tables}
+    commits = _commits_after(history, min(settled.values()))
+    pending_commits = sum(
+        any(commit.version > version and _concerns(commit, location) for location, version in settled.items())
+        for commit in commits
     )
-    store = lake.rows.table.store
-    committed = [one for n, about in entries if (one := parse_committed_entry(n, about, store)) is not None]
-    listed = [one for one in committed if one.side_files or one.withdrawn]
-    pending = sum(
-        any(one.version > until and (place in one.side_files or place in one.withdrawn) for place, until in at.items())
-        for one in listed
+    changes = {}
+    for table in history.side_tables:
+        commits_of_table = [commit for commit in commits if commit.version > settled[table.location]]
+        changes[table.location] = _pending_changes(table, commits_of_table, history.target_records.get(table.location))
+    return PendingSideFiles(pending_commits, changes)
+
+
+def _commits_after(history: PipelineHistory, version: int) -> list[CommittedEntry]:
+    """Return the entries of the main table's log after a version that list something for a side table."""
+    store = history.main.table.store
+    commits = []
+    for entry_version, actions in history.main.table.entries(version):
+        if entry_version > history.version:
+            continue
+        _, commit_info = parse_commit_info(actions)
+        commit = parse_committed_entry(entry_version, commit_info, store)
+        if commit is not None and (commit.side_files or commit.withdrawn):
+            commits.append(commit)
+    return commits
+
+
+def _concerns(commit: CommittedEntry, location: str) -> bool:
+    """Return whether a commit lists files or withdrawn rows for the table at a location."""
+    return location in commit.side_files or location in commit.withdrawn
+
+
+def _pending_changes(
+    table: TableHistory, commits: Sequence[CommittedEntry], target: TargetRecord | None
+) -> PendingChanges:
+    """Return what commits list for a table that does not have them. A rewind takes rows that the table has."""
+    files = []
+    waiting_files = []
+    for commit in commits:
+        entry = commit.side_entry(table.location, target)
+        if entry.held_folder:
+            waiting_files += [_held_file(entry, file, hidden=table.table.hidden) for file in entry.files]
+        else:
+            files += [BucketFile(file.path, file.bucket, file.rows, file.bytes) for file in entry.files]
+    rewinds = [commit for commit in commits if commit.facts["kind"] == "rewind"]
+    replays = [commit for commit in commits if commit.facts["kind"] != "rewind"]
+    rewound_offsets = _withdrawn_offsets(rewinds, table.location)
+    replayed_offsets = _withdrawn_offsets(replays, table.location)
+    rewound = 0
+    if rewound_offsets:
+        rewound = sum(count_rows(table.table.store, file, rewound_offsets) for file in table.files)
+    replayed = sum(end - start for spans in replayed_offsets.values() for start, end in spans)
+    return PendingChanges(
+        files=files,
+        held_files=waiting_files,
+        removed_offsets={
+            part: [*replayed_offsets.get(part, ()), *rewound_offsets.get(part, ())]
+            for part in {**replayed_offsets, **rewound_offsets}
+        },
+        withdrawn=rewound + replayed,
+        rewound=rewound,
+        commits=sum(_concerns(commit, table.location) for commit in commits),
     )
-    found = {}
-    for table in lake.beside:
-        of_table = [one for one in listed if one.version > at[table.place]]
-        found[table.place] = _pending(table, of_table, lake.target_places.get(table.place))
-    return PendingSideFiles(pending, found)
 
 
-def _pending(table: TableHistory, commits: Sequence[CommittedEntry], target: TargetRecord | None) -> PendingChanges:
-    """Return what commits list for a table that does not have them. What a rewind takes was there when it landed."""
-    files, held = list[BucketFile](), list[BucketFile]()
-    for entry in [one.side_entry(table.place, target) for one in commits]:
-        for file in entry.files:
-            at = (
-                held_files.source_and_target(entry.held_folder, file, hidden=table.table.hidden)[0]
-                if entry.held_folder
-                else file.path
-            )
-            (held if entry.held_folder else files).append(BucketFile(at, file.bucket, file.rows, file.bytes))
-    going = _spans([one for one in commits if one.facts["kind"] == "rewind"], table.place)
-    replayed = _spans([one for one in commits if one.facts["kind"] != "rewind"], table.place)
-    rewound = sum(count_rows(table.table.store, file, going) for file in table.files) if going else 0
-    withdrawn = rewound + sum(end - start for spans in replayed.values() for start, end in spans)
-    without = {part: [*replayed.get(part, ()), *going.get(part, ())] for part in {**replayed, **going}}
-    concerned = sum(table.place in one.side_files or table.place in one.withdrawn for one in commits)
-    return PendingChanges(files, held, without, withdrawn, rewound, concerned)
+def _held_file(entry: SideEntry, file: StagedFile, *, hidden: bool) -> BucketFile:
+    """Return a file of an entry by the path where it waits at the main table's location."""
+    source, _ = held_files.source_and_target(entry.held_folder, file, hidden=hidden)
+    return BucketFile(source, file.bucket, file.rows, file.bytes)
 
 
-def _spans(commits: Sequence[CommittedEntry], place: str) -> dict[TopicPartition, list[Span]]:
-    """Return which offsets of the table at a place go by these commits."""
-    found: dict[TopicPartition, list[Span]] = {}
-    for one in commits:
-        for part, spans in one.withdrawn.get(place, {}).items():
-            found.setdefault(part, []).extend(spans)
-    return found
+def _withdrawn_offsets(commits: Sequence[CommittedEntry], location: str) -> dict[TopicPartition, list[Span]]:
+    """Return the offsets whose rows leave the table at a location by these commits."""
+    offsets: dict[TopicPartition, list[Span]] = {}
+    for commit in commits:
+        for part, spans in commit.withdrawn.get(location, {}).items():
+            offsets.setdefault(part, []).extend(spans)
+    return offsets

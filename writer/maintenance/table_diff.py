@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from writer.audit.comparison import Comparison, Difference, PartitionPair, compare
-from writer.audit.coverage import coverage, pairs
+from writer.audit.coverage import coverage, partition_pairs
 from writer.commit.privacy import hidden_columns
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -31,7 +31,7 @@ def diff_tables(first: Config, first_name: str, second: Config, second_name: str
     second_location = second.one_table(second_name).table.location
     if first_location == second_location:
         raise ConfigError(f"both are the table at {first_location}")
-    partitions = pairs(coverage(first, first_name), coverage(second, second_name))
+    partitions = partition_pairs(coverage(first, first_name), coverage(second, second_name))
     if not partitions:
         raise ConfigError(
             f"{first_location} and {second_location} have no offset in common: they read other topics, or from other "

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from writer.audit.table_history import read
+from writer.audit.table_history import read_pipeline_history
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.table.factory import existing_table
@@ -100,7 +100,7 @@ def _has_offset(facts: Mapping[str, Any], offset: KafkaOffset) -> bool:
 def search_ledger(config: Config, name: str, offset: KafkaOffset) -> str:
     """Say what the ledger knows of an offset whose commit is no longer in the log."""
     newest = None
-    for segment in read(config, name).rows.history:
+    for segment in read_pipeline_history(config, name).main.segments:
         for committed in segment.committed_ranges:
             is_of_partition = (committed.part.topic, committed.part.partition) == (offset.topic, offset.partition)
             if is_of_partition and committed.start <= offset.offset < committed.end:

@@ -80,7 +80,7 @@ def to_dict(audit: Audit, *, deep: bool) -> dict[str, Any]:
         "replayed": sum(line.replayed for line in lines),
         "offsets_without_records": sum(line.without_records for line in lines),
         "offsets_in_gaps": sum(line.gap for line in lines),
-        "offsets_rewound": sum(line.back for line in lines),
+        "offsets_rewound": sum(line.rewound for line in lines),
         "rows_adopted": reconciliation.adopted,
         "rows_by_event_time": reconciliation.unplaced,
         "gaps": {state: gap_states[state] for state in _GAP_STATES},
@@ -122,11 +122,11 @@ def _partition_document(line: PartitionSummary, audit: Audit, *, deep: bool) -> 
         "replayed": line.replayed,
         "offsets_without_records": line.without_records,
         "offsets_in_gaps": line.gap,
-        "offsets_rewound": line.back,
+        "offsets_rewound": line.rewound,
         "raw": line.raw,
     }
     if deep:
-        counts = audit.found[line.part]
+        counts = audit.file_offsets[line.part]
         document["found"] = {
             "rows": counts.rows,
             **counts.dead_letters,
@@ -144,7 +144,7 @@ def _log_cut_document(cut: CutRange) -> dict[str, Any]:
 
 def _problem_document(problem: Problem) -> dict[str, Any]:
     part = problem.part and vars(problem.part)
-    return {"what": problem.what, **(part or {}), "ranges": [list(span) for span in problem.spans]}
+    return {"what": problem.description, **(part or {}), "ranges": [list(span) for span in problem.spans]}
 
 
 def _page(name: str, audit: Audit, *, deep: bool) -> list[RenderableType]:
@@ -284,11 +284,11 @@ def _partition_columns(audit: Audit, *, deep: bool) -> Mapping[str, list[int]]:
         "no record": [line.without_records for line in lines],
         "gaps": [line.gap for line in lines],
         "replayed": [line.replayed for line in lines],
-        "rewound": [line.back for line in lines],
+        "rewound": [line.rewound for line in lines],
         "raw": [line.raw for line in lines],
     }
     if deep:
-        counts = [audit.found[line.part] for line in lines]
+        counts = [audit.file_offsets[line.part] for line in lines]
         columns["in files"] = [count.rows + sum(count.dead_letters.values()) for count in counts]
         if audit.rows_removed or audit.dead_letters_removed or audit.late_taken:
             expected = [line.outcomes["rows"] + line.outcomes["late"] + line.dead_letters for line in lines]
@@ -320,7 +320,7 @@ def _count_outcome(count: int, name: str) -> str:
 
 
 def _describe_problem(problem: Problem) -> str:
-    text = problem.what
+    text = problem.description
     if problem.part:
         text = f"{problem.part.full_name}: {text}"
     if problem.spans:

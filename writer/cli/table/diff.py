@@ -29,8 +29,8 @@ def comparison_document(comparison: Comparison, partitions: Sequence[PartitionPa
         "only_first": comparison.only_first,
         "only_second": comparison.only_second,
         "columns": dict(comparison.columns),
-        "columns_only_first": list(comparison.first_alone),
-        "columns_only_second": list(comparison.second_alone),
+        "columns_only_first": list(comparison.columns_only_first),
+        "columns_only_second": list(comparison.columns_only_second),
         "compared": [_partition_document(partition) for partition in partitions],
         "samples": [_difference_document(difference) for difference in comparison.samples],
     }
@@ -65,7 +65,7 @@ def show_comparison(comparison: Comparison, out: Console) -> None:
         f"{comparison.only_second:,} only in the second.",
         "green" if comparison.is_same else "yellow",
     )
-    for side, names in (("first", comparison.first_alone), ("second", comparison.second_alone)):
+    for side, names in (("first", comparison.columns_only_first), ("second", comparison.columns_only_second)):
         if names:
             sentence(out, f"Not compared, as only the {side} has them: {', '.join(names)}.")
     if comparison.columns:

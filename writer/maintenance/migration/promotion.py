@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from writer.audit.comparison import Comparison, PartitionPair, compare
-from writer.audit.coverage import Coverage, OffsetShortfall, coverage, lacks, pairs
+from writer.audit.coverage import Coverage, OffsetShortfall, coverage, offset_shortfalls, partition_pairs
 from writer.config.pipelines import Config
 from writer.config.table_sections import Table
 from writer.core import fault_points
@@ -154,7 +154,7 @@ def review_promotion(request: PromotionRequest, promotion: Promotion) -> Promoti
     committed = promotion.first_table.snapshot().parts()
     first = coverage(promotion.first, request.pipeline)
     shadow = coverage(promotion.shadow, request.pipeline)
-    shortfalls = list(lacks(first, shadow))
+    shortfalls = list(offset_shortfalls(first, shadow))
     unplaced = max(0, first.audit.unplaced - shadow.audit.unplaced)
     older = sum(shortfall.older for shortfall in shortfalls) + unplaced
     if not promotion.is_begun:
@@ -163,7 +163,7 @@ def review_promotion(request: PromotionRequest, promotion: Promotion) -> Promoti
             raise ConfigError("nothing is promoted:\n  " + "\n  ".join(obstacles))
     removals = (first.audit.rows_taken, first.audit.late_taken)
     deleted = sum(rows.get(reason, 0) for rows in removals for reason in _DELETE_REASONS)
-    partitions = pairs(first, shadow)
+    partitions = partition_pairs(first, shadow)
     if promotion.is_done or not (request.compares_rows and partitions):
         return PromotionReview(committed, older, deleted)
     with reading(" or ".join(promotion.locations)):
@@ -175,7 +175,7 @@ def _list_obstacles(
     request: PromotionRequest, shadow: Coverage, shortfalls: Sequence[OffsetShortfall], older: int
 ) -> Iterator[str]:
     if shadow.audit.problems:
-        problem = shadow.audit.problems[0].what
+        problem = shadow.audit.problems[0].description
         yield f"the audit of the shadow at {shadow.location} does not add up: {problem}. `headrace audit` says more."
     behind = _name_partitions((shortfall.part, shortfall.behind) for shortfall in shortfalls)
     if behind:
