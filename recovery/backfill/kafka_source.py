@@ -17,7 +17,7 @@ from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check_a
 from writer.config.connections import Kafka
 from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
 from writer.maintenance.local_pipeline import Piece
-from writer.offsets.start_decision import LogRange, number
+from writer.offsets.start_decision import LogRange, incarnation_number
 
 FindCuts = Callable[[Mapping[TopicPartition, LogRange], Mapping[str, str]], Collection[TopicPartition]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -133,7 +133,7 @@ class KafkaSource:
         topics = self._cluster.topics(names)
         self._topic_ids |= {name: topic.id for name, topic in topics.items()}
         incarnations = {
-            name: number(self._ids[name], topics[name].id)
+            name: incarnation_number(self._ids[name], topics[name].id)
             for name in names
             if topics[name].id in self._ids.get(name, ())
         }

@@ -32,7 +32,7 @@ def kafka(backfilled_table: BackfilledTable) -> KafkaSource:
         headers=backfilled_table.pipeline.needs_headers,
         raw=backfilled_table.raw is not None,
         ids=snapshot.incarnations(),
-        cut=partial(check.diverging, snapshot),
+        cut=partial(check.diverging_parts, snapshot),
     )
 
 

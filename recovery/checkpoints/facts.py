@@ -77,7 +77,7 @@ def collect_pipeline_facts(
     location = checkpoints.store.location
     if state.run is not None:
         location = checkpoints.path(state.run)
-        facts = replace(facts, run_record=run_record.read(checkpoints.store, state.run))
+        facts = replace(facts, run_record=run_record.read_run_record(checkpoints.store, state.run))
     if snapshot is not None:
         facts = _with_table(facts, snapshot, topics, state.run)
     facts = _with_lease(facts, config, name, checkpoints)
@@ -143,7 +143,7 @@ def _with_logs(facts: CheckFacts, snapshot: PipelineSnapshot, check: LogCheck) -
         if topic in unchanged_ids
     }
     try:
-        diverging = sorted(check.diverging(snapshot, log_ranges, unchanged_ids))
+        diverging = sorted(check.diverging_parts(snapshot, log_ranges, unchanged_ids))
     except ReadFailed as error:
         return replace(facts, unanswered={**facts.unanswered, "marks": str(error)})
     return replace(facts, diverging=[(part.topic, part.partition) for part in diverging])

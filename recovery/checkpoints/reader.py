@@ -19,9 +19,9 @@ from writer.offsets.spark_checkpoint import (
     NO_FILE,
     VERSION,
     Offsets,
-    directories,
-    lines_of,
-    offsets_of,
+    blocking_directories,
+    parse_offsets,
+    split_lines,
 )
 from writer.storage.base import Store
 
@@ -150,7 +150,7 @@ def read_checkpoint(store: Store) -> CheckpointContent:
     dict(_parse_files(store, "commits", committed, _check_commit, corrupt, newer))
     misplaced = list[str]()
     for folder, listed in names.items():
-        misplaced += [f"{folder}/{number}/" for number in directories(listed)]
+        misplaced += [f"{folder}/{number}/" for number in blocking_directories(listed)]
     return CheckpointContent(
         location=store.location,
         query_id=query_id,
@@ -227,7 +227,7 @@ def _read_content(store: Store, name: str) -> bytes:
 
 
 def _parse_batch(content: bytes) -> Batch:
-    lines = lines_of(content)
+    lines = split_lines(content)
     _check_version(lines[0], (VERSION,))
     metadata = json.loads(lines[1])
     if not isinstance(metadata, dict):
@@ -243,11 +243,11 @@ def _parse_source(line: str) -> Offsets | None:
         return None
     raw = json.loads(line)
     is_kafka = isinstance(raw, dict) and all(isinstance(partitions, dict) for partitions in raw.values())
-    return offsets_of(line) if is_kafka else None
+    return parse_offsets(line) if is_kafka else None
 
 
 def _check_commit(content: bytes) -> None:
-    lines = lines_of(content)
+    lines = split_lines(content)
     _check_version(lines[0], COMMIT_VERSIONS)
     json.loads(lines[1])
 
@@ -299,10 +299,10 @@ def _read_source_starts(store: Store, corrupt: list[CorruptFile], root: Collecti
         if file is None:
             continue
         try:
-            lines = lines_of(file.content)
+            lines = split_lines(file.content)
             # Another source keeps something else there.
             if lines[0] == VERSION and lines[1].startswith("{"):
-                starts[int(number)] = offsets_of(lines[1])
+                starts[int(number)] = parse_offsets(lines[1])
         except (ValueError, IndexError) as error:
             corrupt.append(CorruptFile(name, _corruption(file.content, error)))
     return starts

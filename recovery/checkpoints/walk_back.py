@@ -176,7 +176,7 @@ def proven_offsets(config: Config, name: str) -> dict[TopicPartition, int]:
 
 def list_candidates(checkpoints: Checkpoints, s3: S3Settings | None = None) -> Iterator[Candidate]:
     """Yield checkpoints and copies, of the newest run first, and of each the newest first. Raises StoreError."""
-    copies = checkpoint_backups.backups(checkpoints.store)
+    copies = checkpoint_backups.list_backups(checkpoints.store)
     runs = sorted(checkpoints.runs(), reverse=True)[:_RUNS_MAX]
     for run in runs:
         locations = [checkpoints.path(run)]

@@ -297,7 +297,7 @@ def open_(
 
 def open_gap(settings: Config, name: str, reason: str, by: str, *, fence: bool, write: bool, as_json: bool) -> bool:
     """Show what would be skipped, or skip it. Raises ConfigError where nothing may be skipped, HeadraceError."""
-    state = skip_to_latest.look(settings, name, open_cluster(settings.kafka), "person")
+    state = skip_to_latest.preview_skip(settings, name, open_cluster(settings.kafka), "person")
     if isinstance(state.decision, start_decision.Refuse):
         raise ConfigError(state.decision.reason)
     ranges: Sequence[OffsetRange] = ()
@@ -306,7 +306,7 @@ def open_gap(settings: Config, name: str, reason: str, by: str, *, fence: bool, 
     entry = None
     if write:
         entry = skip_to_latest.skip(settings, name, state, by=by, reason=reason, now=datetime.now(UTC), fence=fence)
-    _show_skip(name, state.held, ranges, entry, as_json=as_json)
+    _show_skip(name, state.offsets_in_kafka, ranges, entry, as_json=as_json)
     return bool(ranges)
 
 

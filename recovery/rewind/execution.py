@@ -30,7 +30,7 @@ from writer.core.offsets import LogMark, OffsetRange, Source, Span, TopicPartiti
 from writer.core.text import instant
 from writer.offsets.log_check import LogCheck, log_check
 from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_decision import LogRange, number
+from writer.offsets.start_decision import LogRange, incarnation_number
 from writer.sealing.manifest import Manifests
 from writer.table.factory import all_tables
 from writer.table.gap_records import gap_records
@@ -304,7 +304,7 @@ class RewindExecution:
         table_ids = snapshot.incarnations()
         topics = cluster.topics(choose_topics(cluster, self._settings.topics, table_ids).names)
         incarnations = {
-            topic.name: number(table_ids[topic.name], topic.id)
+            topic.name: incarnation_number(table_ids[topic.name], topic.id)
             for topic in topics.values()
             if topic.id in table_ids.get(topic.name, ())
         }
@@ -318,7 +318,7 @@ class RewindExecution:
         log_ranges = {source: LogRange(earliest[source], ends[source]) for source in parts}
         ranges_by_part = {parts[source]: log_range for source, log_range in log_ranges.items()}
         topic_ids = {topic.name: topic.id for topic in topics.values()}
-        return _KafkaFacts(incarnations, log_ranges, self._check.diverging(snapshot, ranges_by_part, topic_ids))
+        return _KafkaFacts(incarnations, log_ranges, self._check.diverging_parts(snapshot, ranges_by_part, topic_ids))
 
     def _count(
         self, plan: RewindPlan, facts: RewindFacts, snapshot: PipelineSnapshot, undo: RevertedChanges | None

@@ -70,7 +70,7 @@ def _walk_back(config: Config, name: str, cluster: Cluster) -> str:
 def _skip_to_latest(config: Config, name: str, cluster: Cluster) -> str:
     """Skip what Kafka lost and what comes after, up to the ends of its logs; never a frontier that it still holds."""
     now = datetime.now(UTC)
-    plan = skip_to_latest.look(config, name, cluster, "automatic")
+    plan = skip_to_latest.preview_skip(config, name, cluster, "automatic")
     skip = skip_to_latest.skip(config, name, plan, by="headrace supervisor", reason="no other level is left", now=now)
     if skip is None:
         raise Refusal("everything that Kafka holds is in the table; there is nothing to be skipped")

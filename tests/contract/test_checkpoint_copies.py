@@ -36,18 +36,18 @@ def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoints:
 def test_a_copy_is_taken_read_and_let_go(checkpoints: Checkpoints) -> None:
     store = checkpoints.store
     copy = checkpoint_backups.back_up(store, 1, 2, AT)
-    assert checkpoint_backups.backups(store) == [copy]
+    assert checkpoint_backups.list_backups(store) == [copy]
     assert checkpoints.runs() == [1]
     assert read_checkpoint(store_at(f"{store.location}/{copy.folder}")).start_offsets() == {
         ("clicks", 0): 6,
         ("clicks", 1): 4,
     }
-    checkpoint_backups.remove(store, copy)
-    checkpoint_backups.remove(store, copy)
-    assert checkpoint_backups.backups(store) == []
+    checkpoint_backups.remove_backup(store, copy)
+    checkpoint_backups.remove_backup(store, copy)
+    assert checkpoint_backups.list_backups(store) == []
 
 
 def test_a_run_record_is_kept(checkpoints: Checkpoints) -> None:
-    seen = run_record.begun(1, "test", AT, {("clicks", 0): 0}).with_batch(1, run_record.Stamp(7, 3), "an id")
-    run_record.write(checkpoints.store, seen)
-    assert run_record.read(checkpoints.store, 1) == seen
+    seen = run_record.new_run_record(1, "test", AT, {("clicks", 0): 0}).with_batch(1, run_record.Stamp(7, 3), "an id")
+    run_record.write_run_record(checkpoints.store, seen)
+    assert run_record.read_run_record(checkpoints.store, 1) == seen

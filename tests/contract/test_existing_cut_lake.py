@@ -10,7 +10,7 @@ from tests.support.fixture_lakes import FIXTURES, table_of, unpack
 from writer.cli.main import app
 from writer.config.loader import load
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
-from writer.offsets.log_continuity import EarlierEnd, history_of
+from writer.offsets.log_continuity import EarlierCommit, read_part_history
 
 P0, N1 = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 2, 1)
 
@@ -24,8 +24,8 @@ def test_a_lake_says_what_its_logs_are_known_by_and_which_one_was_cut(tmp_path: 
     assert snapshot.mark(P0) == LogMark(2, 2**62 + 20)
     assert snapshot.mark(N1) == LogMark(7, 2**61 + 20)
     assert snapshot.orphans() == [OffsetRange(P0, 15, 20)]
-    earlier = (EarlierEnd(15, LogMark(1, 2**62 + 15)), EarlierEnd(10, LogMark(0, 2**62 + 10)))
-    assert history_of(table.entries(-1), "clicks", P0, 20).ends == earlier
+    earlier = (EarlierCommit(15, LogMark(1, 2**62 + 15)), EarlierCommit(10, LogMark(0, 2**62 + 10)))
+    assert read_part_history(table.entries(-1), "clicks", P0, 20).commits == earlier
     shown = CliRunner().invoke(app, ["audit", str(config), "--json"])
     (cut,) = json.loads(shown.output)["pipelines"]["clicks"]["log_cuts"]
     assert (cut["start"], cut["end"], cut["successor"], cut["is_proven"]) == (15, 20, 2, False)

@@ -51,7 +51,7 @@ def test_a_skip_fences_the_writer_that_runs(tmp_path):
 def test_a_commit_between_look_and_skip_wins(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
-    found = skip_to_latest.look(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person")
+    found = skip_to_latest.preview_skip(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person")
     driver.carry([log(values(0, 20))], {0: 20})
     with pytest.raises(Fenced, match="offset 20 of clicks/0 is committed"):
         skip_to_latest.skip(driver.config, "clicks", found, by="ann", reason="r", now=NOW)
@@ -66,7 +66,7 @@ def test_what_kafka_still_holds_only_a_person_skips(tmp_path):
     skip_offsets(driver, 50, asker="automatic", held=7)
     assert only_gap(driver).offsets == 50
     assert (
-        skip_to_latest.look(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person").decision
+        skip_to_latest.preview_skip(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person").decision
         == skip_to_latest.NothingToSkip()
     )
 
@@ -75,7 +75,7 @@ def test_another_log_under_the_name_is_not_skipped(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
     for cluster, said in ((Cluster((0, 50), id_="new"), "created again"), (Cluster((0, -1), id_="uuid-1"), "shorter")):
-        found = skip_to_latest.look(driver.config, "clicks", cluster, "person").decision
+        found = skip_to_latest.preview_skip(driver.config, "clicks", cluster, "person").decision
         assert isinstance(found, start_decision.Refuse)
         assert said in found.reason
 

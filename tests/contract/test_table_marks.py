@@ -12,7 +12,7 @@ from tests.support.tables import P0, P1, batch, begun, stage, table
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
-from writer.offsets.log_continuity import EarlierEnd, history_of
+from writer.offsets.log_continuity import EarlierCommit, read_part_history
 from writer.table.gap_records import read_history
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.operations import Adoption, Gap, LogCut, Rewind
@@ -48,8 +48,11 @@ def test_a_commit_keeps_what_the_log_is_known_by_and_the_next_one_replaces_it(
     table.commit(table.snapshot(), batch(epoch, 150, 151, stage(1)))
     assert table.snapshot().mark(P0) is None, "of another offset"
     entries = table.entries(-1)
-    assert history_of(entries, "events", P0, 151).ends == (EarlierEnd(150, SECOND), EarlierEnd(100, FIRST))
-    assert history_of(entries, "events", P0, 151).begin == 0
+    assert read_part_history(entries, "events", P0, 151).commits == (
+        EarlierCommit(150, SECOND),
+        EarlierCommit(100, FIRST),
+    )
+    assert read_part_history(entries, "events", P0, 151).begin == 0
 
 
 def test_marks_outlive_the_entries_that_set_them(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:

@@ -143,7 +143,8 @@ def begins(
     found = {name: Topic(name, f"uuid-{at + 1}", len(cluster.held)) for at, name in enumerate(topics or ["clicks"])}
     table = main_table("clicks", config)
     assert findings(config)["table"].startswith("ok")
-    return start_offsets.find(config.pipelines["clicks"], cluster, found, table.snapshot(), lambda _: None)  # type: ignore[arg-type]
+    settings = config.pipelines["clicks"]
+    return start_offsets.find_start_position(settings, cluster, found, table.snapshot(), lambda _: None)  # type: ignore[arg-type]
 
 
 def bucket_width(driver: Driver) -> None:
@@ -177,7 +178,7 @@ def location(driver: Driver) -> None:
     assert findings(config)["table"].startswith("ok")
     table = main_table("clicks", config)
     table.create(driver.table.snapshot().columns(), ["hour"])
-    found = start_offsets.find(
+    found = start_offsets.find_start_position(
         config.pipelines["clicks"], Cluster((0, 9)), {"clicks": Topic("clicks", "uuid-1", 1)},  # type: ignore[arg-type]
         table.snapshot(), lambda _: None,
     )  # fmt: skip
@@ -228,7 +229,7 @@ def partitions_added(driver: Driver) -> None:
 
 def created_again(driver: Driver) -> None:
     config = changed(driver)
-    found = start_offsets.find(
+    found = start_offsets.find_start_position(
         config.pipelines["clicks"], Cluster((0, 9)), {"clicks": Topic("clicks", "uuid-9", 1)},  # type: ignore[arg-type]
         driver.table.snapshot(), lambda _: None,
     )  # fmt: skip

@@ -40,7 +40,7 @@ from tests.support.damaged_checkpoint import (
     session,
 )
 from writer.cli.main import app
-from writer.offsets.spark_checkpoint import offsets_of
+from writer.offsets.spark_checkpoint import parse_offsets
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
@@ -166,7 +166,7 @@ def test_a_torn_plan_with_a_partition_that_the_table_does_not_have_costs_nothing
     """Only the torn plan had the new partition. With `gone`, Kafka loses its first records before the new run."""
     _add_partition(place)
     die_in_a_batch(workspace.spark, place)
-    assert (place.topic, 2) in offsets_of(place.newest().read_text().splitlines()[2])
+    assert (place.topic, 2) in parse_offsets(place.newest().read_text().splitlines()[2])
     rewrite(place.newest(), b"")
     seen, bad = _both(workspace, place, tmp_path)
     assert leads_to(bad) is RecoveryLevel.NEW_RUN

@@ -67,7 +67,7 @@ def test_the_doctor_finds_what_the_writer_refuses_and_never_fails_itself(found, 
         well = level is None and not any(check.halt for check in checks)
         planned, refused = None, ""
         try:
-            planned = Checkpoints(root, "clicks").planned(1)
+            planned = Checkpoints(root, "clicks").next_batch(1)
         except CheckpointUnusable as unusable:
             refused = str(unusable)
         assert not (refused and well), refused

@@ -231,7 +231,7 @@ def check_steps(
     judgement = check.judge([part], IDS)[PART]
     if isinstance(judgement, Diverges):
         assert truth < frontier, "a false alarm"
-        point = check.points({PART: (part, judgement)}, IDS)[PART]
+        point = check.divergence_points({PART: (part, judgement)}, IDS)[PART]
         assert point is not None or not keeps_history, "the whole history says where"
         # Of an epoch that was repeated a commit between tells that its end is none to go by.
         tells = any(
@@ -243,5 +243,5 @@ def check_steps(
             assert not point.is_proven or point.offset == truth
     elif isinstance(judgement, Continues):
         assert truth == frontier, "a divergence is missed"
-    elif part.is_held:
+    elif part.holds_frontier:
         assert volume.at(frontier - 1) is None, "a batch that is there tells"

@@ -3,7 +3,17 @@
 from hypothesis import given, strategies as st
 
 from writer.core.offsets import TopicPartition
-from writer.offsets.start_decision import Begin, Gap, LogRange, Refuse, changed, decide, incarnations, number, reborn
+from writer.offsets.start_decision import (
+    Begin,
+    Gap,
+    LogRange,
+    Refuse,
+    decide,
+    incarnation_number,
+    incarnations,
+    log_change,
+    recreated_topics,
+)
 
 PARTS = [TopicPartition("clicks", 1, partition) for partition in range(4)]
 OFFSETS = st.integers(0, 30)
@@ -61,13 +71,13 @@ def test_an_id_keeps_its_number_whatever_comes_after(history):
     known: dict[str, list[str]] = {}
     numbers: dict[tuple[str, str], int] = {}
     for now in history:
-        again = reborn(known, now)
+        again = recreated_topics(known, now)
         after = incarnations(known, now)
         assert incarnations(after, now) == after
-        assert not reborn(after, now)
+        assert not recreated_topics(after, now)
         for topic, found in now.items():
-            here = numbers.setdefault((topic, found), number(after[topic], found))
-            assert number(after[topic], found) == here
+            here = numbers.setdefault((topic, found), incarnation_number(after[topic], found))
+            assert incarnation_number(after[topic], found) == here
             assert (topic in again) == (bool(known.get(topic)) and found not in known[topic])
         known = after
     assert len({(topic, n) for (topic, _), n in numbers.items()}) == len(numbers), "no two ids share a number"
@@ -76,8 +86,8 @@ def test_an_id_keeps_its_number_whatever_comes_after(history):
 @given(st.dictionaries(st.sampled_from(["clicks", "installs"]), IDS), facts())
 def test_logs_that_only_grow_have_not_changed(ids, found):
     frontier = {("clicks", part.partition): at for part, at in found[0].items()}
-    assert changed(ids, ids, frontier, frontier) == ""
-    assert changed(ids, ids, frontier, {source: at + 5 for source, at in frontier.items()}) == ""
+    assert log_change(ids, ids, frontier, frontier) == ""
+    assert log_change(ids, ids, frontier, {source: at + 5 for source, at in frontier.items()}) == ""
     for source, at in frontier.items():
         if at:
-            assert f"ends at {at - 1:,}, 1 offset before" in changed(ids, ids, frontier, {source: at - 1})
+            assert f"ends at {at - 1:,}, 1 offset before" in log_change(ids, ids, frontier, {source: at - 1})

@@ -56,7 +56,7 @@ def skip_offsets(
 ) -> str:
     """Skip to these ends of the partitions. Returns the id of the gap."""
     cluster = Cluster(*((held, end) for end in ends), id_=topic_id)
-    found = skip_to_latest.look(driver.config, "clicks", cluster, asker)  # type: ignore[arg-type]
+    found = skip_to_latest.preview_skip(driver.config, "clicks", cluster, asker)  # type: ignore[arg-type]
     done = skip_to_latest.skip(driver.config, "clicks", found, by="ann", reason="a test", now=now, fence=fence)
     assert done is not None
     return done[1].id

@@ -5,8 +5,8 @@ import pytest
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
-from writer.offsets.start_decision import LogRange, incarnations, number
-from writer.offsets.topic_adoption_plan import AdoptionRequest, moves, plan, to_dict
+from writer.offsets.start_decision import LogRange, incarnation_number, incarnations
+from writer.offsets.topic_adoption_plan import AdoptionRequest, find_topic_moves, plan_adoption, to_dict
 
 KNOWN = {"clicks": ["a", "b"], "installs": ["c"]}
 FRONTIER = {
@@ -19,8 +19,8 @@ FRONTIER = {
 
 def adopted(topics, held, asked=None, same=None):
     asked = asked or AdoptionRequest()
-    found = moves(KNOWN, topics, asked)
-    return plan(found, KNOWN, FRONTIER, held, same or {}, asked)
+    found = find_topic_moves(KNOWN, topics, asked)
+    return plan_adoption(found, KNOWN, FRONTIER, held, same or {}, asked)
 
 
 def topic(name, id_, partitions=2):
@@ -35,7 +35,7 @@ def test_another_id_with_the_same_offsets_goes_on_as_the_same_incarnation():
     one = adopted(topic("clicks", "z"), logs("clicks", (0, 55), (20, 60)), same={("clicks", 0): True})
     assert one.incarnations == {"clicks": ["a", "z"], "installs": ["c"]}
     assert one.starts == {}
-    assert [(line.now, line.start, line.same) for line in one.lines] == [
+    assert [(line.part, line.start, line.same_records) for line in one.partitions] == [
         (TopicPartition("clicks", 2, 0), 50, True), (TopicPartition("clicks", 2, 1), 60, None),
     ]  # fmt: skip
     assert to_dict(one) == {
@@ -57,7 +57,7 @@ def test_another_name_begins_where_the_table_ends():
         TopicPartition("west.clicks", 1, 0): 50, TopicPartition("west.clicks", 1, 1): 60,
         TopicPartition("west.clicks", 1, 2): 0,
     }  # fmt: skip
-    assert [line.table_end for line in one.lines] == [50, 60, None]
+    assert [line.table_end for line in one.partitions] == [50, 60, None]
 
 
 def test_given_offsets_begin_a_further_incarnation():
@@ -73,17 +73,17 @@ def test_a_log_that_was_cut_back_goes_on_under_its_own_id_as_a_further_incarnati
     assert one.incarnations["clicks"] == ["a", "b", "b"]
     assert one.starts == {TopicPartition("clicks", 3, 0): 40, TopicPartition("clicks", 3, 1): 60}
     assert incarnations(one.incarnations, {"clicks": "b"}) == one.incarnations
-    assert number(one.incarnations["clicks"], "b") == 3
+    assert incarnation_number(one.incarnations["clicks"], "b") == 3
 
 
 @pytest.mark.parametrize("known", ["a", "b"])
 def test_an_id_that_the_table_knows_needs_no_adoption(known):
     one = adopted(topic("clicks", known), {})
-    assert (one.moves, one.lines, one.starts, one.incarnations) == ([], [], {}, KNOWN)
+    assert (one.moves, one.partitions, one.starts, one.incarnations) == ([], [], {}, KNOWN)
 
 
 def test_a_topic_that_the_table_never_saw_is_new_and_not_adopted():
-    assert moves(KNOWN, topic("views", "z"), AdoptionRequest()) == []
+    assert find_topic_moves(KNOWN, topic("views", "z"), AdoptionRequest()) == []
 
 
 def refused(match, *args, **settings):
@@ -115,8 +115,8 @@ def test_offsets_are_wanted_for_every_partition_and_must_be_in_the_log():
 def test_a_map_that_does_not_apply_is_refused():
     for asked in ({"installs": "clicks"}, {"clicks": "clicks"}):
         with pytest.raises(ConfigError, match=r"--map \w+=clicks does not apply: .* 'clicks' by its id already"):
-            moves(KNOWN, topic("clicks", "b"), AdoptionRequest(asked))
-    assert moves(KNOWN, topic("clicks", "b"), AdoptionRequest()) == []
+            find_topic_moves(KNOWN, topic("clicks", "b"), AdoptionRequest(asked))
+    assert find_topic_moves(KNOWN, topic("clicks", "b"), AdoptionRequest()) == []
 
 
 def test_names_that_are_not_known_are_refused():

@@ -65,13 +65,13 @@ def test_damage_changes_what_is_there(run: Path, kind: str) -> None:
 def test_corrupt_offsets_are_not_believed(run: Path) -> None:
     damage(run, "newest offsets zeroed", Random(1))
     with pytest.raises(CheckpointUnusable, match=r"offsets/2 (cannot be read|has version)"):
-        Checkpoints(str(run.parents[1]), "events").planned(1)
+        Checkpoints(str(run.parents[1]), "events").next_batch(1)
 
 
 def test_edited_offsets_are_believed_by_a_reader_of_offsets_only(run: Path) -> None:
-    before = Checkpoints(str(run.parents[1]), "events").ends(1, 2)
+    before = Checkpoints(str(run.parents[1]), "events").end_offsets(1, 2)
     damage(run, "offsets edited", Random(1))
-    after = Checkpoints(str(run.parents[1]), "events").ends(1, 2)
+    after = Checkpoints(str(run.parents[1]), "events").end_offsets(1, 2)
     assert after.keys() == before.keys()
     assert after != before
 

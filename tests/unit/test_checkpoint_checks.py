@@ -121,7 +121,7 @@ def test_a_planned_batch_that_is_in_the_table_is_well(run):
 
 def test_a_run_record_shows_an_edited_file_and_another_id(run):
     content = (run.path / "offsets/1").read_bytes()
-    seen = run_record.begun(1, "test", AT, {A: 0, B: 0}).with_batch(1, run_record.Stamp(crc32(content), 5), ID)
+    seen = run_record.new_run_record(1, "test", AT, {A: 0, B: 0}).with_batch(1, run_record.Stamp(crc32(content), 5), ID)
     assert not bad(facts(run, run_record=seen))
     assert bad(facts(run, run_record=replace(seen, query_id="other")))["metadata"][0] is RecoveryLevel.NEW_RUN
     (run.path / "offsets/1").write_text(f"v1\n{METADATA}\n{offsets(6, 3)}")
@@ -132,15 +132,15 @@ def test_a_run_record_shows_an_edited_file_and_another_id(run):
 
 def test_a_run_record_is_read_as_it_was_written(tmp_path):
     store = LocalStore(str(tmp_path))
-    seen = run_record.begun(7, "there is no checkpoint", AT, {A: 5, B: 0})
+    seen = run_record.new_run_record(7, "there is no checkpoint", AT, {A: 5, B: 0})
     for batch in range(25):
         seen = seen.with_batch(batch, run_record.Stamp(batch, None if batch == 24 else batch), ID)
-    run_record.write(store, seen)
-    assert run_record.read(store, 7) == seen
+    run_record.write_run_record(store, seen)
+    assert run_record.read_run_record(store, 7) == seen
     assert sorted(seen.batches) == list(range(5, 25))
-    assert run_record.read(store, 8) is None
+    assert run_record.read_run_record(store, 8) is None
     (tmp_path / "witness/000007.json").write_text("{")
-    assert run_record.read(store, 7) is None
+    assert run_record.read_run_record(store, 7) is None
 
 
 # --- a checkpoint that headrace did not write ---------------------------------------------------------------------
@@ -258,16 +258,16 @@ def test_a_file_where_spark_has_a_directory_is_found(run, name):
 def test_a_copy_has_what_spark_needs_and_no_more(run, tmp_path):
     store = Checkpoints(str(tmp_path), "clicks").store
     copy = checkpoint_backups.back_up(store, 1, 2, AT)
-    assert checkpoint_backups.backups(store) == [copy]
+    assert checkpoint_backups.list_backups(store) == [copy]
     found = read_checkpoint(LocalStore(f"{store.location}/{copy.folder}"))
     assert found.planned == [1, 2]
     assert (found.start_offsets(), found.end_offsets()) == (reading(run).start_offsets(), reading(run).end_offsets())
-    checkpoint_backups.remove(store, copy)
-    assert checkpoint_backups.backups(store) == []
+    checkpoint_backups.remove_backup(store, copy)
+    assert checkpoint_backups.list_backups(store) == []
 
 
 def test_copies_beyond_the_policy_go_and_the_newest_stays():
-    made = [checkpoint_backups.Copy(1, n, AT - timedelta(hours=n)) for n in range(5)]
-    assert checkpoint_backups.beyond(made, 3, timedelta(days=1), AT) == made[3:]
-    assert checkpoint_backups.beyond(made, 10, timedelta(minutes=90), AT) == made[2:]
-    assert checkpoint_backups.beyond(made, 10, timedelta(0), AT + timedelta(days=9)) == made[1:]
+    made = [checkpoint_backups.CheckpointBackup(1, n, AT - timedelta(hours=n)) for n in range(5)]
+    assert checkpoint_backups.expired_backups(made, 3, timedelta(days=1), AT) == made[3:]
+    assert checkpoint_backups.expired_backups(made, 10, timedelta(minutes=90), AT) == made[2:]
+    assert checkpoint_backups.expired_backups(made, 10, timedelta(0), AT + timedelta(days=9)) == made[1:]

@@ -93,12 +93,12 @@ def find(table: PipelineTable, kafka: Kafka, **settings: Any) -> start_offsets.S
         {"topics": ["clicks"], "table": {"location": "/lake"}, "event_time": {"field": "t"}, **settings}
     )
     check = LogCheck("events", kafka, lambda: table.entries(-1))
-    return start_offsets.find(wanted, kafka, kafka.topics(), table.snapshot(), lambda _: None, check)  # type: ignore[arg-type]
+    return start_offsets.find_start_position(wanted, kafka, kafka.topics(), table.snapshot(), lambda _: None, check)  # type: ignore[arg-type]
 
 
 def test_the_same_log_is_read_on(table: PipelineTable) -> None:
     found = find(table, Kafka(marks={1_500: OLD}))
-    assert (found.cuts, found.lost, found.fresh) == ([], (), {})
+    assert (found.cuts, found.lost, found.new_parts) == ([], (), {})
     assert found.offsets == {("clicks", 0): 1_500, ("clicks", 1): 70}
 
 
@@ -110,9 +110,9 @@ def test_a_log_that_was_cut_goes_on_as_an_incarnation_and_the_other_partition_wh
     assert found.cuts == [LogCut(P0, 2, 1_200, 1_500, is_proven=True)]
     assert found.incarnations == {"clicks": [ID, ID]}
     assert found.numbers == {"clicks": 2}
-    assert found.fresh == {N0: 1_200, N1: 70}
+    assert found.new_parts == {N0: 1_200, N1: 70}
     assert found.offsets == {("clicks", 0): 1_200, ("clicks", 1): 70}
-    table.begin(found.fresh, found.incarnations, cuts=found.cuts)
+    table.begin(found.new_parts, found.incarnations, cuts=found.cuts)
     again = find(table, Kafka())
     assert (again.cuts, again.offsets) == ([], found.offsets)
 
@@ -142,7 +142,7 @@ def test_where_nothing_says_where_a_person_has_to(table: PipelineTable) -> None:
     )
     kafka = Kafka(marks={1_500: NEW})
     with pytest.raises(LogChanged, match=r"nothing in the table's log says where: clicks/0.*topic adopt --offsets"):
-        start_offsets.find(diverging, kafka, kafka.topics(), table.snapshot(), lambda _: None, wanted)  # type: ignore[arg-type]
+        start_offsets.find_start_position(diverging, kafka, kafka.topics(), table.snapshot(), lambda _: None, wanted)  # type: ignore[arg-type]
 
 
 def test_retention_behind_a_cut_is_a_gap_of_the_new_incarnation_from_the_last_sound_commit(
@@ -164,13 +164,13 @@ def test_a_partition_that_went_on_uncut_is_cut_before_its_first_commit_as_its_ea
 ) -> None:
     position = find(table, Kafka(marks={1_500: OLD}, other_end=60))
     assert position.cuts == [LogCut(P1, 2, 0, 70, is_proven=False)]
-    table.begin(position.fresh, position.incarnations, cuts=position.cuts)
+    table.begin(position.new_parts, position.incarnations, cuts=position.cuts)
     assert (table.snapshot().frontier(N0), table.snapshot().mark(N0)) == (1_500, OLD)
     position = find(table, Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10)}, ends={3: (3, 1_200)}))
     third = replace(N0, incarnation=3)
     assert position.cuts == [LogCut(part, 3, 1_200, 1_500, is_proven=True) for part in (N0, P0)]
-    assert position.fresh == {third: 1_200, replace(N1, incarnation=3): 0}
-    table.begin(position.fresh, position.incarnations, cuts=position.cuts)
+    assert position.new_parts == {third: 1_200, replace(N1, incarnation=3): 0}
+    table.begin(position.new_parts, position.incarnations, cuts=position.cuts)
     assert table.snapshot().frontier(third) == 1_200
     orphans = [OffsetRange(P0, 1_200, 1_500), OffsetRange(P1, 0, 70), OffsetRange(N0, 1_200, 1_500)]
     assert table.snapshot().orphans() == orphans
@@ -178,12 +178,12 @@ def test_a_partition_that_went_on_uncut_is_cut_before_its_first_commit_as_its_ea
 
 def test_a_partition_that_is_cut_again_below_its_incarnation_takes_rows_of_the_one_before(table: PipelineTable) -> None:
     position = find(table, Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10)}, ends={3: (3, 1_200)}))
-    epoch = table.begin(position.fresh, position.incarnations, cuts=position.cuts)
+    epoch = table.begin(position.new_parts, position.incarnations, cuts=position.cuts)
     last = Batch("to 1300", epoch, [OffsetRange(N0, 1_200, 1_300)], marks={N0: NEW})
     table.commit(table.snapshot(), last)
     position = find(table, Kafka(marks={1_300: LogMark(7, 70), 600: LogMark(3, 6)}, ends={3: (3, 800), 5: (3, 800)}))
     assert position.cuts == [LogCut(N0, 3, 600, 1_300, is_proven=False), LogCut(P0, 3, 600, 1_500, is_proven=False)]
-    table.begin(position.fresh, position.incarnations, cuts=position.cuts)
+    table.begin(position.new_parts, position.incarnations, cuts=position.cuts)
     assert table.snapshot().orphans() == [OffsetRange(P0, 600, 1_500), OffsetRange(N0, 600, 1_300)]
     _, segments = read_history(table, "events", table.rows_at)
     cuts = [(cut.part, cut.start, cut.end) for segment in segments for cut in segment.cut_ranges]
@@ -192,12 +192,12 @@ def test_a_partition_that_is_cut_again_below_its_incarnation_takes_rows_of_the_o
 
 def test_a_cluster_whose_log_was_cut_and_that_was_left_is_not_read_on_where_it_was_cut(table: PipelineTable) -> None:
     position = find(table, Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10)}, ends={3: (3, 1_200)}))
-    table.begin(position.fresh, position.incarnations, cuts=position.cuts)
+    table.begin(position.new_parts, position.incarnations, cuts=position.cuts)
     table.adopt(table.snapshot(), Adoption({"clicks": [ID, "the other cluster's"]}, {}))
     back = Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10)}, ends={3: (3, 1_200)})
     with pytest.raises(LogChanged, match=r"has the id of its incarnation 1 .*adopted as incarnation 2.*--offsets"):
         find(table, back)
-    assert "topic adopt" in start_offsets.left_behind(table.snapshot(), {"clicks": 1})
+    assert "topic adopt" in start_offsets.orphan_reason(table.snapshot(), {"clicks": 1})
     third = {replace(N0, incarnation=3): 1_300, replace(N1, incarnation=3): 70}
     table.adopt(table.snapshot(), Adoption({"clicks": [ID, "the other cluster's", ID]}, third))
     position = find(table, back)
@@ -234,14 +234,14 @@ def test_a_running_writer_compares_when_a_leader_changed_and_not_before(table: P
     kafka = Kafka(marks={1_500: OLD})
     check = LogCheck("events", kafka, lambda: table.entries(-1))
     watch = LogWatch(check, kafka, table.snapshot, {"clicks": ID}, {"clicks": 1})  # type: ignore[arg-type]
-    assert [watch.broken(), watch.broken()] == ["", ""]
+    assert [watch.divergence(), watch.divergence()] == ["", ""]
     assert kafka.questions == 0
     kafka.epoch = 4
-    assert [watch.broken(), watch.broken()] == ["", ""]
+    assert [watch.divergence(), watch.divergence()] == ["", ""]
     assert kafka.questions == 1, "a clean change of leaders is looked at once"
     kafka.epoch, kafka.ends = 5, {3: (3, 1_200)}
-    assert watch.broken() == "the log of clicks/0 was cut below what was read of it"
-    assert watch.broken() == "the log of clicks/0 was cut below what was read of it"
+    assert watch.divergence() == "the log of clicks/0 was cut below what was read of it"
+    assert watch.divergence() == "the log of clicks/0 was cut below what was read of it"
 
 
 @pytest.mark.parametrize(("stops", "level", "words"), [

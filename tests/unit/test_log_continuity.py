@@ -13,16 +13,16 @@ from writer.offsets.log_continuity import (
     Continues,
     DivergencePoint,
     Diverges,
-    EarlierEnd,
+    EarlierCommit,
     PartHistory,
-    SoundEnd,
+    SoundCommit,
     Unproven,
-    break_in,
-    candidates,
+    candidate_commits,
     divergence_point,
-    history_of,
+    find_break,
     judge,
     last_marks,
+    read_part_history,
 )
 from writer.table.log.snapshot import NO_MARK, app_id, mark_names
 
@@ -69,11 +69,11 @@ def test_nothing_is_known_without_a_mark_and_little_behind_retention() -> None:
     assert judge(1_000, 1_000, KNOWN, None, end(-1, -1)) == Diverges(1_000)
 
 
-EARLIER = [EarlierEnd(900, LogMark(5, 9)), EarlierEnd(600, LogMark(5, 6)), EarlierEnd(300, LogMark(4, 3))]
+EARLIER = [EarlierCommit(900, LogMark(5, 9)), EarlierCommit(600, LogMark(5, 6)), EarlierCommit(300, LogMark(4, 3))]
 HISTORY = PartHistory(EARLIER, 0)
 
 
-NEWEST = [SoundEnd(end, is_newest=True) for end in EARLIER]
+NEWEST = [SoundCommit(end, is_newest=True) for end in EARLIER]
 
 
 @pytest.mark.parametrize(("diverges", "sound", "point"), [
@@ -81,13 +81,13 @@ NEWEST = [SoundEnd(end, is_newest=True) for end in EARLIER]
     (Diverges(700, 700), NEWEST[1], DivergencePoint(700, is_proven=True)),
     (Diverges(700, 700), NEWEST[2], DivergencePoint(300, is_proven=False)),
     # A volume that took records under the epoch of before: a newer commit below the end is another batch.
-    (Diverges(950, 950), SoundEnd(EARLIER[1], is_newest=False), DivergencePoint(600, is_proven=False)),
+    (Diverges(950, 950), SoundCommit(EARLIER[1], is_newest=False), DivergencePoint(600, is_proven=False)),
     (Diverges(700), NEWEST[1], DivergencePoint(600, is_proven=False)),
     (Diverges(999), NEWEST[0], DivergencePoint(900, is_proven=False)),
     (Diverges(999), None, DivergencePoint(0, is_proven=False)),
 ])  # fmt: skip
 def test_a_divergence_lies_where_the_epoch_ends_or_behind_the_last_commit_that_is_sound(
-    diverges: Diverges, sound: SoundEnd | None, point: DivergencePoint
+    diverges: Diverges, sound: SoundCommit | None, point: DivergencePoint
 ) -> None:
     assert divergence_point(diverges, HISTORY, sound, 0, 2_000, KNOWN) == point
 
@@ -113,8 +113,8 @@ def test_without_a_sound_commit_the_loss_to_retention_counts_from_the_start_of_t
 
 
 def test_candidates_are_the_commits_that_kafka_holds_below_the_divergence() -> None:
-    assert candidates(HISTORY, Diverges(700), 0) == EARLIER[1:]
-    assert candidates(HISTORY, Diverges(999), 300) == EARLIER[:2]
+    assert candidate_commits(HISTORY, Diverges(700), 0) == EARLIER[1:]
+    assert candidate_commits(HISTORY, Diverges(999), 300) == EARLIER[:2]
 
 
 def entry(kind: str, frontier: int | None, mark: LogMark | None = None, part: TopicPartition = PART) -> list[Any]:
@@ -127,7 +127,7 @@ def entry(kind: str, frontier: int | None, mark: LogMark | None = None, part: To
 
 def history(*entries: list[Any], frontier: int, part: TopicPartition = PART) -> PartHistory:
     predecessors = [replace(part, incarnation=number) for number in range(part.incarnation - 1, 0, -1)]
-    return history_of(list(enumerate(entries)), "events", part, frontier, predecessors)
+    return read_part_history(list(enumerate(entries)), "events", part, frontier, predecessors)
 
 
 def test_a_history_has_the_ends_of_commits_and_where_the_part_began() -> None:
@@ -136,7 +136,7 @@ def test_a_history_has_the_ends_of_commits_and_where_the_part_began() -> None:
         entry("start", 10), entry("batch", 20, marks[1]), entry("seal", None), entry("batch", 30, marks[2]),
         entry("batch", 35, part=TopicPartition("clicks", 2, 0)), entry("batch", 40, marks[3]), frontier=40,
     )  # fmt: skip
-    assert found == PartHistory((EarlierEnd(30, marks[2]), EarlierEnd(20, marks[1])), 10)
+    assert found == PartHistory((EarlierCommit(30, marks[2]), EarlierCommit(20, marks[1])), 10)
 
 
 def test_a_history_passes_over_gaps_commits_without_a_mark_and_what_a_rewind_took_back() -> None:
@@ -146,7 +146,7 @@ def test_a_history_passes_over_gaps_commits_without_a_mark_and_what_a_rewind_too
         entry("rewind", 20, marks[1]), entry("batch", 30, marks[4]), entry("gap", 45), entry("batch", 60),
         entry("batch", 70, LogMark(NO_MARK, NO_MARK)), entry("batch", 80, marks[5]), frontier=80,
     )  # fmt: skip
-    assert found == PartHistory((EarlierEnd(30, marks[4]), EarlierEnd(20, marks[1])), None)
+    assert found == PartHistory((EarlierCommit(30, marks[4]), EarlierCommit(20, marks[1])), None)
 
 
 NEXT = replace(PART, incarnation=2)
@@ -159,11 +159,11 @@ def test_a_history_follows_a_part_that_went_on_uncut_into_the_incarnation_before
         entry("start", 10), entry("batch", 20, marks[1]), entry("batch", 30, marks[2]),
         entry("start", 30, marks[2], NEXT), entry("batch", 40, marks[3], NEXT), frontier=40, part=NEXT,
     )  # fmt: skip
-    assert known == PartHistory((EarlierEnd(30, marks[2]), EarlierEnd(20, marks[1])), 10)
+    assert known == PartHistory((EarlierCommit(30, marks[2]), EarlierCommit(20, marks[1])), 10)
     at_once = history(entry("start", 10), entry("batch", 20, marks[1]), entry("batch", 30, marks[2]),
                       entry("start", 30, marks[2], NEXT), entry("start", 30, marks[2], LATER),
                       frontier=30, part=LATER)  # fmt: skip
-    assert at_once == PartHistory((EarlierEnd(20, marks[1]),), 10)
+    assert at_once == PartHistory((EarlierCommit(20, marks[1]),), 10)
 
 
 def test_a_history_has_of_the_incarnation_before_what_lies_below_the_cut() -> None:
@@ -173,7 +173,7 @@ def test_a_history_has_of_the_incarnation_before_what_lies_below_the_cut() -> No
         entry("start", 30, part=NEXT), entry("batch", 50, marks[4], NEXT), entry("batch", 60, part=NEXT), frontier=60,
         part=NEXT,
     )  # fmt: skip
-    assert known.ends == (EarlierEnd(50, marks[4]), EarlierEnd(30, marks[2]), EarlierEnd(20, marks[1]))
+    assert known.commits == (EarlierCommit(50, marks[4]), EarlierCommit(30, marks[2]), EarlierCommit(20, marks[1]))
     assert known.begin == 0
 
 
@@ -207,7 +207,7 @@ A, B, C, D = (LogMark(1, n << 32) for n in range(4))
     ([read(10, 20, A, B), read(10, 20, D, C, partition=1)], ""),
 ])  # fmt: skip
 def test_ranges_continue_the_table_and_each_other(ranges: Sequence[RangeRead], why: str) -> None:
-    found = break_in(ranges, {("clicks", 0): A})
+    found = find_break(ranges, {("clicks", 0): A})
     assert found.startswith(why)
     assert bool(found) == bool(why)
 

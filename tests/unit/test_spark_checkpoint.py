@@ -92,19 +92,19 @@ def test_the_newest_run_has_the_highest_number(checkpoints, tmp_path):
 
 
 def test_a_run_that_planned_nothing_says_nothing(checkpoints, tmp_path):
-    assert checkpoints.planned(7) is None
+    assert checkpoints.next_batch(7) is None
     Run(tmp_path).started(0, 0)
-    assert checkpoints.planned(1) is None
+    assert checkpoints.next_batch(1) is None
 
 
 def test_a_first_batch_begins_at_the_start_of_the_source(checkpoints, tmp_path):
     Run(tmp_path).started(3, 4).planned(0, 5, 4)
-    assert checkpoints.planned(1) == NextBatch({A: 3, B: 4}, {A: 5, B: 4})
+    assert checkpoints.next_batch(1) == NextBatch({A: 3, B: 4}, {A: 5, B: 4})
 
 
 def test_a_committed_batch_is_where_the_next_begins(checkpoints, tmp_path):
     Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0)
-    assert checkpoints.planned(1) == NextBatch({A: 5, B: 4}, None)
+    assert checkpoints.next_batch(1) == NextBatch({A: 5, B: 4}, None)
 
 
 def test_a_batch_that_was_only_planned_begins_at_the_one_before(checkpoints, tmp_path):
@@ -112,13 +112,13 @@ def test_a_batch_that_was_only_planned_begins_at_the_one_before(checkpoints, tmp
     for batch in range(12):
         run.planned(batch, batch, 2 * batch).committed(batch)
     run.planned(12, 40, 50)
-    assert checkpoints.planned(1) == NextBatch({A: 11, B: 22}, {A: 40, B: 50})
-    assert checkpoints.range(1, 12) == ({A: 11, B: 22}, {A: 40, B: 50})
+    assert checkpoints.next_batch(1) == NextBatch({A: 11, B: 22}, {A: 40, B: 50})
+    assert checkpoints.batch_offsets(1, 12) == ({A: 11, B: 22}, {A: 40, B: 50})
 
 
 def test_a_partition_that_is_new_in_a_batch_starts_at_zero(checkpoints, tmp_path):
     Run(tmp_path).started(7).planned(0, 9).committed(0).planned(1, 9, 3)
-    assert checkpoints.range(1, 1) == ({A: 9, B: 0}, {A: 9, B: 3})
+    assert checkpoints.batch_offsets(1, 1) == ({A: 9, B: 0}, {A: 9, B: 3})
 
 
 # --- damage -----------------------------------------------------------------------------------------------------
@@ -151,10 +151,10 @@ def test_a_damaged_file_makes_the_checkpoint_unusable_and_is_named(checkpoints, 
         content = b"\0" + content.replace(b"\n{}", b"", 1)
     damaged(run, name, content)
     if name == "offsets/2" and content is None:  # as if the batch had never been planned
-        assert checkpoints.planned(1) == NextBatch({A: 6, B: 4}, None)
+        assert checkpoints.next_batch(1) == NextBatch({A: 6, B: 4}, None)
         return
     with pytest.raises(CheckpointUnusable) as unusable:
-        checkpoints.planned(1)
+        checkpoints.next_batch(1)
     assert str(unusable.value).startswith(f"checkpoint {run.path}: {name} ")
     assert unusable.value.exit_code == 3
 
@@ -178,7 +178,7 @@ def test_batches_that_do_not_follow_each_other_make_the_checkpoint_unusable(
     for batch in committed:
         run.committed(batch)
     with pytest.raises(CheckpointUnusable) as unusable:
-        checkpoints.planned(1)
+        checkpoints.next_batch(1)
     assert f"checkpoint {run.path}: {said}" in str(unusable.value)
 
 
@@ -197,7 +197,7 @@ def test_a_directory_where_spark_has_a_file_makes_the_checkpoint_unusable(checkp
     (run.path / name).unlink(missing_ok=True)
     (run.path / name).mkdir()
     with pytest.raises(CheckpointUnusable) as unusable:
-        checkpoints.planned(1)
+        checkpoints.next_batch(1)
     assert str(unusable.value).startswith(f"checkpoint {run.path}: {said}, where Spark has a file. ")
 
 
@@ -207,7 +207,7 @@ def test_a_file_where_spark_has_a_directory_makes_the_checkpoint_unusable(checkp
     shutil.rmtree(run.path / folder)
     (run.path / folder).write_bytes(b"")
     with pytest.raises(CheckpointUnusable) as unusable:
-        checkpoints.planned(1)
+        checkpoints.next_batch(1)
     assert str(unusable.value).startswith(f"checkpoint {run.path}: {folder}")
 
 
@@ -220,7 +220,7 @@ def test_a_storage_that_does_not_answer_says_nothing_of_the_checkpoint(checkpoin
 
     checkpoints.store = Silent(checkpoints.store.location)
     with pytest.raises(Unanswered):
-        checkpoints.planned(1)
+        checkpoints.next_batch(1)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_checkpoint_on_which_each_start_would_fail_is_refused_at_once(checkpoi
     run = Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1)
     damaged(run, name, content)
     with pytest.raises(CheckpointUnusable) as unusable:
-        checkpoints.planned(1)
+        checkpoints.next_batch(1)
     assert said in str(unusable.value)
 
 

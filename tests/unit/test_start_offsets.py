@@ -33,7 +33,7 @@ def settings(**more: Any) -> Pipeline:
 
 
 def find(table: PipelineTable, cluster: Cluster, wait=lambda _: None, **more: Any) -> start_offsets.StartPosition:
-    return start_offsets.find(settings(**more), cluster, cluster.topics(), table.snapshot(), wait)  # type: ignore[arg-type]
+    return start_offsets.find_start_position(settings(**more), cluster, cluster.topics(), table.snapshot(), wait)  # type: ignore[arg-type]
 
 
 def known(table: PipelineTable, ids: list[str], frontier: Mapping[TopicPartition, int]) -> None:
@@ -58,7 +58,7 @@ def test_no_start_skips_a_transaction_that_is_open(table: PipelineTable) -> None
 def test_a_first_position_that_the_log_has_no_longer_is_a_gap(table: PipelineTable) -> None:
     found = find(table, Cluster((3, 9)), start={"offsets": {"clicks": {0: 1}}})
     assert found.lost == [OffsetRange(TopicPartition("clicks", 1, 0), 1, 3)]
-    assert (found.fresh, found.offsets) == ({TopicPartition("clicks", 1, 0): 1}, {("clicks", 0): 3})
+    assert (found.new_parts, found.offsets) == ({TopicPartition("clicks", 1, 0): 1}, {("clicks", 0): 3})
 
 
 def test_the_loss_to_retention_ends_where_the_log_begins(table: PipelineTable) -> None:
@@ -82,7 +82,7 @@ def test_a_topic_created_again_is_another_incarnation_from_its_first_record(tabl
     found = find(table, Cluster((1, 9), id_="b"))
     assert found.incarnations == {"clicks": ["a", "b"]}
     assert found.numbers == {"clicks": 2}
-    assert (found.fresh, found.lost) == (
+    assert (found.new_parts, found.lost) == (
         {TopicPartition("clicks", 2, 0): 0},
         [OffsetRange(TopicPartition("clicks", 2, 0), 0, 1)],
     )
@@ -95,7 +95,7 @@ def test_an_incarnation_that_comes_back_is_read_on(table: PipelineTable) -> None
     """As when the configuration points at the former cluster once more."""
     known(table, ["a", "b"], {TopicPartition("clicks", 1, 0): 4, TopicPartition("clicks", 2, 0): 2})
     found = find(table, Cluster((0, 9)), on_topic_recreated="stop")
-    assert (found.numbers, found.offsets, found.fresh) == ({"clicks": 1}, {("clicks", 0): 4}, {})
+    assert (found.numbers, found.offsets, found.new_parts) == ({"clicks": 1}, {("clicks", 0): 4}, {})
 
 
 def test_a_log_that_was_cut_back_is_refused_and_one_that_only_seemed_so_is_not(table: PipelineTable) -> None:
@@ -143,4 +143,4 @@ def test_a_gap_says_between_which_event_times_its_records_may_have_lain(tmp_path
     ],
 )
 def test_a_log_that_moved_under_a_start_is_told_and_what_it_still_holds_is_not(now: Cluster, why: str) -> None:
-    assert start_offsets.moved(now, ["clicks"], {"clicks": "a"}, {("clicks", 0): 4, ("clicks", 1): 2}) == why
+    assert start_offsets.find_log_change(now, ["clicks"], {"clicks": "a"}, {("clicks", 0): 4, ("clicks", 1): 2}) == why

@@ -51,7 +51,7 @@ class BatchProcessor:
         parts.table.check_owner(snapshot, self._state.epoch)
         parts.progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
         parts.apply_side_files()
-        start, end = parts.checkpoints.range(self._state.run, batch_id)
+        start, end = parts.checkpoints.batch_offsets(self._state.run, batch_id)
         partitions = {source: self._state.topic_partition(*source) for source in end}
         frontier = {partition: snapshot.frontier(partition) for partition in partitions.values()}
         end_facts = self._end_facts(batch_id, start, end)
@@ -59,7 +59,7 @@ class BatchProcessor:
         if not ranges:
             logging.event("batch_skipped", pipeline=parts.name, batch=batch_id, reason="the table has all of it")
             parts.progress.skipped()
-            parts.run_recorder.done(batch_id, None)
+            parts.run_recorder.record_batch(batch_id, None)
             return
         waiting = {(r.part.topic, r.part.partition): (r.start, r.end) for r in ranges}
         parts.format.look_for_wires(waiting, parts.schemas)
@@ -204,7 +204,7 @@ class BatchProcessor:
             parts.tables.tidy(batch.side_files)
         except CommitFailed as error:
             logging.warning("cleanup_failed", pipeline=parts.name, version=version, error=str(error))
-        parts.run_recorder.done(batch_id, version)
+        parts.run_recorder.record_batch(batch_id, version)
 
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
@@ -234,6 +234,6 @@ class BatchProcessor:
         """Raise when a topic was deleted and created again under this run: its offsets mean other records now."""
         topics = self._parts.cluster.topics(self._state.topics).values()
         topic_ids = {topic.name: topic.id for topic in topics}
-        change = start_decision.changed(self._state.position.topic_ids, topic_ids, {}, {})
+        change = start_decision.log_change(self._state.position.topic_ids, topic_ids, {}, {})
         if change:
             raise LogMoved(f"{change} while pipeline {self._parts.name!r} ran")

@@ -208,7 +208,7 @@ def _begin(
         interval=config.kafka.lag_interval, mirror=pipeline.config.commit_offsets_to_group,
         selection=pipeline.config.topics,
         on_beyond=lambda beyond: report_beyond(pipeline.config.topics, beyond, r.progress, notifier.send),
-        log_break=pipeline.log_watch().broken,
+        log_break=pipeline.log_watch().divergence,
     )  # fmt: skip
     watch_lag.start()
     r.shown.callback(watch_lag.close)

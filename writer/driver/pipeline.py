@@ -119,7 +119,7 @@ class PipelineRun:
             return ""
         frontier = self.progress.view().frontier
         with suppress(BrokerUnreachable):
-            return start_offsets.moved(self.cluster, self._state.topics, self.topic_ids, frontier)
+            return start_offsets.find_log_change(self.cluster, self._state.topics, self.topic_ids, frontier)
         return ""
 
     def log_watch(self) -> LogWatch:

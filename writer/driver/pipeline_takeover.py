@@ -83,7 +83,9 @@ def take_over(parts: PipelineParts, *, new_run: bool, once: bool, lease: int | N
     parts.schemas.remember(protected_paths(parts.name, parts.config, snapshot), snapshot.privacy)
     parts.schemas.follow(snapshot.columns())
     check_rules(parts.name, parts.settings, parts.schemas, RecordedPrivacy.of(snapshot))
-    position = start_offsets.find(parts.settings, parts.cluster, topics, snapshot, parts.stopping.wait, parts.log_check)
+    position = start_offsets.find_start_position(
+        parts.settings, parts.cluster, topics, snapshot, parts.stopping.wait, parts.log_check
+    )
     state.position = position
     recent_commits = parts.table.recent_commits(_RECENT_COMMITS)
     _find_wire_formats(parts, recent_commits)
@@ -116,7 +118,7 @@ def _raise_epoch(parts: PipelineParts, decision: Resume | NewRun) -> None:
     state = parts.state
     position = state.position
     closed_run = decision.run - 1 if isinstance(decision, NewRun) else 0
-    state.epoch = parts.table.begin(position.fresh, position.incarnations, closed_run, state.lease, position.cuts)
+    state.epoch = parts.table.begin(position.new_parts, position.incarnations, closed_run, state.lease, position.cuts)
     for cut in position.cuts:
         parts.notifier.send(notifications.log_cut(parts.name, cut.to_dict(), datetime.now(UTC)))
         logging.warning("log_cut", pipeline=parts.name, **cut.to_dict())
@@ -138,7 +140,7 @@ def _prepare_tables(parts: PipelineParts, recent_commits: Sequence[Mapping[str, 
 
 def _notify_recreations(parts: PipelineParts, snapshot: PipelineSnapshot) -> None:
     """Notify of the topics that were deleted and created again since the start before."""
-    recreations = start_decision.reborn(snapshot.incarnations(), parts.state.position.topic_ids)
+    recreations = start_decision.recreated_topics(snapshot.incarnations(), parts.state.position.topic_ids)
     for topic, (id_before, topic_id) in recreations.items():
         event = notifications.topic_recreation(parts.name, topic, id_before, topic_id, datetime.now(UTC))
         parts.notifier.send(event)
@@ -159,7 +161,7 @@ def _batch_endings(
     parts: PipelineParts, decision: Resume | NewRun, recent_commits: Sequence[Mapping[str, Any]], *, once: bool
 ) -> BatchEndings:
     """Return when batches end from now on."""
-    planned = parts.checkpoints.planned(decision.run) if isinstance(decision, Resume) else None
+    planned = parts.checkpoints.next_batch(decision.run) if isinstance(decision, Resume) else None
     commit = parts.settings.commit
     limits = batch_limits.limits(
         commit,

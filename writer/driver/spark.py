@@ -16,7 +16,7 @@ from writer.core import logging
 from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_takeover import Start
 from writer.driver.readers.spark_reader import KAFKA_OPTIONS, kafka_timeouts
-from writer.offsets.spark_checkpoint import by_topic
+from writer.offsets.spark_checkpoint import offsets_by_topic
 from writer.scaling import spark_settings
 from writer.storage.base import S3Settings
 from writer.storage.locations import for_spark, on_s3
@@ -126,7 +126,7 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
         "kafka.bootstrap.servers": config.kafka.bootstrap_servers,
         **config.kafka.security.sparks,
         "subscribe": ",".join(pipeline.topic_ids),
-        "startingOffsets": json.dumps(by_topic(start.offsets)),
+        "startingOffsets": json.dumps(offsets_by_topic(start.offsets)),
         "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option
         **KAFKA_OPTIONS,
         **kafka_client.options_of_spark(config.kafka.options),

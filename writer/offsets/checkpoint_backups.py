@@ -14,59 +14,73 @@ from writer.storage.base import Store
 
 _FOLDER = "copies"
 _NAME = re.compile(r"(\d{8}T\d{6}Z)-(\d{6})-(\d+)")
-_TIME = "%Y%m%dT%H%M%SZ"
-_NEWEST = 2  # files of a log that Spark reads
+_TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+# Files of a log that Spark reads.
+_NEWEST_FILES = 2
 
 
 @dataclass(frozen=True, order=True)
-class Copy:
-    """One copy of a run's checkpoint, taken when `batch` was its newest."""
+class CheckpointBackup:
+    """One backup of a run's checkpoint, taken when `batch` was its newest."""
 
     run: int
     batch: int
-    at: datetime
+    created_at: datetime
 
     @property
     def folder(self) -> str:
-        """Where it lies, below the pipeline's checkpoints."""
-        return f"{_FOLDER}/{self.at:{_TIME}}-{self.run:06d}-{self.batch}"
+        """The folder of its files, below the pipeline's checkpoints."""
+        return f"{_FOLDER}/{self.created_at:{_TIME_FORMAT}}-{self.run:06d}-{self.batch}"
 
 
-def back_up(store: Store, run: int, batch: int, now: datetime) -> Copy:
+def back_up(store: Store, run: int, batch: int, now: datetime) -> CheckpointBackup:
     """Copy what Spark would need of a run's checkpoint. Raises StoreError."""
-    copy = Copy(run, batch, now.astimezone(UTC).replace(microsecond=0))
-    for name in _names(store, run):
-        store.copy(f"{run:06d}/{name}", f"{copy.folder}/{name}")
-    return copy
+    backup = CheckpointBackup(run, batch, now.astimezone(UTC).replace(microsecond=0))
+    for name in _list_files(store, run):
+        store.copy(f"{run:06d}/{name}", f"{backup.folder}/{name}")
+    return backup
 
 
-def backups(store: Store) -> list[Copy]:
-    """List the copies there are, those of the newest run and batch first. Raises StoreError."""
-    found = (_NAME.fullmatch(name.removesuffix("/")) for name in store.list(_FOLDER))
-    copies = (Copy(int(m[2]), int(m[3]), datetime.strptime(m[1], _TIME).replace(tzinfo=UTC)) for m in found if m)
-    return sorted(copies, reverse=True)
+def list_backups(store: Store) -> list[CheckpointBackup]:
+    """List the backups, those of the newest run and batch first. Raises StoreError."""
+    matches = (_NAME.fullmatch(name.removesuffix("/")) for name in store.list(_FOLDER))
+    backups = (_parse_name(match) for match in matches if match)
+    return sorted(backups, reverse=True)
 
 
-def beyond(copies: list[Copy], count_max: int, age_max: timedelta, now: datetime) -> list[Copy]:
-    """Return the copies that are to go: too many, or too old. The newest stays."""
-    newest = sorted(copies, key=lambda copy: copy.at, reverse=True)
-    return [copy for i, copy in enumerate(newest) if i > 0 and (i >= count_max or now - copy.at > age_max)]
+def expired_backups(
+    backups: list[CheckpointBackup], count_max: int, age_max: timedelta, now: datetime
+) -> list[CheckpointBackup]:
+    """Return the backups that are to be removed: too many, or too old. The newest stays."""
+    newest_first = sorted(backups, key=lambda backup: backup.created_at, reverse=True)
+    return [
+        backup
+        for position, backup in enumerate(newest_first)
+        if position > 0 and (position >= count_max or now - backup.created_at > age_max)
+    ]
 
 
-def remove(store: Store, copy: Copy) -> None:
-    """Remove a copy. Raises OSError."""
+def remove_backup(store: Store, backup: CheckpointBackup) -> None:
+    """Remove a backup. Raises OSError."""
     system, root = store.files()
     with suppress(FileNotFoundError):
-        system.delete_dir(f"{root}/{copy.folder}")
+        system.delete_dir(f"{root}/{backup.folder}")
 
 
-def _names(store: Store, run: int) -> Iterator[str]:
-    base = f"{run:06d}"
-    there = set(store.list(base))
-    yield from ("metadata",) if "metadata" in there else ()
+def _parse_name(match: re.Match[str]) -> CheckpointBackup:
+    created_at = datetime.strptime(match[1], _TIME_FORMAT).replace(tzinfo=UTC)
+    return CheckpointBackup(int(match[2]), int(match[3]), created_at)
+
+
+def _list_files(store: Store, run: int) -> Iterator[str]:
+    """Yield the files that a backup of a run takes, relative to the run's directory."""
+    directory = f"{run:06d}"
+    if "metadata" in set(store.list(directory)):
+        yield "metadata"
     for folder in ("offsets", "commits"):
-        numbers = sorted(int(name) for name in store.list(f"{base}/{folder}") if name.isdigit())
-        yield from (f"{folder}/{number}" for number in numbers[-_NEWEST:])
-    for source in store.list(f"{base}/sources"):
-        if "0" in set(store.list(f"{base}/sources/{source.removesuffix('/')}")):
-            yield f"sources/{source.removesuffix('/')}/0"
+        numbers = sorted(int(name) for name in store.list(f"{directory}/{folder}") if name.isdigit())
+        yield from (f"{folder}/{number}" for number in numbers[-_NEWEST_FILES:])
+    for name in store.list(f"{directory}/sources"):
+        source = name.removesuffix("/")
+        if "0" in set(store.list(f"{directory}/sources/{source}")):
+            yield f"sources/{source}/0"

@@ -18,12 +18,12 @@ from writer.offsets.log_continuity import (
     DivergencePoint,
     Diverges,
     PartHistory,
-    SoundEnd,
+    SoundCommit,
     Unproven,
-    candidates,
+    candidate_commits,
     divergence_point,
-    history_of,
     judge,
+    read_part_history,
 )
 from writer.offsets.start_decision import LogRange, predecessors_of
 from writer.table.log.log import Action
@@ -52,8 +52,9 @@ class CommittedPart:
     part: TopicPartition
     frontier: int
     mark: LogMark
-    held: LogRange
-    predecessors: Sequence[TopicPartition] = ()  # the part in earlier incarnations of the same id, newest first
+    log_range: LogRange
+    # The part in earlier incarnations of the same id, newest first.
+    predecessors: Sequence[TopicPartition] = ()
 
     @property
     def source(self) -> Source:
@@ -61,9 +62,9 @@ class CommittedPart:
         return self.part.topic, self.part.partition
 
     @property
-    def is_held(self) -> bool:
+    def holds_frontier(self) -> bool:
         """Whether the log holds the offset before the frontier."""
-        return self.held.earliest < self.frontier <= self.held.end
+        return self.log_range.earliest < self.frontier <= self.log_range.end
 
 
 Judgement = Continues | Unproven | Diverges
@@ -75,7 +76,8 @@ def committed_parts(snapshot: PipelineSnapshot, log_ranges: Mapping[TopicPartiti
     parts = list[CommittedPart]()
     ids = snapshot.incarnations()
     for part, log_range in log_ranges.items():
-        frontier, mark = snapshot.frontier(part), snapshot.mark(part)
+        frontier = snapshot.frontier(part)
+        mark = snapshot.mark(part)
         if frontier is not None and mark is not None:
             parts.append(CommittedPart(part, frontier, mark, log_range, predecessors_of(part, ids)))
     return parts
@@ -100,19 +102,19 @@ class LogCheck:
             # Some servers of Kafka's protocol write no epoch: a leader answers -1 as of one that it does not know.
             epochs = {part.source: part.mark.leader_epoch for part in parts if part.mark.leader_epoch >= 0}
             ends = self.logs.epoch_ends(epochs) if epochs else {}
-            frontiers = {part.source: part.frontier for part in parts if part.is_held}
+            frontiers = {part.source: part.frontier for part in parts if part.holds_frontier}
             marks = self.logs.marks_before(frontiers, native_kafka.topic_ids(topic_ids)) if frontiers else {}
         except (UnsupportedBroker, OldRecordFormat) as error:
             logging.warning("log_not_compared", pipeline=self.pipeline, reason=str(error))
             return {part.part: Unproven(str(error)) for part in parts}
         return {
             part.part: judge(
-                part.frontier, part.held.earliest, part.mark, marks.get(part.source), ends.get(part.source)
+                part.frontier, part.log_range.earliest, part.mark, marks.get(part.source), ends.get(part.source)
             )
             for part in parts
         }
 
-    def diverging(
+    def diverging_parts(
         self,
         snapshot: PipelineSnapshot,
         log_ranges: Mapping[TopicPartition, LogRange],
@@ -121,59 +123,70 @@ class LogCheck:
         """Return the parts whose log is not the one that the table was filled from. Raises ReadFailed."""
         parts = committed_parts(snapshot, log_ranges)
         judgements = self.judge(parts, topic_ids)
-        judged = ((part, judgements[part.part]) for part in parts)
-        return {part.part: (part, judgement) for part, judgement in judged if isinstance(judgement, Diverges)}
+        diverging: Diverging = {}
+        for part in parts:
+            judgement = judgements[part.part]
+            if isinstance(judgement, Diverges):
+                diverging[part.part] = (part, judgement)
+        return diverging
 
-    def points(
-        self, diverging: Diverging, topic_ids: Mapping[str, str]
+    def divergence_points(
+        self, diverging_parts: Diverging, topic_ids: Mapping[str, str]
     ) -> dict[TopicPartition, DivergencePoint | None]:
         """Find where each log diverges, by the marks of earlier commits. None: nothing says it. Raises ReadFailed."""
         entries = self.entries()
-        points = dict[TopicPartition, DivergencePoint | None]()
-        for part, (committed, diverges) in diverging.items():
-            history = history_of(entries, self.pipeline, part, committed.frontier, committed.predecessors)
-            sound = self._newest_sound(committed, diverges, history, native_kafka.topic_ids(topic_ids))
-            log_range = committed.held
-            points[part] = divergence_point(diverges, history, sound, log_range.earliest, log_range.end, committed.mark)
-        return points
+        divergence_points = dict[TopicPartition, DivergencePoint | None]()
+        for part, (committed, diverges) in diverging_parts.items():
+            history = read_part_history(entries, self.pipeline, part, committed.frontier, committed.predecessors)
+            sound = self._find_sound_commit(committed, diverges, history, native_kafka.topic_ids(topic_ids))
+            log_range = committed.log_range
+            divergence_points[part] = divergence_point(
+                diverges, history, sound, log_range.earliest, log_range.end, committed.mark
+            )
+        return divergence_points
 
-    def _newest_sound(
+    def _find_sound_commit(
         self, committed: CommittedPart, diverges: Diverges, history: PartHistory, topic_ids: Mapping[str, UUID]
-    ) -> SoundEnd | None:
+    ) -> SoundCommit | None:
         """Find the newest earlier commit before whose end the log has the same batch.
 
         Before a divergence all commits are sound, behind it none is. So it looks back in steps that double, to the
         first that is sound, and halves the last step. One whose batch compaction removed is none to go by.
         """
-        log_range, source = committed.held, committed.source
-        ends = [end for end in candidates(history, diverges, log_range.earliest) if end.offset <= log_range.end]
+        log_range = committed.log_range
+        source = committed.source
+        commits = [
+            commit
+            for commit in candidate_commits(history, diverges, log_range.earliest)
+            if commit.offset <= log_range.end
+        ]
         marks = dict[int, LogMark | None]()
 
         def is_sound(index: int) -> bool:
-            mark = self.logs.marks_before({source: ends[index].offset}, topic_ids).get(source)
+            mark = self.logs.marks_before({source: commits[index].offset}, topic_ids).get(source)
             marks[index] = mark
-            return mark is not None and mark.continues(ends[index].mark)
+            return mark is not None and mark.continues(commits[index].mark)
 
         unsound = -1
         sound = 0
-        while sound < len(ends) and not is_sound(sound):
+        while sound < len(commits) and not is_sound(sound):
             unsound = sound
             sound = 2 * sound + 1
-        sound = min(len(ends), sound)
+        sound = min(len(commits), sound)
         while sound - unsound > 1:
             middle = (sound + unsound) // 2
             if is_sound(middle):
                 sound = middle
             else:
                 unsound = middle
-        if sound == len(ends):
+        if sound == len(commits):
             return None
         is_newest = all(index in marks and marks[index] is None for index in range(sound))
-        return SoundEnd(ends[sound], is_newest)
+        return SoundCommit(commits[sound], is_newest)
 
 
 class LogWatch:
-    """Compares logs while a pipeline runs, once the leader of a partition is another one, or came again."""
+    """Compares logs while a pipeline runs, each time the leader of a partition changes."""
 
     def __init__(
         self,
@@ -184,31 +197,37 @@ class LogWatch:
         numbers: Mapping[str, int],
     ) -> None:
         """`snapshot` reads the table. `topic_ids`, `numbers`: of the incarnations that the pipeline reads, by topic."""
-        self._check, self._cluster, self._snapshot = check, cluster, snapshot
-        self._topic_ids, self._numbers = topic_ids, numbers
-        self._epochs: Mapping[Source, int] | None = None  # of leaders, when logs were compared last
+        self._check = check
+        self._cluster = cluster
+        self._snapshot = snapshot
+        self._topic_ids = topic_ids
+        self._numbers = numbers
+        # Of leaders, when logs were compared last.
+        self._epochs: Mapping[Source, int] | None = None
 
-    def broken(self) -> str:
+    def divergence(self) -> str:
         """Return why a log is not the one that the table was filled from; empty while all are.
 
         Raises ReadFailed, BrokerUnreachable, CommitFailed.
         """
         epochs = self._check.logs.leader_epochs(native_kafka.topic_ids(self._topic_ids))
-        before, changed = self._epochs, set[Source]()
-        if before is not None:
-            changed = {source for source, epoch in epochs.items() if before.get(source) != epoch}
-        if changed and (diverging := self._diverging(changed)):
-            return f"the log of {min(diverging).name} was cut below what was read of it"
+        if self._epochs is not None:
+            last_epochs = self._epochs
+            changed = {source for source, epoch in epochs.items() if last_epochs.get(source) != epoch}
+            diverging = self._compare_partitions(changed) if changed else {}
+            if diverging:
+                return f"the log of {min(diverging).name} was cut below what was read of it"
         self._epochs = epochs
         return ""
 
-    def _diverging(self, sources: Iterable[Source]) -> Diverging:
+    def _compare_partitions(self, sources: Iterable[Source]) -> Diverging:
         """Compare the logs of some partitions."""
         snapshot = self._snapshot()
         parts = {source: TopicPartition(source[0], self._numbers[source[0]], source[1]) for source in sources}
-        earliest, ends = self._cluster.earliest(parts), self._cluster.latest(parts)
-        log_ranges = {part: LogRange(earliest[source], ends[source]) for source, part in parts.items()}
-        return self._check.diverging(snapshot, log_ranges, self._topic_ids)
+        earliest = self._cluster.earliest(parts)
+        latest = self._cluster.latest(parts)
+        log_ranges = {part: LogRange(earliest[source], latest[source]) for source, part in parts.items()}
+        return self._check.diverging_parts(snapshot, log_ranges, self._topic_ids)
 
 
 def log_check(pipeline: str, kafka: Kafka, entries: Callable[[], Entries]) -> LogCheck:

@@ -34,18 +34,20 @@ class Unproven:
 class Diverges:
     """The log is another one from some offset on."""
 
-    below: int  # the offset lies at or below this one
-    epoch_end: int | None = None  # where the epoch of the last record ends in the log, if that is known
+    # The offset lies at or below this one.
+    below: int
+    # Where the epoch of the last record ends in the log, if that is known.
+    epoch_end: int | None = None
 
 
 def judge(
-    frontier: int, earliest: int, mark: LogMark | None, mark_now: LogMark | None, end: EpochEnd | None
+    frontier: int, earliest: int, mark: LogMark | None, mark_now: LogMark | None, epoch_end: EpochEnd | None
 ) -> Continues | Unproven | Diverges:
     """Compare what a log was known by at the frontier with what it is known by now.
 
     `earliest`: first offset that the log holds. `mark`: as the table has it; `mark_now`: of the batch that holds the
-    offset before the frontier now, None where no batch does. `end`: of the mark's epoch, as the leader says; None where
-    nobody was asked.
+    offset before the frontier now, None where no batch does. `epoch_end`: of the mark's epoch, as the leader says; None
+    where nobody was asked.
 
     An epoch that the leader does not know, but that ends behind the frontier by what it does know, was compacted away
     as a whole before the leader copied the log: that is no divergence. An epoch that is newer than all of the leader's
@@ -53,10 +55,10 @@ def judge(
     """
     if mark is None:
         return Unproven("the table does not say what the log was known by")
-    if end is not None and end.epoch < 0:
+    if epoch_end is not None and epoch_end.epoch < 0:
         return Diverges(frontier)
-    if end is not None and end.offset < frontier:
-        return Diverges(end.offset, end.offset if end.epoch == mark.leader_epoch else None)
+    if epoch_end is not None and epoch_end.offset < frontier:
+        return Diverges(epoch_end.offset, epoch_end.offset if epoch_end.epoch == mark.leader_epoch else None)
     if mark_now is not None and mark_now.contradicts(mark):
         return Diverges(frontier - 1)
     if mark_now is not None and mark_now.continues(mark):
@@ -69,22 +71,22 @@ def judge(
 
 
 @dataclass(frozen=True)
-class EarlierEnd:
-    """Where an earlier commit of a part ended, and what the log was known by there."""
+class EarlierCommit:
+    """Where an earlier commit of a part ends, and what the log was known by there."""
 
     offset: int
     mark: LogMark
 
 
 @dataclass(frozen=True)
-class SoundEnd:
+class SoundCommit:
     """The newest earlier commit before whose end a diverged log still has the same batch.
 
     `is_newest`: no commit after it ends below the offset that bounds the divergence, but for those whose batch
     compaction removed.
     """
 
-    end: EarlierEnd
+    commit: EarlierCommit
     is_newest: bool
 
 
@@ -92,11 +94,12 @@ class SoundEnd:
 class PartHistory:
     """What the table's log still says of a part, newest first."""
 
-    ends: Sequence[EarlierEnd] = ()
-    begin: int | None = None  # where the part began; None: that entry is gone
+    commits: Sequence[EarlierCommit] = ()
+    # Where the part began; None: that entry is gone.
+    begin: int | None = None
 
 
-def history_of(
+def read_part_history(
     entries: Sequence[tuple[int, Sequence[Action]]],
     pipeline: str,
     part: TopicPartition,
@@ -109,7 +112,7 @@ def history_of(
     where a log was cut: what the earlier one was up to there is of the same log. What a rewind took back is passed
     over: offsets fall from entry to entry.
     """
-    ends = list[EarlierEnd]()
+    commits = list[EarlierCommit]()
     below = frontier
     begin: int | None = None
     for incarnation in (part, *predecessors):
@@ -120,13 +123,13 @@ def history_of(
                 begin = offset
                 begin_kind = kind
             if offset < below and mark is not None:
-                ends.append(EarlierEnd(offset, mark))
+                commits.append(EarlierCommit(offset, mark))
                 below = offset
         # Only a start goes on with the log of an incarnation before; a further partition begins with its first record.
         if not begin or begin_kind != "start":
             break
         below = min(below, begin + 1)
-    return PartHistory(tuple(ends), begin)
+    return PartHistory(tuple(commits), begin)
 
 
 def _frontiers(
@@ -148,11 +151,12 @@ class DivergencePoint:
     """The offset from which on a log is another one than the table was filled from."""
 
     offset: int
-    is_proven: bool  # exactly this one; else the last that is known to lie before it
+    # Exactly this one; else the last that is known to lie before it.
+    is_proven: bool
 
 
 def divergence_point(
-    diverges: Diverges, history: PartHistory, sound: SoundEnd | None, earliest: int, end: int, mark: LogMark
+    diverges: Diverges, history: PartHistory, sound: SoundCommit | None, earliest: int, end: int, mark: LogMark
 ) -> DivergencePoint | None:
     """Choose where a diverged log is read on; None where the table's log does not reach back far enough to say.
 
@@ -168,36 +172,39 @@ def divergence_point(
         if history.begin is None or history.begin > earliest:
             return None
         return DivergencePoint(min(history.begin, end, diverges.below), is_proven=False)
-    is_of_epoch = sound.is_newest and sound.end.mark.leader_epoch == mark.leader_epoch
+    is_of_epoch = sound.is_newest and sound.commit.mark.leader_epoch == mark.leader_epoch
     if diverges.epoch_end is not None and is_of_epoch:
         return DivergencePoint(min(diverges.epoch_end, end), is_proven=diverges.epoch_end <= end)
-    return DivergencePoint(min(sound.end.offset, end), is_proven=False)
+    return DivergencePoint(min(sound.commit.offset, end), is_proven=False)
 
 
-def candidates(history: PartHistory, diverges: Diverges, earliest: int) -> list[EarlierEnd]:
+def candidate_commits(history: PartHistory, diverges: Diverges, earliest: int) -> list[EarlierCommit]:
     """Return the earlier commits that a divergent log may be the same before, newest first."""
-    return [end for end in history.ends if earliest < end.offset <= diverges.below]
+    return [commit for commit in history.commits if earliest < commit.offset <= diverges.below]
 
 
-def break_in(ranges: Sequence[RangeRead], marks: Mapping[Source, LogMark]) -> str:
+def find_break(ranges: Sequence[RangeRead], marks: Mapping[Source, LogMark]) -> str:
     """Return where ranges that tasks read do not continue each other, or the table; empty where they do.
 
     `marks`: of the logs where the table ends, of the partitions that have one. Ranges that several tasks read must be
     of one log, too: it may have been cut in between.
     """
-    place = attrgetter("topic", "partition")
-    for source, group in groupby(sorted(ranges, key=attrgetter("topic", "partition", "start")), place):
-        before = marks.get(source)
-        for one in group:
-            if before is not None and one.before is not None and one.before.contradicts(before):
-                return f"the log of {source[0]}/{source[1]} has other records before offset {one.start} than were read"
-            before = one.last
+    in_order = sorted(ranges, key=attrgetter("topic", "partition", "start"))
+    for source, source_ranges in groupby(in_order, attrgetter("topic", "partition")):
+        mark = marks.get(source)
+        for range_read in source_ranges:
+            if mark is not None and range_read.before is not None and range_read.before.contradicts(mark):
+                return (
+                    f"the log of {source[0]}/{source[1]} has other records before offset {range_read.start} than were "
+                    "read"
+                )
+            mark = range_read.last
     return ""
 
 
 def last_marks(ranges: Sequence[RangeRead]) -> dict[Source, LogMark]:
     """Return what the logs are known by at the ends of the ranges, of each partition at the last one."""
-    last = dict[Source, LogMark | None]()
-    for one in sorted(ranges, key=attrgetter("start")):
-        last[one.topic, one.partition] = one.last
-    return {source: mark for source, mark in last.items() if mark is not None}
+    marks = dict[Source, LogMark | None]()
+    for range_read in sorted(ranges, key=attrgetter("start")):
+        marks[range_read.topic, range_read.partition] = range_read.last
+    return {source: mark for source, mark in marks.items() if mark is not None}

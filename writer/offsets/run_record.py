@@ -19,11 +19,12 @@ from writer.config.connections import Recovery
 from writer.core import logging
 from writer.core.errors import CheckpointUnusable
 from writer.offsets import checkpoint_backups
-from writer.offsets.spark_checkpoint import Checkpoints, Offsets, by_topic
+from writer.offsets.spark_checkpoint import Checkpoints, Offsets, offsets_by_topic
 from writer.storage.base import Store
 
 _FORMAT = 1
-_BATCHES_KEPT = 20  # as many as Spark keeps of its own files (spark.py)
+# As many as Spark keeps of its own files (spark.py).
+_BATCHES_MAX = 20
 
 
 @dataclass(frozen=True)
@@ -36,64 +37,86 @@ class Stamp:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What is put down of one run."""
+    """The facts of one run."""
 
     run: int
-    reason: str  # why it began
-    at: str  # when it began, ISO 8601
-    offsets: Offsets  # where it began
+    # Why it began.
+    reason: str
+    # When it began, ISO 8601.
+    started_at: str
+    # Where it began.
+    offsets: Offsets
     versions: Mapping[str, str]
-    query_id: str | None = None  # None: Spark had not started it yet
-    batches: Mapping[int, Stamp] = field(default_factory=dict)  # the newest
+    # None: Spark has not started it yet.
+    query_id: str | None = None
+    # The newest.
+    batches: Mapping[int, Stamp] = field(default_factory=dict)
 
     def with_batch(self, batch: int, stamp: Stamp, query_id: str | None) -> "RunRecord":
         """Return the record with one more batch, and without the oldest beyond the limit."""
-        newest = sorted({**self.batches, batch: stamp}.items())[-_BATCHES_KEPT:]
+        newest = sorted({**self.batches, batch: stamp}.items())[-_BATCHES_MAX:]
         return replace(self, batches=dict(newest), query_id=query_id)
 
     def differs(self, batch: int, content: bytes) -> bool:
         """Return whether a batch's offset file is another one than the writer acted on; False where it did not."""
-        known = self.batches.get(batch)
-        return known is not None and known.crc != crc32(content)
+        stamp = self.batches.get(batch)
+        return stamp is not None and stamp.crc != crc32(content)
 
 
-def begun(run: int, reason: str, now: datetime, offsets: Offsets) -> RunRecord:
-    """Return the record of a new run."""
+def new_run_record(run: int, reason: str, now: datetime, offsets: Offsets) -> RunRecord:
+    """Return the record of a run that begins now."""
     versions = {name: version(name) for name in ("headrace", "pyspark")}
     return RunRecord(run, reason, now.isoformat(), offsets, versions)
 
 
-def write(store: Store, run_record: RunRecord) -> None:
+def write_run_record(store: Store, run_record: RunRecord) -> None:
     """Write the record in place of the old one. `store`: of the pipeline's checkpoints. Raises StoreError."""
+    batches = {
+        str(batch): {"crc": f"{stamp.crc:08x}", "version": stamp.version} for batch, stamp in run_record.batches.items()
+    }
     document = {
-        "format": _FORMAT, "run": run_record.run, "reason": run_record.reason, "at": run_record.at,
-        "offsets": by_topic(run_record.offsets), "versions": dict(run_record.versions), "query_id": run_record.query_id,
-        "batches": {str(n): {"crc": f"{s.crc:08x}", "version": s.version} for n, s in run_record.batches.items()},
-    }  # fmt: skip
-    store.put(_name(run_record.run), (json.dumps(document) + "\n").encode())
+        "format": _FORMAT,
+        "run": run_record.run,
+        "reason": run_record.reason,
+        "at": run_record.started_at,
+        "offsets": offsets_by_topic(run_record.offsets),
+        "versions": dict(run_record.versions),
+        "query_id": run_record.query_id,
+        "batches": batches,
+    }
+    store.put(_object_name(run_record.run), (json.dumps(document) + "\n").encode())
 
 
-def read(store: Store, run: int) -> RunRecord | None:
-    """Return what was put down of a run; None where nothing was, or it is not understood. Raises StoreError."""
-    found = store.read(_name(run))
+def read_run_record(store: Store, run: int) -> RunRecord | None:
+    """Return the record of a run; None where there is none, or it is not understood. Raises StoreError."""
+    file = store.read(_object_name(run))
+    if file is None:
+        return None
     try:
-        return None if found is None else _run_record(json.loads(found.content))
+        return _parse_run_record(json.loads(file.content))
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
-def _run_record(raw: Mapping[str, Any]) -> RunRecord | None:
+def _parse_run_record(raw: Mapping[str, Any]) -> RunRecord | None:
     if raw["format"] != _FORMAT:
         return None
+    offsets = {}
+    for topic, partitions in raw["offsets"].items():
+        for partition, offset in partitions.items():
+            offsets[topic, int(partition)] = offset
     return RunRecord(
-        raw["run"], raw["reason"], raw["at"],
-        {(topic, int(p)): offset for topic, found in raw["offsets"].items() for p, offset in found.items()},
-        raw["versions"], raw["query_id"],
-        {int(n): Stamp(int(stamp["crc"], 16), stamp["version"]) for n, stamp in raw["batches"].items()},
-    )  # fmt: skip
+        run=raw["run"],
+        reason=raw["reason"],
+        started_at=raw["at"],
+        offsets=offsets,
+        versions=raw["versions"],
+        query_id=raw["query_id"],
+        batches={int(batch): Stamp(int(stamp["crc"], 16), stamp["version"]) for batch, stamp in raw["batches"].items()},
+    )
 
 
-def _name(run: int) -> str:
+def _object_name(run: int) -> str:
     return f"witness/{run:06d}.json"
 
 
@@ -101,48 +124,60 @@ class RunRecorder:
     """Writes the record of a pipeline's run, and backs up its checkpoint. A failure is only logged."""
 
     def __init__(self, pipeline: str, checkpoints: Checkpoints, policy: Recovery) -> None:
-        self._pipeline, self._checkpoints, self._policy = pipeline, checkpoints, policy
+        self._pipeline = pipeline
+        self._checkpoints = checkpoints
+        self._policy = policy
         self._run_record: RunRecord | None = None
-        self._query_id: str | None = None  # of this start: Spark has read it, and goes on with it
-        self._copied_s: float | None = None  # by the monotonic clock
+        # Of this start: Spark has read it, and goes on with it.
+        self._query_id: str | None = None
+        # By the monotonic clock.
+        self._last_backup_s: float | None = None
 
     def begin(self, run: int, reason: str | None, offsets: Offsets) -> None:
         """Record that a run began. `reason`: None for a run that is continued."""
-        now, self._query_id = datetime.now(UTC), None
+        now = datetime.now(UTC)
+        self._query_id = None
         try:
-            known = None if reason else read(self._checkpoints.store, run)
-            self._run_record = known or begun(run, reason or "no reason was recorded", now, offsets)
-            if known is None:
-                write(self._checkpoints.store, self._run_record)
+            previous = None if reason else read_run_record(self._checkpoints.store, run)
+            if previous is not None:
+                self._run_record = previous
+                return
+            self._run_record = new_run_record(run, reason or "no reason was recorded", now, offsets)
+            write_run_record(self._checkpoints.store, self._run_record)
         except OSError as error:
             logging.warning("run_record_failed", pipeline=self._pipeline, run=run, error=str(error))
 
-    def done(self, batch: int, version: int | None) -> None:
+    def record_batch(self, batch: int, version: int | None) -> None:
         """Record a batch that the table has. `version`: of the table; None: it had it before."""
-        crc = None if self._run_record is None else self._checkpoints.crc(self._run_record.run, batch)
-        if self._run_record is None or crc is None:
+        if self._run_record is None:
             return
-        run, store = self._run_record.run, self._checkpoints.store
+        run = self._run_record.run
+        crc = self._checkpoints.crc(run, batch)
+        if crc is None:
+            return
+        store = self._checkpoints.store
         try:
             self._query_id = self._query_id or self._checkpoints.query_id(run)
             self._run_record = self._run_record.with_batch(batch, Stamp(crc, version), self._query_id)
-            write(store, self._run_record)
-            self._copy(run, batch, datetime.now(UTC))
+            write_run_record(store, self._run_record)
+            self._back_up_if_due(run, batch, datetime.now(UTC))
         except (OSError, CheckpointUnusable) as error:
             logging.warning("run_record_failed", pipeline=self._pipeline, run=run, batch=batch, error=str(error))
 
-    def _copy(self, run: int, batch: int, now: datetime) -> None:
-        """Make a copy when one is due, and let go of those beyond the policy."""
+    def _back_up_if_due(self, run: int, batch: int, now: datetime) -> None:
+        """Back the checkpoint up when that is due, and remove the backups beyond the policy."""
         policy = self._policy
-        if not policy.checkpoint_backups or (
-            self._copied_s is not None
-            and time.monotonic() - self._copied_s < policy.checkpoint_backups_interval.total_seconds()
-        ):
+        if not policy.checkpoint_backups:
             return
-        self._copied_s = time.monotonic()
+        now_s = time.monotonic()
+        interval_s = policy.checkpoint_backups_interval.total_seconds()
+        if self._last_backup_s is not None and now_s - self._last_backup_s < interval_s:
+            return
+        self._last_backup_s = now_s
         store = self._checkpoints.store
         checkpoint_backups.back_up(store, run, batch, now)
-        for copy in checkpoint_backups.beyond(
-            checkpoint_backups.backups(store), policy.checkpoint_backups, policy.checkpoint_backups_max_age, now
+        backups = checkpoint_backups.list_backups(store)
+        for backup in checkpoint_backups.expired_backups(
+            backups, policy.checkpoint_backups, policy.checkpoint_backups_max_age, now
         ):
-            checkpoint_backups.remove(store, copy)
+            checkpoint_backups.remove_backup(store, backup)

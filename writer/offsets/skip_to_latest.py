@@ -18,8 +18,8 @@ from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.core.text import join_first
 from writer.offsets.log_check import log_check
-from writer.offsets.start_decision import LogRange, Refuse, numbers_of
-from writer.offsets.start_offsets import gap_hints, left_behind
+from writer.offsets.start_decision import LogRange, Refuse, incarnation_numbers, recreated_topics
+from writer.offsets.start_offsets import gap_hints, orphan_reason
 from writer.table.factory import main_table
 from writer.table.gap_records import open_gap
 from writer.table.log.operations import Gap
@@ -27,7 +27,8 @@ from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
 Asker = Literal["person", "automatic"]
-_SHOWN = 3  # partitions that a sentence names
+# Partitions that a sentence names.
+_SHOWN_MAX = 3
 _FENCED = "Stop it first, or say that it is to be fenced: its next commit then ends it with exit 4."
 
 
@@ -49,22 +50,23 @@ class SkipPreview:
 
     snapshot: PipelineSnapshot
     decision: Skip | NothingToSkip | Refuse
-    held: int  # of the offsets that it skips, those that Kafka still holds
+    # Of the offsets that it skips, those that Kafka still holds.
+    offsets_in_kafka: int
     topic_ids: Mapping[str, str]
 
 
 def decide(
     frontier: Mapping[TopicPartition, int],
-    held: Mapping[TopicPartition, LogRange],
+    log_ranges: Mapping[TopicPartition, LogRange],
     asker: Asker,
     changed: Sequence[str] = (),
     cut: Collection[TopicPartition] = (),
 ) -> Skip | NothingToSkip | Refuse:
     """Choose what is skipped: of each part, all from its frontier to the end of its log.
 
-    `held`: what Kafka holds of it, up to where committed records can be read. `changed`: topics whose id is not the one
-    that the table knows. `cut`: parts whose log is not the one that the table was filled from. While Kafka holds a
-    frontier, its records can still be read, and only a person may skip them.
+    `log_ranges`: what Kafka holds of it, up to where committed records can be read. `changed`: topics whose id is not
+    the one that the table knows. `cut`: parts whose log is not the one that the table was filled from. While Kafka
+    holds a frontier, its records can still be read, and only a person may skip them.
     """
     if changed:
         return Refuse(
@@ -73,59 +75,73 @@ def decide(
         )
     if cut:
         return Refuse(
-            f"Kafka's log was cut below what the table has of {_listed(sorted(cut))}, and is another one now. Start "
+            f"Kafka's log was cut below what the table has of {_join(sorted(cut))}, and is another one now. Start "
             "the pipeline: it goes on where the log was cut, as on_data_loss says. Then skip."
         )
-    beyond = [part for part, at in frontier.items() if at > held[part].end]
-    if beyond:
+    shorter = [part for part, offset in frontier.items() if offset > log_ranges[part].end]
+    if shorter:
         return Refuse(
-            f"Kafka's log is shorter than what the table has of it: {_listed(beyond)}. Restore the log, or let "
+            f"Kafka's log is shorter than what the table has of it: {_join(shorter)}. Restore the log, or let "
             "`headrace topic adopt` say where to read on."
         )
-    ranges = tuple(OffsetRange(part, at, held[part].end) for part, at in frontier.items() if at < held[part].end)
+    ranges = tuple(
+        OffsetRange(part, offset, log_ranges[part].end)
+        for part, offset in frontier.items()
+        if offset < log_ranges[part].end
+    )
     if not ranges:
         return NothingToSkip()
-    alive = [r.part for r in ranges if r.start >= held[r.part].earliest]
-    if alive and asker == "automatic":
+    readable = [skipped.part for skipped in ranges if skipped.start >= log_ranges[skipped.part].earliest]
+    if readable and asker == "automatic":
         return Refuse(
-            f"Kafka still holds the frontier of {_listed(alive)}: a new run from the table's frontier loses nothing. "
+            f"Kafka still holds the frontier of {_join(readable)}: a new run from the table's frontier loses nothing. "
             "Only a person may skip to the latest records while that is so."
         )
     return Skip(ranges)
 
 
-def look(config: Config, pipeline: str, cluster: Cluster, asker: Asker) -> SkipPreview:
+def preview_skip(config: Config, pipeline: str, cluster: Cluster, asker: Asker) -> SkipPreview:
     """Ask table and Kafka what a skip would do. Raises HeadraceError when there is no table, BrokerUnreachable."""
     table = _table(config, pipeline)
     snapshot = table.snapshot()
-    known = snapshot.incarnations()
-    topics = cluster.topics(choose_topics(cluster, config.pipelines[pipeline].topics, known).names)
-    ids = {topic.name: topic.id for topic in topics.values()}
-    changed = [name for name, found in ids.items() if known.get(name) and found not in known[name]]
-    read = numbers_of(known, ids)
-    frontier = {part: at for part, at in snapshot.parts().items() if read.get(part.topic) == part.incarnation}
+    table_ids = snapshot.incarnations()
+    topics = cluster.topics(choose_topics(cluster, config.pipelines[pipeline].topics, table_ids).names)
+    topic_ids = {topic.name: topic.id for topic in topics.values()}
+    changed = list(recreated_topics(table_ids, topic_ids))
+    numbers = incarnation_numbers(table_ids, topic_ids)
+    frontier = {
+        part: offset for part, offset in snapshot.parts().items() if numbers.get(part.topic) == part.incarnation
+    }
     sources = {(part.topic, part.partition): part for part in frontier}
-    ends, earliest = cluster.readable(sources), cluster.earliest(sources)  # the ends first, and once
-    held = {part: LogRange(earliest[source], ends[source]) for source, part in sources.items()}
+    # The ends first, and once.
+    ends = cluster.readable(sources)
+    earliest = cluster.earliest(sources)
+    log_ranges = {part: LogRange(earliest[source], ends[source]) for source, part in sources.items()}
     check = log_check(pipeline, config.kafka, partial(table.entries, -1))
     decision: Skip | NothingToSkip | Refuse
-    if reason := left_behind(snapshot, read):
+    reason = orphan_reason(snapshot, numbers)
+    if reason:
         decision = Refuse(reason)
     else:
-        decision = decide(frontier, held, asker, changed, check.diverging(snapshot, held, ids))
-    there = sum(r.end - max(r.start, held[r.part].earliest) for r in _ranges(decision) if r.end > held[r.part].earliest)
-    return SkipPreview(snapshot, decision, there, ids)
+        cut = check.diverging_parts(snapshot, log_ranges, topic_ids)
+        decision = decide(frontier, log_ranges, asker, changed, cut)
+    offsets_in_kafka = 0
+    if isinstance(decision, Skip):
+        for skipped in decision.ranges:
+            earliest_offset = log_ranges[skipped.part].earliest
+            offsets_in_kafka += max(skipped.end - max(skipped.start, earliest_offset), 0)
+    return SkipPreview(snapshot, decision, offsets_in_kafka, topic_ids)
 
 
 def skip(
-    config: Config, pipeline: str, found: SkipPreview, *, by: str, reason: str, now: datetime, fence: bool = False
+    config: Config, pipeline: str, preview: SkipPreview, *, by: str, reason: str, now: datetime, fence: bool = False
 ) -> tuple[int, Gap] | None:
-    """Write the entry that was looked at. Returns its version and the gap; None: there is nothing to skip.
+    """Write the entry of a preview. Returns its version and the gap; None: there is nothing to skip.
 
     `fence`: a driver that answers is not waited for; the entry fences it. Raises LogChanged for what was refused,
-    DriverAlive, Fenced when something was committed since the look, CommitFailed.
+    DriverAlive, Fenced when something was committed since the preview, CommitFailed.
     """
-    match found.decision:
+    match preview.decision:
         case Refuse(reason=why):
             raise LogChanged(why)
         case NothingToSkip():
@@ -134,13 +150,23 @@ def skip(
             if not fence:
                 check_no_driver(config, pipeline, _FENCED)
         case _:
-            assert_never(found.decision)
-    left: dict[Source, tuple[int, int]] = {(r.part.topic, r.part.partition): (-1, -1) for r in ranges}  # they end now
-    hints = gap_hints(ranges, found.snapshot, left, config.pipelines[pipeline].seal.out_of_orderness, now)
-    ids = {topic: found.topic_ids[topic] for topic in sorted({r.part.topic for r in ranges})}
-    about = {"run": None, "at": now.isoformat(), "hints": hints, "by": by, "reason": reason, "topic_ids": ids}
-    gap = Gap(uuid4().hex, found.snapshot.epoch, ranges, "latest", about, takes_over=True)
-    version = open_gap(_table(config, pipeline), pipeline, found.snapshot, gap)
+            assert_never(preview.decision)
+    # Nothing is left behind the ranges: they end now.
+    first_records: dict[Source, tuple[int, int]] = {
+        (skipped.part.topic, skipped.part.partition): (-1, -1) for skipped in ranges
+    }
+    hints = gap_hints(ranges, preview.snapshot, first_records, config.pipelines[pipeline].seal.out_of_orderness, now)
+    topics = sorted({skipped.part.topic for skipped in ranges})
+    facts = {
+        "run": None,
+        "at": now.isoformat(),
+        "hints": hints,
+        "by": by,
+        "reason": reason,
+        "topic_ids": {topic: preview.topic_ids[topic] for topic in topics},
+    }
+    gap = Gap(uuid4().hex, preview.snapshot.epoch, ranges, "latest", facts, takes_over=True)
+    version = open_gap(_table(config, pipeline), pipeline, preview.snapshot, gap)
     return version, gap
 
 
@@ -150,9 +176,5 @@ def _table(config: Config, pipeline: str) -> PipelineTable:
     return table
 
 
-def _ranges(decision: Skip | NothingToSkip | Refuse) -> Sequence[OffsetRange]:
-    return decision.ranges if isinstance(decision, Skip) else ()
-
-
-def _listed(parts: Sequence[TopicPartition]) -> str:
-    return join_first([part.name for part in parts], _SHOWN)
+def _join(parts: Sequence[TopicPartition]) -> str:
+    return join_first([part.name for part in parts], _SHOWN_MAX)

@@ -12,8 +12,10 @@ from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.core.text import join_first, plural
 from writer.table.log.operations import LogCut
 
-_SHOWN = 3  # partitions that a sentence names
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # sixteen zero bytes: what a broker without topic ids (before 2.8) answers
+# Partitions that a sentence names.
+_SHOWN_MAX = 3
+# Sixteen zero bytes: what a broker without topic ids (before 2.8) answers.
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Refuse:
 
 def decide(
     frontier: Mapping[TopicPartition, int],
-    held: Mapping[TopicPartition, LogRange],
+    log_ranges: Mapping[TopicPartition, LogRange],
     on_data_loss: Literal["record", "stop"],
 ) -> Begin | Gap | Refuse:
     """Choose where each part reads on.
@@ -56,24 +58,32 @@ def decide(
     A frontier inside [earliest, end] is read from. Below it lies what retention took: a gap, exactly up to the earliest
     offset. Above it the log was cut back, and its offsets may mean other records by now: refused, never waited for.
     """
-    beyond = [part for part, at in frontier.items() if at > held[part].end]
-    if beyond:
-        what = _listed([f"{p.name} ends at {held[p].end}, the table at {frontier[p]}" for p in beyond])
+    shorter = [
+        f"{part.name} ends at {log_ranges[part].end}, the table at {offset}"
+        for part, offset in frontier.items()
+        if offset > log_ranges[part].end
+    ]
+    if shorter:
         return Refuse(
-            f"Kafka's log is shorter than what the table has of it: {what}. The log was cut back (an unclean leader "
-            "election, a restored broker, another cluster), or the topic was created again on brokers without topic "
-            "ids. Restore the log, or let `headrace topic adopt` say where to read on."
+            f"Kafka's log is shorter than what the table has of it: {_join(shorter)}. The log was cut back (an "
+            "unclean leader election, a restored broker, another cluster), or the topic was created again on brokers "
+            "without topic ids. Restore the log, or let `headrace topic adopt` say where to read on."
         )
-    lost = [OffsetRange(part, at, held[part].earliest) for part, at in frontier.items() if at < held[part].earliest]
+    lost = [
+        OffsetRange(part, offset, log_ranges[part].earliest)
+        for part, offset in frontier.items()
+        if offset < log_ranges[part].earliest
+    ]
     if not lost:
         return Begin(dict(frontier))
     if on_data_loss == "stop":
-        what = _listed([f"[{r.start}, {r.end}) of {r.part.name}" for r in lost])
+        count = sum(lost_range.end - lost_range.start for lost_range in lost)
+        phrases = [f"[{lost_range.start}, {lost_range.end}) of {lost_range.part.name}" for lost_range in lost]
         return Refuse(
-            f"Kafka no longer holds {sum(r.end - r.start for r in lost)} offsets that the table does not have: {what}. "
+            f"Kafka no longer holds {count} offsets that the table does not have: {_join(phrases)}. "
             "Set on_data_loss: record to put them down as a gap and read on."
         )
-    return Gap(lost, {part: max(at, held[part].earliest) for part, at in frontier.items()})
+    return Gap(lost, {part: max(offset, log_ranges[part].earliest) for part, offset in frontier.items()})
 
 
 def refusal(
@@ -82,80 +92,98 @@ def refusal(
     """Return why logs that were cut are not read on; None where they are. `unknown`: where, nothing says of these."""
     why = "Kafka's log was cut and grew again (an unclean leader election, or a volume that was restored)"
     if unknown:
-        what = _listed([part.name for part in sorted(unknown)])
+        names = _join([part.name for part in sorted(unknown)])
         return (
-            f"{why}, and nothing in the table's log says where: {what}. Restore the log, or say with `headrace topic "
+            f"{why}, and nothing in the table's log says where: {names}. Restore the log, or say with `headrace topic "
             "adopt --offsets topic:partition=offset` where to read on."
         )
     if not cuts or on_data_loss == "record":
         return None
-    what = _listed([f"[{cut.offset}, {cut.frontier}) of {cut.part.name}" for cut in cuts])
+    ranges = _join([f"[{cut.offset}, {cut.frontier}) of {cut.part.name}" for cut in cuts])
     return (
-        f"{why}: the table has rows of offsets that are no longer what they were, at {what}. Restore the log, or set "
+        f"{why}: the table has rows of offsets that are no longer what they were, at {ranges}. Restore the log, or set "
         "on_data_loss: record to keep these rows and read on from there, as a further incarnation of the topic."
     )
 
 
-def go_on(
+def extend_incarnations(
     ids: Mapping[str, Sequence[str]],
-    now: Mapping[str, str],
+    topic_ids: Mapping[str, str],
     frontier: Mapping[TopicPartition, int],
     cuts: Sequence[LogCut],
 ) -> tuple[dict[str, list[str]], dict[TopicPartition, int]]:
-    """Let topics with a log that was cut go on as further incarnations. `now`: topic → id.
+    """Let topics with a log that was cut go on as further incarnations. `topic_ids`: topic → id that it has now.
 
     Returns the ids of all incarnations, where these topics' ids stand once more, and where the parts of the new ones
     begin: where the log was cut, or else at the frontier, as the others of the topic go on.
     """
-    longer = {topic: list(known) for topic, known in ids.items()}
-    for topic in {cut.part.topic for cut in cuts}:
-        longer[topic].append(now[topic])
-    offsets = {cut.part: cut.offset for cut in cuts}
-    begins = {
-        replace(part, incarnation=len(longer[part.topic])): offsets.get(part, offset)
+    extended_ids = {topic: list(incarnation_ids) for topic, incarnation_ids in ids.items()}
+    cut_topics = {cut.part.topic for cut in cuts}
+    for topic in cut_topics:
+        extended_ids[topic].append(topic_ids[topic])
+    cut_offsets = {cut.part: cut.offset for cut in cuts}
+    start_offsets = {
+        replace(part, incarnation=len(extended_ids[part.topic])): cut_offsets.get(part, offset)
         for part, offset in frontier.items()
-        if len(longer[part.topic]) > len(ids[part.topic])
+        if part.topic in cut_topics
     }
-    return longer, begins
+    return extended_ids, start_offsets
 
 
-def incarnations(known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> dict[str, list[str]]:
-    """Topic → ids of its incarnations, with those that the table has not seen yet. `now`: topic → id."""
-    ids = {topic: list(before) for topic, before in known.items()}
-    for topic, found in now.items():
-        before = ids.setdefault(topic, [])
-        if found not in before:
-            before.append(found)
+def incarnations(table_ids: Mapping[str, Sequence[str]], topic_ids: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return topic → ids of its incarnations, with those that the table has not seen yet.
+
+    `table_ids`: topic → ids that the table knows, oldest first. `topic_ids`: topic → id that it has now.
+    """
+    ids = {topic: list(incarnation_ids) for topic, incarnation_ids in table_ids.items()}
+    for topic, topic_id in topic_ids.items():
+        incarnation_ids = ids.setdefault(topic, [])
+        if topic_id not in incarnation_ids:
+            incarnation_ids.append(topic_id)
     return ids
 
 
-def number(ids: Sequence[str], topic_id: str) -> int:
-    """Number of the incarnation that has this id, from 1; of the last, where an adoption began one with the same id."""
+def incarnation_number(ids: Sequence[str], topic_id: str) -> int:
+    """Return the number of the incarnation that has this id, from 1; of the last, where an adoption repeats the id."""
     return len(ids) - list(ids)[::-1].index(topic_id)
 
 
 def predecessors_of(part: TopicPartition, ids: Mapping[str, Sequence[str]]) -> list[TopicPartition]:
     """Return a part in the earlier incarnations of its topic that have the same id, newest first."""
-    of_topic = ids.get(part.topic, ())
-    earlier = range(min(part.incarnation, len(of_topic)) - 1, 0, -1)
-    return [replace(part, incarnation=n) for n in earlier if of_topic[n - 1] == of_topic[part.incarnation - 1]]
+    incarnation_ids = ids.get(part.topic, ())
+    earlier_numbers = range(min(part.incarnation, len(incarnation_ids)) - 1, 0, -1)
+    return [
+        replace(part, incarnation=number)
+        for number in earlier_numbers
+        if incarnation_ids[number - 1] == incarnation_ids[part.incarnation - 1]
+    ]
 
 
-def reborn(known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Topics that were deleted and created again since the table saw them: the id it knows, and the one there is."""
-    return {t: (known[t][-1], found) for t, found in now.items() if known.get(t) and found not in known[t]}
+def recreated_topics(
+    table_ids: Mapping[str, Sequence[str]], topic_ids: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """Return topics that were deleted and created again since the table saw them: the table's id, and the id now."""
+    return {
+        topic: (table_ids[topic][-1], topic_id)
+        for topic, topic_id in topic_ids.items()
+        if table_ids.get(topic) and topic_id not in table_ids[topic]
+    }
 
 
-def changed(
-    began: Mapping[str, str], now: Mapping[str, str], frontier: Mapping[Source, int], ends: Mapping[Source, int]
+def log_change(
+    start_ids: Mapping[str, str],
+    topic_ids: Mapping[str, str],
+    frontier: Mapping[Source, int],
+    ends: Mapping[Source, int],
 ) -> str:
     """Return why the logs are not those that a run began with; empty while they are.
 
-    `began` and `now`: topic → id. The frontier must be older than the ends: it may only grow beyond them later.
+    `start_ids` and `topic_ids`: topic → id. The frontier must be older than the ends: it may only grow beyond them
+    later.
     """
-    for topic, found in now.items():
-        if began.get(topic, found) != found:
-            return f"topic {topic!r} was deleted and created again (id {found}, it was {began[topic]})"
+    for topic, topic_id in topic_ids.items():
+        if start_ids.get(topic, topic_id) != topic_id:
+            return f"topic {topic!r} was deleted and created again (id {topic_id}, it was {start_ids[topic]})"
     for source, end in ends.items():
         if end < frontier.get(source, 0):
             missing = frontier[source] - end
@@ -163,15 +191,19 @@ def changed(
     return ""
 
 
-def without_id(now: Mapping[str, str]) -> list[str]:
-    """Topics without ids from their brokers: a re-created one is noticed only if its log became shorter."""
-    return sorted(topic for topic, found in now.items() if found == _NO_ID)
+def topics_without_id(topic_ids: Mapping[str, str]) -> list[str]:
+    """Return topics without ids from their brokers: a re-created one is noticed only if its log became shorter."""
+    return sorted(topic for topic, topic_id in topic_ids.items() if topic_id == _NO_ID)
 
 
-def numbers_of(known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> dict[str, int]:
+def incarnation_numbers(table_ids: Mapping[str, Sequence[str]], topic_ids: Mapping[str, str]) -> dict[str, int]:
     """Return the number of the incarnation that each topic is now, by topic; none for one that the table knows not."""
-    return {topic: number(known[topic], found) for topic, found in now.items() if found in known.get(topic, ())}
+    return {
+        topic: incarnation_number(table_ids[topic], topic_id)
+        for topic, topic_id in topic_ids.items()
+        if topic_id in table_ids.get(topic, ())
+    }
 
 
-def _listed(found: Sequence[str]) -> str:
-    return join_first(found, _SHOWN, "; ")
+def _join(phrases: Sequence[str]) -> str:
+    return join_first(phrases, _SHOWN_MAX, "; ")

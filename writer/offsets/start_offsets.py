@@ -17,44 +17,50 @@ from writer.offsets.start_decision import (
     Gap,
     LogRange,
     Refuse,
-    changed,
     decide,
-    go_on,
+    extend_incarnations,
+    incarnation_number,
     incarnations,
-    number,
+    log_change,
     predecessors_of,
-    reborn,
+    recreated_topics,
     refusal,
-    without_id,
+    topics_without_id,
 )
 from writer.table.log.operations import LogCut
 from writer.table.log.snapshot import PipelineSnapshot
 
-_LOOKS = 3  # at a log that seems too short: right after a leader has changed it may (KAFKA-7703)
-_LOOK_AGAIN_S = 2.0
+# Looks at a log that seems too short: right after a leader has changed it may (KAFKA-7703).
+_LOOKS_MAX = 3
+_LOOK_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True)
 class StartPosition:
     """Where a start reads on."""
 
-    topic_ids: Mapping[str, str]  # topic → id that it has now
-    incarnations: Mapping[str, Sequence[str]]  # those that are new to the table included
+    # Topic → id that it has now.
+    topic_ids: Mapping[str, str]
+    # Topic → ids of its incarnations, those that are new to the table included.
+    incarnations: Mapping[str, Sequence[str]]
     parts: Mapping[Source, TopicPartition]
-    fresh: Mapping[TopicPartition, int] = field(
-        default_factory=dict
-    )  # parts that the table does not know, and where they begin
+    # Parts that the table does not know, and where they begin.
+    new_parts: Mapping[TopicPartition, int] = field(default_factory=dict)
     offsets: Mapping[Source, int] = field(default_factory=dict)
-    lost: Sequence[OffsetRange] = ()  # between the frontier and these offsets
-    cuts: Sequence[LogCut] = ()  # logs that Kafka cut below the frontier, and that go on as further incarnations
+    # Between the frontier and these offsets.
+    lost: Sequence[OffsetRange] = ()
+    # Logs that Kafka cut below the frontier, and that go on as further incarnations.
+    cuts: Sequence[LogCut] = ()
 
     @property
     def numbers(self) -> dict[str, int]:
         """Topic → number of its incarnation."""
-        return {topic: number(self.incarnations[topic], found) for topic, found in self.topic_ids.items()}
+        return {
+            topic: incarnation_number(self.incarnations[topic], topic_id) for topic, topic_id in self.topic_ids.items()
+        }
 
 
-def find(
+def find_start_position(
     settings: Pipeline,
     cluster: Cluster,
     topics: Mapping[str, Topic],
@@ -66,60 +72,92 @@ def find(
 
     Raises LogChanged when the configuration or the log says to stop, BrokerUnreachable, ReadFailed.
     """
-    known, now = snapshot.incarnations(), {topic.name: topic.id for topic in topics.values()}
-    _check_topics(settings, known, now)
-    ids = incarnations(known, now)
+    table_ids = snapshot.incarnations()
+    topic_ids = {topic.name: topic.id for topic in topics.values()}
+    _check_topics(settings, table_ids, topic_ids)
+    ids = incarnations(table_ids, topic_ids)
     parts = _parts(topics, ids)
-    if reason := left_behind(snapshot, {part.topic: part.incarnation for part in parts.values()}):
+    reason = orphan_reason(snapshot, {part.topic: part.incarnation for part in parts.values()})
+    if reason:
         raise LogChanged(reason)
     frontier = {source: snapshot.frontier(part) for source, part in parts.items()}
-    _check_frontiers(topics, known, frontier)
-    fresh = _initial(settings, cluster, [s for s, at in frontier.items() if at is None], snapshot)
-    at = {part: fresh[s] if (known_at := frontier[s]) is None else known_at for s, part in parts.items()}
-    for look in range(1, _LOOKS + 1):
-        held = _held(cluster, parts)
-        diverging = {} if check is None else check.diverging(snapshot, held, now)
-        decision = decide({part: at[part] for part in at if part not in diverging}, held, settings.on_data_loss)
-        if not (isinstance(decision, Refuse) or diverging) or look == _LOOKS:
-            break
-        wait(_LOOK_AGAIN_S)
+    _check_frontiers(topics, table_ids, frontier)
+    new_sources = [source for source, offset in frontier.items() if offset is None]
+    new_offsets = _initial_offsets(settings, cluster, new_sources, snapshot)
+    offsets: dict[TopicPartition, int] = {}
+    for source, part in parts.items():
+        committed_offset = frontier[source]
+        offsets[part] = new_offsets[source] if committed_offset is None else committed_offset
+    decision, diverging = _compare_with_kafka(settings, cluster, parts, offsets, snapshot, topic_ids, wait, check)
     cuts: list[LogCut] = []
     if check is not None and diverging:
-        cuts = _cuts(settings, check, diverging, ids, now)
-        cuts += [older for cut in cuts for older in _cuts_before(cut, snapshot)]
-        ids, begins = go_on(ids, now, at, cuts)
+        cuts = _find_cuts(settings, check, diverging, ids, topic_ids)
+        for cut in tuple(cuts):
+            cuts += _earlier_cuts(cut, snapshot)
+        ids, begins = extend_incarnations(ids, topic_ids, offsets, cuts)
         parts = _parts(topics, ids)
-        at = {part: at.get(part, begins.get(part, 0)) for part in parts.values()}
-        fresh |= {source: at[part] for source, part in parts.items() if part in begins}
-        decision = decide(at, _held(cluster, parts), settings.on_data_loss)
+        offsets = {part: offsets.get(part, begins.get(part, 0)) for part in parts.values()}
+        new_offsets |= {source: offsets[part] for source, part in parts.items() if part in begins}
+        decision = decide(offsets, _log_ranges(cluster, parts), settings.on_data_loss)
     match decision:
-        case Begin(offsets):
+        case Begin(start_offsets):
             lost: Sequence[OffsetRange] = ()
-        case Gap(lost, offsets):
+        case Gap(lost, start_offsets):
             pass
         case Refuse(reason):
             raise LogChanged(reason)
         case _:
             assert_never(decision)
-    begin = {source: offsets[part] for source, part in parts.items()}
-    return StartPosition(now, ids, parts, {parts[s]: o for s, o in fresh.items()}, begin, lost, cuts)
+    return StartPosition(
+        topic_ids,
+        ids,
+        parts,
+        new_parts={parts[source]: offset for source, offset in new_offsets.items()},
+        offsets={source: start_offsets[part] for source, part in parts.items()},
+        lost=lost,
+        cuts=cuts,
+    )
 
 
-def _check_topics(settings: Pipeline, known: Mapping[str, Sequence[str]], now: Mapping[str, str]) -> None:
+def _compare_with_kafka(
+    settings: Pipeline,
+    cluster: Cluster,
+    parts: Mapping[Source, TopicPartition],
+    offsets: Mapping[TopicPartition, int],
+    snapshot: PipelineSnapshot,
+    topic_ids: Mapping[str, str],
+    wait: Callable[[float], Any],
+    check: LogCheck | None,
+) -> tuple[Begin | Gap | Refuse, Diverging]:
+    """Decide where parts read on, and find those whose logs diverge. Look again where a log seems to be too short."""
+    for look in range(1, _LOOKS_MAX + 1):
+        log_ranges = _log_ranges(cluster, parts)
+        diverging = {} if check is None else check.diverging_parts(snapshot, log_ranges, topic_ids)
+        continuing = {part: offset for part, offset in offsets.items() if part not in diverging}
+        decision = decide(continuing, log_ranges, settings.on_data_loss)
+        if not isinstance(decision, Refuse) and not diverging:
+            break
+        if look < _LOOKS_MAX:
+            wait(_LOOK_INTERVAL_S)
+    return decision, diverging
+
+
+def _check_topics(settings: Pipeline, table_ids: Mapping[str, Sequence[str]], topic_ids: Mapping[str, str]) -> None:
     """Warn of topics that were created again, or have no id. Raises LogChanged where the configuration says to stop."""
-    for topic, (before, found) in reborn(known, now).items():
+    for topic, (table_id, topic_id) in recreated_topics(table_ids, topic_ids).items():
         if settings.on_topic_recreated == "stop":
             raise LogChanged(
-                f"topic {topic!r} was deleted and created again (id {found}, the table knows {before}). "
+                f"topic {topic!r} was deleted and created again (id {topic_id}, the table knows {table_id}). "
                 "Set on_topic_recreated: start to read it from its beginning. If it is a copy of the same records in "
                 "another cluster, `headrace topic adopt` goes on where the table ends."
             )
-        logging.warning("topic_recreated", topic=topic, id=found, before=before, incarnation=len(known[topic]) + 1)
-    for topic in without_id(now):
+        incarnation = len(table_ids[topic]) + 1
+        logging.warning("topic_recreated", topic=topic, id=topic_id, before=table_id, incarnation=incarnation)
+    for topic in topics_without_id(topic_ids):
         logging.warning("topic_without_id", topic=topic, reason="its brokers are older than Kafka 2.8")
 
 
-def left_behind(snapshot: PipelineSnapshot, numbers: Mapping[str, int]) -> str:
+def orphan_reason(snapshot: PipelineSnapshot, numbers: Mapping[str, int]) -> str:
     """Return why incarnations are not read on whose logs were cut, and that went on as another; empty where none is.
 
     `numbers`: topic → number of the incarnation that the configured cluster has. Normally the one that went on is of
@@ -142,13 +180,13 @@ def left_behind(snapshot: PipelineSnapshot, numbers: Mapping[str, int]) -> str:
 def _parts(topics: Mapping[str, Topic], ids: Mapping[str, Sequence[str]]) -> dict[Source, TopicPartition]:
     """Return the parts that are read. `ids`: of the incarnations of each topic."""
     return {
-        (topic.name, partition): TopicPartition(topic.name, number(ids[topic.name], topic.id), partition)
+        (topic.name, partition): TopicPartition(topic.name, incarnation_number(ids[topic.name], topic.id), partition)
         for topic in topics.values()
         for partition in range(topic.partitions)
     }
 
 
-def _cuts(
+def _find_cuts(
     settings: Pipeline,
     check: LogCheck,
     diverging: Diverging,
@@ -156,118 +194,132 @@ def _cuts(
     topic_ids: Mapping[str, str],
 ) -> list[LogCut]:
     """Find where diverging logs go on. Raises LogChanged where the configuration says to stop, or nothing says it."""
-    points = check.points(diverging, topic_ids)
+    points = check.divergence_points(diverging, topic_ids)
     cuts = list[LogCut]()
     unknown = list[TopicPartition]()
-    for part, (one, _) in sorted(diverging.items()):
-        if (point := points[part]) is None:
+    for part, (committed, _) in sorted(diverging.items()):
+        point = points[part]
+        if point is None:
             unknown.append(part)
         else:
             successor = len(ids[part.topic]) + 1
-            cuts.append(LogCut(part, successor, point.offset, one.frontier, point.is_proven))
-    if (reason := refusal(cuts, unknown, settings.on_data_loss)) is not None:
+            cuts.append(LogCut(part, successor, point.offset, committed.frontier, point.is_proven))
+    reason = refusal(cuts, unknown, settings.on_data_loss)
+    if reason is not None:
         raise LogChanged(reason)
     return cuts
 
 
-def _cuts_before(cut: LogCut, snapshot: PipelineSnapshot) -> list[LogCut]:
+def _earlier_cuts(cut: LogCut, snapshot: PipelineSnapshot) -> list[LogCut]:
     """Return what a cut below the beginning of its incarnation takes of those before it, which read the same log."""
-    known = {orphans.part: orphans.start for orphans in snapshot.orphans()}
+    orphan_starts = {orphans.part: orphans.start for orphans in snapshot.orphans()}
     cuts = list[LogCut]()
     for part in predecessors_of(cut.part, snapshot.incarnations()):
         frontier = snapshot.frontier(part)
-        if frontier is not None and cut.offset < known.get(part, frontier):
+        if frontier is not None and cut.offset < orphan_starts.get(part, frontier):
             cuts.append(replace(cut, part=part, frontier=frontier))
     return cuts
 
 
-def moved(cluster: Cluster, names: Sequence[str], ids: Mapping[str, str], at: Mapping[Source, int]) -> str:
+def find_log_change(
+    cluster: Cluster, names: Sequence[str], topic_ids: Mapping[str, str], offsets: Mapping[Source, int]
+) -> str:
     """Ask Kafka why its logs are not those that a start found, or lack what is to be read next; empty while they are.
 
-    `ids`: of the topics, as they were found; `at`: where each is read on. Raises BrokerUnreachable.
+    `topic_ids`: topic → id at the start; `offsets`: where each partition is read on. Raises BrokerUnreachable.
     """
     try:
-        now = {topic.name: topic.id for topic in cluster.topics(names).values()}
-        earliest, ends = cluster.earliest(at), cluster.latest(at)
+        ids_now = {topic.name: topic.id for topic in cluster.topics(names).values()}
+        earliest = cluster.earliest(offsets)
+        latest = cluster.latest(offsets)
     except TopicMissing as error:
         return str(error)
-    if why := changed(ids, now, at, ends):
-        return why
-    gone = next((source for source, offset in earliest.items() if offset > at[source]), None)
-    return (
-        "" if gone is None else f"{gone[0]}/{gone[1]} begins at offset {earliest[gone]}, beyond the table's {at[gone]}"
-    )
+    reason = log_change(topic_ids, ids_now, offsets, latest)
+    if reason:
+        return reason
+    for source, earliest_offset in earliest.items():
+        if earliest_offset > offsets[source]:
+            topic, partition = source
+            return f"{topic}/{partition} begins at offset {earliest_offset}, beyond the table's {offsets[source]}"
+    return ""
 
 
 def _check_frontiers(
-    topics: Mapping[str, Topic], known: Mapping[str, Sequence[str]], frontier: Mapping[Source, int | None]
+    topics: Mapping[str, Topic], table_ids: Mapping[str, Sequence[str]], frontier: Mapping[Source, int | None]
 ) -> None:
     """Raise FrontierLost when a topic that the table knows has no frontier: all of it would be read again.
 
     What makes a topic known, a start or an adoption, sets the frontier of its partitions in the same entry.
     """
     for topic in topics.values():
-        has_frontier = any(frontier[topic.name, p] is not None for p in range(topic.partitions))
-        if topic.id in known.get(topic.name, ()) and topic.partitions and not has_frontier:
+        has_frontier = any(frontier[topic.name, partition] is not None for partition in range(topic.partitions))
+        if topic.id in table_ids.get(topic.name, ()) and topic.partitions and not has_frontier:
             raise FrontierLost(
                 f"the table knows topic {topic.name!r}, but says of none of its partitions how far it was read: its "
                 "log lost that, or was restored without it. `headrace supervisor` puts it together from the table's "
-                "files "
-                "and an older checkpoint (L4); nothing was read."
+                "files and an older checkpoint (L4); nothing was read."
             )
 
 
 def gap_hints(
     lost: Sequence[OffsetRange],
     snapshot: PipelineSnapshot,
-    left: Mapping[Source, tuple[int, int]],
+    first_records: Mapping[Source, tuple[int, int]],
     margin: timedelta,
     now: datetime,
 ) -> list[dict[str, str | None]]:
     """Return between which event times lost records may have lain, for each range: what may be missing in a bucket.
 
-    From how far the part had come before, to the broker's time of the first record that is `left` (offset and
-    milliseconds; -1: none is), with a margin on both sides. `from` is None where the part had no row before.
+    From how far the part had come before, to the broker's time of the first record that Kafka still has, with a margin
+    on both sides. `first_records`: offset and milliseconds of that record, -1 where there is none. `from` is None where
+    the part had no row before.
     """
     hints: list[dict[str, str | None]] = []
-    for r in lost:
-        seen, (_, stamp_ms) = snapshot.newest_event_time(r.part), left[r.part.topic, r.part.partition]
-        until = now if stamp_ms < 0 else instant(stamp_ms * 1000)
-        start = None if seen is None else shifted(instant(seen), -margin).isoformat()
+    for lost_range in lost:
+        part = lost_range.part
+        newest_us = snapshot.newest_event_time(part)
+        start = None if newest_us is None else shifted(instant(newest_us), -margin).isoformat()
+        _, timestamp_ms = first_records[part.topic, part.partition]
+        until = now if timestamp_ms < 0 else instant(timestamp_ms * 1000)
         hints.append({"from": start, "until": shifted(until, margin).isoformat()})
     return hints
 
 
-def _initial(
+def _initial_offsets(
     settings: Pipeline, cluster: Cluster, sources: list[Source], snapshot: PipelineSnapshot
 ) -> dict[Source, int]:
-    """Offsets where parts begin that the table has never seen.
+    """Return the offsets where parts begin that the table has never seen.
 
     A further partition or incarnation of a topic that the table knows begins at 0: what Kafka does not hold of it any
     more was lost. Another topic begins where the configuration says; with its first record, once the pipeline is
     running.
     """
-    known = snapshot.incarnations()
-    begun = [source for source in sources if known.get(source[0])]
-    new = [source for source in sources if not known.get(source[0])]
+    table_ids = snapshot.incarnations()
+    offsets = {source: 0 for source in sources if table_ids.get(source[0])}
+    new = [source for source in sources if source not in offsets]
     if not new:
-        return dict.fromkeys(begun, 0)
+        return offsets
     position: Any = "earliest" if snapshot.epoch else settings.start
     match position:
         case "latest":
-            found = cluster.readable(new)
-        case {"timestamp": when}:
+            offsets |= cluster.readable(new)
+        case {"timestamp": timestamp}:
             readable = cluster.readable(new)
-            found = {source: min(offset, readable[source]) for source, offset in cluster.offsets_at(when, new).items()}
-        case {"offsets": wanted}:
-            given = {(t, p): o for t, ps in wanted.items() for p, o in ps.items()}
-            rest = cluster.earliest([s for s in new if s not in given])
-            found = {source: given.get(source, rest.get(source, 0)) for source in new}
+            for source, offset in cluster.offsets_at(timestamp, new).items():
+                offsets[source] = min(offset, readable[source])
+        case {"offsets": offsets_by_topic}:
+            earliest = cluster.earliest(
+                [(topic, partition) for topic, partition in new if partition not in offsets_by_topic.get(topic, {})]
+            )
+            for topic, partition in new:
+                first_offset = earliest.get((topic, partition), 0)
+                offsets[topic, partition] = offsets_by_topic.get(topic, {}).get(partition, first_offset)
         case _:
-            found = cluster.earliest(new)
-    return {**dict.fromkeys(begun, 0), **found}
+            offsets |= cluster.earliest(new)
+    return offsets
 
 
-def _held(cluster: Cluster, parts: Mapping[Source, TopicPartition]) -> dict[TopicPartition, LogRange]:
-    earliest, ends = cluster.earliest(parts), cluster.latest(parts)
-    return {part: LogRange(earliest[source], ends[source]) for source, part in parts.items()}
+def _log_ranges(cluster: Cluster, parts: Mapping[Source, TopicPartition]) -> dict[TopicPartition, LogRange]:
+    earliest = cluster.earliest(parts)
+    latest = cluster.latest(parts)
+    return {part: LogRange(earliest[source], latest[source]) for source, part in parts.items()}

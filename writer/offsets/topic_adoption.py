@@ -11,7 +11,14 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import Source, TopicPartition
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange
-from writer.offsets.topic_adoption_plan import AdoptionRequest, Plan, TopicMove, moves, plan, to_dict
+from writer.offsets.topic_adoption_plan import (
+    AdoptionPlan,
+    AdoptionRequest,
+    TopicMove,
+    find_topic_moves,
+    plan_adoption,
+    to_dict,
+)
 from writer.table.factory import main_table
 from writer.table.kafka_timestamps import read_kafka_timestamps
 from writer.table.log.operations import Adoption
@@ -41,7 +48,7 @@ class TopicAdoption:
         names = choose_topics(self._cluster, config.pipelines[pipeline].topics, self._incarnations).names
         self._topics: Mapping[str, Topic] = self._cluster.topics(names)
 
-    def plan(self, request: AdoptionRequest, group: str | None) -> Plan:
+    def plan(self, request: AdoptionRequest, group: str | None) -> AdoptionPlan:
         """Plan the adoption. Raises ConfigError when the records cannot be those of the table, BrokerUnreachable.
 
         `group`: the consumer group whose committed offsets say where to read on, except for those of the request.
@@ -49,23 +56,23 @@ class TopicAdoption:
         if group is not None:
             offsets = {**self._committed_offsets(group), **request.offsets}
             request = AdoptionRequest(request.renamed, offsets)
-        topic_moves = moves(self._incarnations, self._topics, request)
-        sources = [
-            (move.topic, partition) for move in topic_moves for partition in range(self._topics[move.topic].partitions)
-        ]
+        moves = find_topic_moves(self._incarnations, self._topics, request)
+        sources: list[Source] = []
+        for move in moves:
+            sources += [(move.topic, partition) for partition in range(self._topics[move.topic].partitions)]
         earliest = self._cluster.earliest(sources)
         latest = self._cluster.latest(sources)
-        logs = {source: LogRange(earliest[source], latest[source]) for source in sources}
-        same_records = self._compare_records(topic_moves, logs)
-        return plan(topic_moves, self._incarnations, self._snapshot.parts(), logs, same_records, request)
+        log_ranges = {source: LogRange(earliest[source], latest[source]) for source in sources}
+        same_records = self._compare_records(moves, log_ranges)
+        return plan_adoption(moves, self._incarnations, self._snapshot.parts(), log_ranges, same_records, request)
 
-    def carry_out(self, adoption: Plan, now: datetime) -> int:
+    def carry_out(self, plan: AdoptionPlan, now: datetime) -> int:
         """Write the adoption. Returns the version that holds it. Raises CommitFailed, DriverAlive."""
         check_no_driver(self.config, self.pipeline, "Stop it, then adopt: it may commit once more.")
         # The runs up to this one read other offsets, and are not continued.
         newest_run = Checkpoints(self.config.checkpoints, self.pipeline, self.config.s3.settings).newest() or 0
-        facts = {"at": now.isoformat(), **to_dict(adoption)}
-        operation = Adoption(adoption.incarnations, adoption.starts, newest_run, facts)
+        facts = {"at": now.isoformat(), **to_dict(plan)}
+        operation = Adoption(plan.incarnations, plan.starts, newest_run, facts)
         return self._table.adopt(self._snapshot, operation)
 
     def _committed_offsets(self, group: str) -> dict[Source, int]:
@@ -74,10 +81,10 @@ class TopicAdoption:
         sources = [(topic.name, partition) for topic in topics for partition in range(topic.partitions)]
         return self._cluster.committed_offsets(group, sources)
 
-    def _compare_records(self, topic_moves: Sequence[TopicMove], logs: Mapping[Source, LogRange]) -> dict[Source, bool]:
+    def _compare_records(self, moves: Sequence[TopicMove], log_ranges: Mapping[Source, LogRange]) -> dict[Source, bool]:
         """Return whether rows and records at the same offsets agree, for partitions where some can be compared."""
         same_records: dict[Source, bool] = {}
-        for move in topic_moves:
+        for move in moves:
             if move.offsets != "kept":
                 continue
             ends = {
@@ -88,24 +95,26 @@ class TopicAdoption:
             step = max(1, len(ends) // _PARTITIONS_COMPARED)
             for part in sorted(ends)[::step]:
                 source = (move.topic, part.partition)
-                is_same = self._compare_partition(part, ends[part], source, logs.get(source))
+                is_same = self._compare_partition(part, ends[part], source, log_ranges.get(source))
                 if is_same is not None:
                     same_records[source] = is_same
         return same_records
 
-    def _compare_partition(self, part: TopicPartition, end: int, source: Source, log: LogRange | None) -> bool | None:
-        """Return whether the timestamps of the last rows before `end` are those of the records at their offsets.
+    def _compare_partition(
+        self, part: TopicPartition, table_end: int, source: Source, log_range: LogRange | None
+    ) -> bool | None:
+        """Return whether the timestamps of the last rows before `table_end` are those of the records at their offsets.
 
         None when there are none to compare: no rows so near the end, or Kafka does not hold them.
         """
-        if log is None:
+        if log_range is None:
             return None
-        start = max(end - _ROWS_COMPARED, log.earliest)
-        if not start < end <= log.end:
+        start = max(table_end - _ROWS_COMPARED, log_range.earliest)
+        if not start < table_end <= log_range.end:
             return None
-        rows = read_kafka_timestamps(self._table, part, start, end)
-        batch = kafka_sample.read(self.config.kafka, {source: (start, end)})
-        # cold: at most _ROWS_COMPARED, once a command
+        rows = read_kafka_timestamps(self._table, part, start, table_end)
+        batch = kafka_sample.read(self.config.kafka, {source: (start, table_end)})
+        # At most _ROWS_COMPARED, once a command.
         records = dict(zip(batch.column("offset").to_pylist(), batch.column("timestamp").to_pylist(), strict=True))
         if not rows.keys() & records.keys():
             return None

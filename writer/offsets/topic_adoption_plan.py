@@ -11,17 +11,23 @@ from typing import Literal
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, TopicPartition
-from writer.offsets.start_decision import LogRange, number
+from writer.offsets.start_decision import LogRange, incarnation_number
 
-_OFFSETS = "Give the offset to read on from with --offsets topic:partition=offset, or a group's with --offsets-of"
+_OFFSETS_HINT = "Give the offset to read on from with --offsets topic:partition=offset, or a group's with --offsets-of"
 
 
 @dataclass(frozen=True)
 class AdoptionRequest:
     """The operator's request."""
 
-    renamed: Mapping[str, str] = field(default_factory=dict)  # topic's name in the table → name now
-    offsets: Mapping[Source, int] = field(default_factory=dict)  # where to read on, for records that moved
+    # Topic's name in the table → name now.
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    # Where to read on, for records that moved.
+    offsets: Mapping[Source, int] = field(default_factory=dict)
+
+    def has_offsets(self, topic: str) -> bool:
+        """Return whether an offset is given for a partition of a topic."""
+        return any(name == topic for name, _ in self.offsets)
 
 
 @dataclass(frozen=True)
@@ -33,136 +39,176 @@ class TopicMove:
     old_id: str
     topic: str
     id: str
-    number: int  # of the incarnation that its rows will have
+    # Of the incarnation that its rows will have.
+    number: int
     offsets: Literal["kept", "given"]
 
 
 @dataclass(frozen=True)
-class Line:
+class PartitionAdoption:
     """One partition: where the table ends, what the log holds, where to read on."""
 
-    was: TopicPartition
-    table_end: int | None  # None: the table has nothing of it
-    now: TopicPartition
-    held: LogRange
+    old_part: TopicPartition
+    # None: the table has nothing of it.
+    table_end: int | None
+    part: TopicPartition
+    log_range: LogRange
     start: int
-    same: bool | None  # records at the same offsets are the same; None: none could be compared
+    # Whether records at the same offsets are the same; None: none could be compared.
+    same_records: bool | None
 
 
 @dataclass(frozen=True)
-class Plan:
+class AdoptionPlan:
     """An adoption, ready to be written."""
 
     moves: Sequence[TopicMove]
-    lines: Sequence[Line]
+    partitions: Sequence[PartitionAdoption]
     incarnations: Mapping[str, Sequence[str]]
     starts: Mapping[TopicPartition, int]
 
 
-def moves(known: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], asked: AdoptionRequest) -> list[TopicMove]:
-    """Find the topics of an adoption. Raises ConfigError for an unknown name, or a --map without effect."""
-    for old, new in asked.renamed.items():
-        if not known.get(old):
-            raise ConfigError(f"--map {old}={new}: the table knows no topic {old!r}; it knows {_names(known)}")
+def find_topic_moves(
+    table_ids: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], request: AdoptionRequest
+) -> list[TopicMove]:
+    """Find the topics of an adoption. Raises ConfigError for an unknown name, or a --map without effect.
+
+    `table_ids`: topic → ids of the incarnations that the table knows. `topics`: those that the pipeline reads now.
+    """
+    _check_request(table_ids, topics, request)
+    old_names = {new: old for old, new in request.renamed.items()}
+    moves = []
+    for topic in topics.values():
+        old = old_names.get(topic.name, topic.name)
+        has_offsets = request.has_offsets(topic.name)
+        ids = table_ids.get(topic.name, ())
+        if not table_ids.get(old) or (topic.id in ids and not has_offsets):
+            continue
+        # Rows with the same name and offsets keep their incarnation; others get a further one.
+        keeps_incarnation = old == topic.name and not has_offsets
+        moves.append(
+            TopicMove(
+                old=old,
+                old_number=len(table_ids[old]),
+                old_id=table_ids[old][-1],
+                topic=topic.name,
+                id=topic.id,
+                number=len(ids) if keeps_incarnation else len(ids) + 1,
+                offsets="given" if has_offsets else "kept",
+            )
+        )
+    for new in old_names.keys() - {move.topic for move in moves}:
+        raise ConfigError(
+            f"--map {old_names[new]}={new} does not apply: the table has rows of topic {new!r} by its id already. "
+            "Leave it out, or say with --offsets where to read on."
+        )
+    return moves
+
+
+def _check_request(
+    table_ids: Mapping[str, Sequence[str]], topics: Mapping[str, Topic], request: AdoptionRequest
+) -> None:
+    """Raise ConfigError for a topic or partition that does not exist, or two topics that would become one."""
+    for old, new in request.renamed.items():
+        if not table_ids.get(old):
+            raise ConfigError(f"--map {old}={new}: the table knows no topic {old!r}; it knows {_join_names(table_ids)}")
         if new not in topics:
-            raise ConfigError(f"--map {old}={new}: the pipeline reads no topic {new!r}; it reads {_names(topics)}")
-    if len(set(asked.renamed.values())) < len(asked.renamed):
+            raise ConfigError(f"--map {old}={new}: the pipeline reads no topic {new!r}; it reads {_join_names(topics)}")
+    if len(set(request.renamed.values())) < len(request.renamed):
         raise ConfigError("--map: two topics cannot go on as one")
-    for name, partition in asked.offsets:
+    for name, partition in request.offsets:
         if name not in topics or partition >= topics[name].partitions:
             raise ConfigError(f"--offsets {name}:{partition}: the pipeline reads no such partition")
-    origin = {new: old for old, new in asked.renamed.items()}
-    found = []
-    for topic in topics.values():
-        old, given = origin.get(topic.name, topic.name), any(t == topic.name for t, _ in asked.offsets)
-        if not known.get(old) or (not given and topic.id in known.get(topic.name, ())):
-            continue
-        ids, kept = known.get(topic.name, ()), not given and old == topic.name
-        at = len(ids) if kept else len(ids) + 1
-        found.append(
-            TopicMove(
-                old, len(known[old]), known[old][-1], topic.name, topic.id, at, "given" if given else "kept",
-            )
-        )  # fmt: skip
-    for new in origin.keys() - {move.topic for move in found}:
-        raise ConfigError(
-            f"--map {origin[new]}={new} does not apply: the table has rows of topic {new!r} by its id already. Leave "
-            "it out, or say with --offsets where to read on."
-        )
-    return found
 
 
-def plan(
-    found: Sequence[TopicMove],
-    known: Mapping[str, Sequence[str]],
+def plan_adoption(
+    moves: Sequence[TopicMove],
+    table_ids: Mapping[str, Sequence[str]],
     frontier: Mapping[TopicPartition, int],
-    held: Mapping[Source, LogRange],
-    same: Mapping[Source, bool],
-    asked: AdoptionRequest,
-) -> Plan:
-    """Work out the adoption. Raises ConfigError when the records cannot be those of the table.
+    log_ranges: Mapping[Source, LogRange],
+    same_records: Mapping[Source, bool],
+    request: AdoptionRequest,
+) -> AdoptionPlan:
+    """Plan the adoption. Raises ConfigError when the records cannot be those of the table.
 
-    `frontier`: of the parts that the table has. `same`: whether records at the same offsets agree, where any could be
-    compared.
+    `frontier`: of the parts that the table has. `same_records`: whether records at the same offsets agree, where any
+    could be compared.
     """
-    incarnations = {topic: list(ids) for topic, ids in known.items()}
-    lines: list[Line] = []
-    for move in found:
+    incarnations = {topic: list(ids) for topic, ids in table_ids.items()}
+    partitions: list[PartitionAdoption] = []
+    for move in moves:
         ids = incarnations.setdefault(move.topic, [])
         ids[move.number - 1 :] = [move.id]
-        assert number(ids, move.id) == move.number
-        sources = sorted(source for source in held if source[0] == move.topic)
-        reached = {
-            p.partition: at for p, at in frontier.items() if (p.topic, p.incarnation) == (move.old, move.old_number)
+        assert incarnation_number(ids, move.id) == move.number
+        sources = sorted(source for source in log_ranges if source[0] == move.topic)
+        table_ends = {
+            part.partition: offset
+            for part, offset in frontier.items()
+            if (part.topic, part.incarnation) == (move.old, move.old_number)
         }
-        if gone := sorted(set(reached) - {partition for _, partition in sources}):
+        missing = sorted(set(table_ends) - {partition for _, partition in sources})
+        if missing:
             raise ConfigError(
                 f"topic {move.topic!r} has {len(sources)} partitions, but the table has records of "
-                f"{move.old}/{gone[-1]}. It is no copy of {move.old!r}: read it as a topic of its own "
+                f"{move.old}/{missing[-1]}. It is no copy of {move.old!r}: read it as a topic of its own "
                 "(on_topic_recreated: start)."
             )
-        lines += [_line(move, s, reached.get(s[1]), held[s], same.get(s), asked) for s in sources]
-    starts = {line.now: line.start for line in lines if line.now not in frontier}
-    return Plan(found, lines, incarnations, starts)
-
-
-def _line(
-    move: TopicMove, source: Source, at: int | None, held: LogRange, same: bool | None, asked: AdoptionRequest
-) -> Line:
-    was, now = TopicPartition(move.old, move.old_number, source[1]), TopicPartition(move.topic, move.number, source[1])
-    name = f"{source[0]}/{source[1]}"
-    if move.offsets == "given":
-        start = asked.offsets.get(source)
-        if start is None:
-            raise ConfigError(f"no offset is given for {name}. {_OFFSETS}, for each partition of the topic.")
-        if not held.earliest <= start <= held.end:
-            raise ConfigError(
-                f"--offsets {source[0]}:{source[1]}={start}: the log holds [{held.earliest}, {held.end})."
+        for source in sources:
+            table_end = table_ends.get(source[1])
+            partitions.append(
+                _plan_partition(move, source, table_end, log_ranges[source], same_records.get(source), request)
             )
-        return Line(was, at, now, held, start, None)
-    if at is not None and at > held.end:
-        raise ConfigError(f"{name} ends at {held.end}, the table at {at}: its records have other offsets. {_OFFSETS}.")
-    if same is False:
+    starts = {partition.part: partition.start for partition in partitions if partition.part not in frontier}
+    return AdoptionPlan(moves, partitions, incarnations, starts)
+
+
+def _plan_partition(
+    move: TopicMove,
+    source: Source,
+    table_end: int | None,
+    log_range: LogRange,
+    same_records: bool | None,
+    request: AdoptionRequest,
+) -> PartitionAdoption:
+    topic, partition = source
+    name = f"{topic}/{partition}"
+    old_part = TopicPartition(move.old, move.old_number, partition)
+    part = TopicPartition(move.topic, move.number, partition)
+    if move.offsets == "given":
+        start = request.offsets.get(source)
+        if start is None:
+            raise ConfigError(f"no offset is given for {name}. {_OFFSETS_HINT}, for each partition of the topic.")
+        if not log_range.earliest <= start <= log_range.end:
+            raise ConfigError(
+                f"--offsets {topic}:{partition}={start}: the log holds [{log_range.earliest}, {log_range.end})."
+            )
+        return PartitionAdoption(old_part, table_end, part, log_range, start, None)
+    if table_end is not None and table_end > log_range.end:
         raise ConfigError(
-            f"the records of {name} have other timestamps than the table's rows of {was.topic}/{was.partition} with "
-            f"the same offsets: they are others, or have other offsets. {_OFFSETS}."
+            f"{name} ends at {log_range.end}, the table at {table_end}: its records have other offsets. "
+            f"{_OFFSETS_HINT}."
         )
-    return Line(was, at, now, held, 0 if at is None else at, same)
+    if same_records is False:
+        raise ConfigError(
+            f"the records of {name} have other timestamps than the table's rows of {old_part.topic}/{partition} with "
+            f"the same offsets: they are others, or have other offsets. {_OFFSETS_HINT}."
+        )
+    return PartitionAdoption(old_part, table_end, part, log_range, table_end or 0, same_records)
 
 
-def to_dict(one: Plan) -> dict[str, object]:
+def to_dict(plan: AdoptionPlan) -> dict[str, object]:
     """Describe the adoption as JSON values: what its entry of the log carries."""
-    return {
-        "topics": [
-            {
-                "from": {"topic": m.old, "incarnation": m.old_number, "id": m.old_id},
-                "to": {"topic": m.topic, "incarnation": m.number, "id": m.id}, "offsets": m.offsets,
-            }
-            for m in one.moves
-        ],
-        "starts": [{**vars(part), "start": at} for part, at in one.starts.items()],
-    }  # fmt: skip
+    topics = [
+        {
+            "from": {"topic": move.old, "incarnation": move.old_number, "id": move.old_id},
+            "to": {"topic": move.topic, "incarnation": move.number, "id": move.id},
+            "offsets": move.offsets,
+        }
+        for move in plan.moves
+    ]
+    starts = [{**vars(part), "start": offset} for part, offset in plan.starts.items()]
+    return {"topics": topics, "starts": starts}
 
 
-def _names(known: Mapping[str, object]) -> str:
-    return ", ".join(sorted(known)) or "none"
+def _join_names(topics: Mapping[str, object]) -> str:
+    return ", ".join(sorted(topics)) or "none"

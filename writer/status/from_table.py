@@ -14,7 +14,7 @@ from writer.core.errors import HeadraceError
 from writer.core.offsets import Source, TopicPartition
 from writer.hooks.dispatcher import hook_health
 from writer.hooks.outbox import Health
-from writer.offsets.start_decision import changed, number
+from writer.offsets.start_decision import incarnation_number, log_change
 from writer.sealing.bucket_states import BucketCounts, together
 from writer.sealing.idleness import Listener, frontier_of
 from writer.sealing.sealer import Sealer, sealed_targets
@@ -70,7 +70,7 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
         held_bytes_max=None if settings.route is None else settings.route.held.max_bytes,
     )  # fmt: skip
     ends = logs.samples[-1].ends if logs.samples else {}
-    blank = replace(blank, log_moved=changed({}, {}, frontier, ends))
+    blank = replace(blank, log_moved=log_change({}, {}, frontier, ends))
     return blank if snapshot is None else _filled(blank, snapshot, entries)
 
 
@@ -99,7 +99,7 @@ def ask_kafka(
     for topic in cluster.topics(names).values():
         ids = numbers.get(topic.name, [])
         for partition in range(topic.partitions) if topic.id in ids else ():
-            part = TopicPartition(topic.name, number(ids, topic.id), partition)
+            part = TopicPartition(topic.name, incarnation_number(ids, topic.id), partition)
             at = snapshot.frontier(part) if snapshot else None
             if at is not None:
                 frontier[topic.name, partition] = at

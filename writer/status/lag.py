@@ -16,7 +16,7 @@ from writer.core import logging
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.core.offsets import Source
 from writer.core.text import join_first, plural
-from writer.offsets.start_decision import changed
+from writer.offsets.start_decision import log_change
 from writer.status.lag_sample import Lag, LagSample
 from writer.status.model import Dates, Logs, Sample
 from writer.status.progress import Progress
@@ -227,7 +227,7 @@ class LagListener:
             self._progress.moved(str(error))
             raise
         self._progress.sampled(sample, starts)
-        self._progress.moved(changed(self._topics, ids, before, sample.ends))
+        self._progress.moved(log_change(self._topics, ids, before, sample.ends))
         if not self._history_known:
             self._progress.measured(timedelta(seconds=self._interval_s), history(self._cluster, sample))
             self._history_known = True

@@ -15,7 +15,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import Source
 from writer.core.text import plural
 from writer.offsets.topic_adoption import TopicAdoption
-from writer.offsets.topic_adoption_plan import AdoptionRequest, Line, Plan, TopicMove, to_dict
+from writer.offsets.topic_adoption_plan import AdoptionPlan, AdoptionRequest, PartitionAdoption, TopicMove, to_dict
 from writer.output.cli_options import AsJson, OnePipeline, config_argument, load_pipeline
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, numbers, sentence
@@ -36,27 +36,27 @@ def run_adopt(
     if write and plan.moves:
         version = adoption.carry_out(plan, datetime.now(UTC))
     if as_json:
-        partitions = [_partition_document(line) for line in plan.lines]
+        partitions = [_partition_document(line) for line in plan.partitions]
         emit_whole({"pipeline": name, "version": version, **to_dict(plan), "partitions": partitions})
     else:
         _show(console(), name, plan, version)
     return bool(plan.moves)
 
 
-def _partition_document(line: Line) -> dict[str, Any]:
+def _partition_document(line: PartitionAdoption) -> dict[str, Any]:
     return {
-        "topic": line.now.topic,
-        "incarnation": line.now.incarnation,
-        "partition": line.now.partition,
+        "topic": line.part.topic,
+        "incarnation": line.part.incarnation,
+        "partition": line.part.partition,
         "table_end": line.table_end,
-        "log_start": line.held.earliest,
-        "log_end": line.held.end,
+        "log_start": line.log_range.earliest,
+        "log_end": line.log_range.end,
         "start": line.start,
-        "same_records": line.same,
+        "same_records": line.same_records,
     }
 
 
-def _show(out: Console, name: str, plan: Plan, version: int | None) -> None:
+def _show(out: Console, name: str, plan: AdoptionPlan, version: int | None) -> None:
     if not plan.moves:
         sentence(out, f"{name}: nothing to adopt; the table knows the ids of all topics that it has read.")
         return
@@ -64,10 +64,10 @@ def _show(out: Console, name: str, plan: Plan, version: int | None) -> None:
         sentence(
             out,
             f"{name}: {move.topic} (id {move.id}) goes on for {move.old} (incarnation {move.old_number}, id "
-            f"{move.old_id}) as incarnation {move.number}, {_describe_start(move, plan.lines)}.",
+            f"{move.old_id}) as incarnation {move.number}, {_describe_start(move, plan.partitions)}.",
         )
     out.print()
-    _show_partitions(out, plan.lines)
+    _show_partitions(out, plan.partitions)
     out.print()
     if version is None:
         sentence(out, "Stop the driver, if one runs.")
@@ -75,27 +75,27 @@ def _show(out: Console, name: str, plan: Plan, version: int | None) -> None:
         sentence(out, f"Written as version {version} of the table. Start the pipeline: it reads on from there.")
 
 
-def _describe_start(move: TopicMove, lines: Sequence[Line]) -> str:
+def _describe_start(move: TopicMove, lines: Sequence[PartitionAdoption]) -> str:
     if move.offsets != "kept":
         return "at the offsets that were given, as rows of a further incarnation"
-    compared = [line for line in lines if line.now.topic == move.topic and line.same is not None]
+    compared = [line for line in lines if line.part.topic == move.topic and line.same_records is not None]
     if not compared:
         return "where the table ends (none compared)"
     return f"where the table ends ({plural(len(compared), 'partition')} compared: the same records)"
 
 
-def _show_partitions(out: Console, lines: Sequence[Line]) -> None:
+def _show_partitions(out: Console, lines: Sequence[PartitionAdoption]) -> None:
     offset_columns = numbers("table ends at", "log begins at", "log ends at", "reads on at")
     rows = []
     for line in lines:
-        offsets = (line.table_end, line.held.earliest, line.held.end, line.start)
-        rows.append([line.now.name, *map(count_cell, offsets), _describe_gap(line)])
+        offsets = (line.table_end, line.log_range.earliest, line.log_range.end, line.start)
+        rows.append([line.part.name, *map(count_cell, offsets), _describe_gap(line)])
     TextTable(out, [Column("partition", width_min=20), *offset_columns, Column("")]).add(rows)
 
 
-def _describe_gap(line: Line) -> str:
-    if line.start < line.held.earliest:
-        return f"the next start records {line.held.earliest - line.start:,} as a gap"
+def _describe_gap(line: PartitionAdoption) -> str:
+    if line.start < line.log_range.earliest:
+        return f"the next start records {line.log_range.earliest - line.start:,} as a gap"
     return ""
 
 

@@ -16,7 +16,7 @@ from writer.core.offsets import LogMark, OffsetRange, Source
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.errors import LogDiverged, LostRecords, TopicGone
 from writer.kafka_reader.requests.metadata import Metadata
-from writer.offsets.log_continuity import break_in, last_marks
+from writer.offsets.log_continuity import find_break, last_marks
 
 _MOVED = (LostRecords.__name__, LogDiverged.__name__, TopicGone.__name__)  # a new start finds out what the log is now
 
@@ -79,7 +79,7 @@ def _run(
         raise (LogMoved if failure.kind in _MOVED else HeadraceError)(failure.message)
     if not report.lacks_schemas:
         builder.check_ranges_read(report, committing)
-        if why := break_in(report.ranges_read, marks):
+        if why := find_break(report.ranges_read, marks):
             raise LogMoved(why)
         report.marks = last_marks(report.ranges_read)
         report.ranges = len(reading.shares)

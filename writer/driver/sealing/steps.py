@@ -11,7 +11,7 @@ from writer.config.pipelines import Config
 from writer.core import logging
 from writer.maintenance.compaction import Run
 from writer.maintenance.dedupe.late_rows import compactor_of
-from writer.offsets.start_decision import numbers_of
+from writer.offsets.start_decision import incarnation_numbers
 from writer.sealing.idleness import Listener, frontier_of, held_back
 from writer.sealing.rules import AskKafka, Close, KeepOpen, SealNow, to_close
 from writer.sealing.sealer import BucketSnapshot, Sealer
@@ -98,4 +98,4 @@ def numbers_now(sealer: Sealer, cluster: Cluster) -> dict[str, int]:
     known = sealer.log.snapshot().incarnations()
     names = choose_topics(cluster, sealer.settings.topics, known).names
     ids = {topic.name: topic.id for topic in cluster.topics(names).values()}
-    return numbers_of(known, ids)
+    return incarnation_numbers(known, ids)
