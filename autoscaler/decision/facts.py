@@ -3,8 +3,10 @@
 Lag and rates come from the driver's newest lag sample, never from a finished batch: that one is as old as itself. Where
 no driver answers, or Kafka does not answer the driver, they come from Kafka and the table. Batches, limits and the
 recovery level come from the driver's `/status`; when it does not answer, batches come from the table's log. Executors
-come from the driver, or from the cluster. What is not known is None, and everything carries its age: a decision
+come from the driver, or from the cluster. A missing fact is None, and everything carries its age: a decision
 holds on what is old or missing.
+
+Facts are saved as JSON by the names of their fields.
 """
 
 from dataclasses import dataclass, field
@@ -22,9 +24,12 @@ class Partition:
 
     topic: str
     partition: int
-    lag_offsets: int | None  # /status lag.partitions[].offsets
-    lag_s: float | None = None  # /status lag.partitions[].seconds; None where nothing dated the oldest waiting record
-    batches_unmoved: int = 0  # finished batches in a row over which its frontier stood while it had lag
+    # From /status lag.partitions[].offsets.
+    lag_offsets: int | None
+    # From /status lag.partitions[].seconds; None where nothing dated the oldest waiting record.
+    lag_s: float | None = None
+    # Finished batches in a row over which its frontier stood while it had lag.
+    batches_unmoved: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,15 +40,20 @@ class Batch:
 
     began: AwareDatetime
     ended: AwareDatetime
-    rows: int  # records read
-    seconds: float  # of the driver, from Spark's call to the end: phases look + tasks + commit + redo
-    tasks_s: (
-        float  # of that, while tasks worked: the longest, of each wave. An executor that had to warm up is overhead
-    )
-    tasks: int  # that Spark ran at most at once, had it the slots
-    ranges: int  # pieces of the source: partitions, or more where they were cut
-    slots: int  # task slots of the executors that were registered, mean while it ran
-    skew: float | None = None  # longest task over the median
+    # Records that were read.
+    rows: int
+    # The driver's time from Spark's call to the end: phases look + tasks + commit + redo.
+    seconds: float
+    # Part of `seconds` in which tasks worked: the longest task of each wave. An executor's warm-up is overhead.
+    tasks_s: float
+    # The most tasks that Spark ran at once, had it the slots.
+    tasks: int
+    # Pieces of the source: partitions, or more where they were cut.
+    ranges: int
+    # Task slots of the registered executors, mean while the batch ran.
+    slots: int
+    # The longest task over the median one.
+    skew: float | None = None
 
     def __post_init__(self) -> None:
         """Only a bug makes such a batch."""
@@ -60,22 +70,37 @@ class Pipeline:
 
     name: str
     partitions: tuple[Partition, ...]
-    arriving_per_s: float | None  # records, mean over the window
-    arriving_lately_per_s: float | None  # records, mean over the last two minutes
-    batches: tuple[Batch, ...]  # oldest first
-    delay_max_s: float  # commit.max_delay: a record may wait so long for its batch to begin
-    records_max: int  # commit.max_records: what one batch may take
-    records_per_task: float | None = None  # that one carries at least: a batch has no more tasks
-    partitions_per_task: int | None = None  # that one reads at most; None: the driver does not say
-    min_partitions: int = 0  # a full batch is cut into so many ranges at least; 0: partitions are not cut
-    trigger_s: float = 1.0  # batches begin no closer than this
-    headroom_s: float | None = None  # /status lag.headroom_seconds: until retention takes what waits
-    recovery_level: int = 0  # the level that recovery is on; 0: none
-    failing: str | None = None  # the error of a batch that is tried again, or of storage or Kafka; None: all is well
+    # Records a second, mean over the window.
+    arriving_per_s: float | None
+    # Records a second, mean over the last two minutes.
+    arriving_lately_per_s: float | None
+    # Oldest first.
+    batches: tuple[Batch, ...]
+    # `commit.max_delay`: how long a record may wait until its batch begins.
+    delay_max_s: float
+    # `commit.max_records`: the most that one batch may take.
+    records_max: int
+    # The least that one task carries: a batch has no more tasks.
+    records_per_task: float | None = None
+    # The most that one task reads; None where the driver does not say.
+    partitions_per_task: int | None = None
+    # The least number of ranges into which a full batch is cut; 0 where partitions are not cut.
+    min_partitions: int = 0
+    # Batches begin no closer than this.
+    trigger_s: float = 1.0
+    # From /status lag.headroom_seconds: the time until retention takes what waits.
+    headroom_s: float | None = None
+    # The level that recovery is on; 0: none.
+    recovery_level: int = 0
+    # The error of a batch that is tried again, or of storage or Kafka; None while all is well.
+    failing: str | None = None
     paused: bool = False
-    rate_limit_per_s: float | None = None  # records that it may commit; None: as many as come
-    age_s: float = 0.0  # of what the driver or the table's log said last
-    lag_age_s: float = 0.0  # of the lag sample
+    # The most records that it may commit; None: as many as come.
+    rate_limit_per_s: float | None = None
+    # Age of what the driver or the table's log said last.
+    age_s: float = 0.0
+    # Age of the lag sample.
+    lag_age_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -84,31 +109,39 @@ class Executors:
 
     __pydantic_config__ = _STRICT
 
-    wanted: int  # what Spark was asked for last
-    registered: int  # that take tasks
-    draining: int = 0  # that finish their tasks and go
-    cores: int = 1  # of each
+    # The number that Spark was asked for last.
+    wanted: int
+    # Those that take tasks.
+    registered: int
+    # Those that finish their tasks and go.
+    draining: int = 0
+    # Of each executor.
+    cores: int = 1
     cpus_per_task: int = 1
-    gc_share: float | None = None  # of the tasks' time, of the worst
-    quota: int | None = None  # how many the cluster grants; None: unknown
+    # Share of the tasks' time that garbage collection takes, of the worst executor.
+    gc_share: float | None = None
+    # How many the cluster grants; None: unknown.
+    quota: int | None = None
     age_s: float = 0.0
 
     @property
     def slots(self) -> int:
-        """Tasks that one runs at once."""
+        """Tasks that one executor runs at once."""
         return max(1, self.cores // self.cpus_per_task)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that is known at an instant."""
+    """All facts of one instant."""
 
     __pydantic_config__ = _STRICT
 
     at: AwareDatetime
-    executors: Executors | None  # None: neither driver nor cluster answered, or there is nothing to scale
+    # None: neither driver nor cluster answered, or there is nothing to scale.
+    executors: Executors | None
     pipelines: tuple[Pipeline, ...] = field(default=())
-    refused: str | None = None  # why executors cannot be scaled, and what to do; None: they can, or it is not known
+    # Why executors cannot be scaled, and what to do; None: they can, or nobody knows.
+    refused: str | None = None
 
     def __post_init__(self) -> None:
         """Instants have a zone."""
