@@ -10,9 +10,9 @@ from autoscaler.decision.decide import tick
 from autoscaler.decision.explanation import lines, to_dict
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import DEFAULTS, assigned
+from autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
 from autoscaler.runtime import state_store
-from autoscaler.runtime.main import asked, policy_of, run as scale
+from autoscaler.runtime.main import collect_once, policy_of, run as scale
 from writer.config.loader import ReloadableConfig
 from writer.core import logging
 from writer.core.config_location import SHOWN, default_config
@@ -53,8 +53,10 @@ def run(
     reload = threading.Event()
     on_hangup(reload)
     file = ReloadableConfig(config, pipeline, reload, watched=watch_config)
-    every = [] if interval is None else [f"interval={interval}"]
-    policy = policy_of(file.config, [*(assignments or []), *every])
+    all_assignments = list(assignments or [])
+    if interval is not None:
+        all_assignments.append(f"interval={interval}")
+    policy = policy_of(file.config, all_assignments)
     raise typer.Exit(scale(file, policy, dry_run=dry_run))
 
 
@@ -88,16 +90,23 @@ def explain(
     """
     if config is not None and facts is not None:
         raise ConfigError("give either a configuration file, to ask now, or recorded facts (--facts)")
-    if facts is None:
-        known, policy, remembered = asked(config or default_config(), pipeline, assignments or [])
-    else:
-        known, policy, remembered = state_store.read_file(Facts, facts), assigned(DEFAULTS, assignments or []), Memory()
+    current_facts, policy, current_memory = _read_inputs(config, facts, pipeline, assignments or [])
     if memory is not None:
-        remembered = state_store.read_file(Memory, memory)
+        current_memory = state_store.read_file(Memory, memory)
     if save is not None:
-        state_store.write_file(known, save)
-    decision, _ = tick(policy, remembered, known, known.at)
+        state_store.write_file(current_facts, save)
+    now = current_facts.at
+    decision, _ = tick(policy, current_memory, current_facts, now)
     if as_json:
-        emit_whole(to_dict(decision, known.at))
+        emit_whole(to_dict(decision, now))
     else:
-        typer.echo("\n".join(lines(policy, decision, known.at)))
+        typer.echo("\n".join(lines(policy, decision, now)))
+
+
+def _read_inputs(
+    config: Path | None, facts: Path | None, pipelines: list[str] | None, assignments: list[str]
+) -> tuple[Facts, Policy, Memory]:
+    """Return facts, policy and memory: from a file of facts, or of the configuration as things are now."""
+    if facts is None:
+        return collect_once(config or default_config(), pipelines, assignments)
+    return state_store.read_file(Facts, facts), apply_assignments(DEFAULTS, assignments), Memory()

@@ -14,11 +14,16 @@ from typing import Literal
 from autoscaler.decision.facts import Batch, Partition, Pipeline
 from autoscaler.decision.policy import Policy
 
-_FIT_BATCHES_MIN = 5  # a line through fewer is chance
-_FIT_SPREAD_MIN = 1.5  # and through batches of one size
-_FIXED_SHARE_MAX = 0.5  # of the shortest batch's tasks: more than that is noise
-_GUESS_S = 60.0  # between batches, before two were seen
-Which = Literal["up", "target", "down"]  # of the needs
+# A line through fewer batches is chance, and so is one through batches of one size.
+_FIT_BATCHES_MIN = 5
+_FIT_SPREAD_MIN = 1.5
+# The fixed cost is at most this share of the shortest batch's tasks: more than that is noise.
+_FIXED_SHARE_MAX = 0.5
+# Time between batches, before two of them finished.
+_DEFAULT_INTERVAL_S = 60.0
+_INTERVAL_BATCHES = 6
+# A field of `RequiredRates`.
+NeedKind = Literal["up", "target", "down"]
 
 
 @dataclass(frozen=True)
@@ -26,13 +31,18 @@ class Rate:
     """What the finished batches of a pipeline show."""
 
     batches: int
-    interval_s: float  # between their beginnings, median
-    seconds: float  # that one takes, median
-    overhead_s: float  # of that, whatever its rows and slots: the driver's, and what tasks cost before their first row
+    # Between the beginnings of batches, median.
+    interval_s: float
+    # Duration of a batch, median.
+    seconds: float
+    # Part of it that depends on neither rows nor slots: the driver's, and what tasks cost before their first row.
+    overhead_s: float
     overhead_share: float
     rows_max: int
-    per_slot_per_s: float  # records that a slot carries in a second of work, median: a batch may have met an outage
-    skew: float | None  # longest task over the median one; median of the batches
+    # Records that a slot carries in a second of work, median: a batch may have met an outage.
+    per_slot_per_s: float
+    # The longest task over the median one; median of the batches.
+    skew: float | None
 
 
 @dataclass(frozen=True)
@@ -45,14 +55,21 @@ class RequiredRates:
 
     arriving: float
     lag_offsets: int
-    backlog: float  # of them, beyond what waits in good order
-    late_s: float  # that the oldest has waited beyond it
+    # Offsets of the lag beyond what waits in good order.
+    backlog: float
+    # How much longer than in good order the oldest record has waited.
+    late_s: float
     catch_up_duration_s: float
-    up: float  # what must be carried, else there are too few executors
-    target: float  # what is to be carried after a change
-    down: float  # what fewer executors must still carry with ease
-    meanwhile: float = 0.0  # of the target: what piles up until new executors work
-    limited: bool = False  # its rate limit is below arrivals and backlog: the lag asks for no executors
+    # The rate below which there are too few executors.
+    up: float
+    # The rate to carry after a change.
+    target: float
+    # The rate that fewer executors must still carry with ease.
+    down: float
+    # Part of the target: what piles up until new executors work.
+    meanwhile: float = 0.0
+    # The rate limit is below arrivals and backlog: the lag asks for no executors.
+    limited: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,110 +90,129 @@ class Growth:
 
 
 def window_s(policy: Policy, pipeline: Pipeline) -> float:
-    """Seconds over which rates are means: enough batches must lie in it."""
-    return max(policy.window_s, policy.window_batches * interval_s(pipeline.batches))
+    """Return the seconds over which rates are means: enough batches must lie in it."""
+    return max(policy.window_s, policy.window_batches * batch_interval_s(pipeline.batches))
 
 
-def interval_s(batches: Sequence[Batch]) -> float:
-    """Seconds between the beginnings of batches, as it was of late."""
-    late = batches[-6:]
-    steps = [(b.began - a.began).total_seconds() for a, b in pairwise(late)]
-    return max(1.0, median(steps)) if steps else _GUESS_S
+def batch_interval_s(batches: Sequence[Batch]) -> float:
+    """Return the seconds between the beginnings of the last batches, their median."""
+    intervals = [
+        (batch.began - previous.began).total_seconds() for previous, batch in pairwise(batches[-_INTERVAL_BATCHES:])
+    ]
+    if not intervals:
+        return _DEFAULT_INTERVAL_S
+    return max(1.0, median(intervals))
 
 
-def worth(ranges: int, slots: int) -> float:
-    """How many slots work all the time, of these: ranges go in waves, and the last one leaves some idle.
+def busy_slots(ranges: int, slots: int) -> float:
+    """Return how many of these slots work all the time: ranges go in waves, and the last one leaves some idle.
 
     48 ranges on 40 slots take two waves, as long as on 24 slots.
     """
     return ranges / math.ceil(ranges / slots)
 
 
-def batch_worth(batch: Batch) -> float:
-    """How many slots worked all the time in a batch."""
-    return worth(batch.ranges, min(batch.tasks, batch.slots))
+def batch_busy_slots(batch: Batch) -> float:
+    """Return how many slots worked all the time in a batch."""
+    return busy_slots(batch.ranges, min(batch.tasks, batch.slots))
 
 
-def rate(batches: Sequence[Batch]) -> Rate | None:
-    """Work out what these batches show; None where they show nothing."""
+def measure_rate(batches: Sequence[Batch]) -> Rate | None:
+    """Return what these batches show; None where none has rows."""
     full = [batch for batch in batches if batch.rows > 0]
     if not full:
         return None
-    fixed = _fixed_s(full)
-    speeds = [
-        one.rows / (max(one.tasks_s - fixed, one.tasks_s * _FIXED_SHARE_MAX, 1e-3) * batch_worth(one)) for one in full
-    ]
-    overhead = median(max(0.0, batch.seconds - batch.tasks_s) for batch in full) + fixed
+    fixed_s = _fixed_cost_s(full)
+    overhead_s = median(max(0.0, batch.seconds - batch.tasks_s) for batch in full) + fixed_s
     seconds = median(batch.seconds for batch in full)
     skews = [batch.skew for batch in full if batch.skew is not None]
     return Rate(
         batches=len(full),
-        interval_s=interval_s(batches),
+        interval_s=batch_interval_s(batches),
         seconds=seconds,
-        overhead_s=overhead,
-        overhead_share=min(1.0, overhead / seconds) if seconds > 0 else 0.0,
+        overhead_s=overhead_s,
+        overhead_share=min(1.0, overhead_s / seconds) if seconds > 0 else 0.0,
         rows_max=max(batch.rows for batch in full),
-        per_slot_per_s=median_high(speeds),
+        per_slot_per_s=median_high(_slot_rate(batch, fixed_s) for batch in full),
         skew=median(skews) if skews else None,
     )
 
 
-def _fixed_s(batches: Sequence[Batch]) -> float:
-    """Seconds of the tasks that no row explains: where a line through rows a slot and seconds begins.
+def _slot_rate(batch: Batch, fixed_s: float) -> float:
+    """Return the records that a slot carried in a second of work, after the fixed cost of its tasks."""
+    work_s = max(batch.tasks_s - fixed_s, batch.tasks_s * _FIXED_SHARE_MAX, 1e-3)
+    return batch.rows / (work_s * batch_busy_slots(batch))
 
-    Only of batches on as many slots as the last: a hot partition costs more where slots are many.
+
+def _fixed_cost_s(batches: Sequence[Batch]) -> float:
+    """Return the seconds of the tasks that no row explains: where a line through rows a slot and seconds begins.
+
+    The line is fitted by least squares. It counts only batches on as many slots as the last: a hot partition costs more
+    where slots are many.
     """
     batches = [batch for batch in batches if batch.slots == batches[-1].slots]
-    rows = [batch.rows / batch_worth(batch) for batch in batches]
+    rows = [batch.rows / batch_busy_slots(batch) for batch in batches]
     if len(rows) < _FIT_BATCHES_MIN or max(rows) < _FIT_SPREAD_MIN * min(rows):
         return 0.0
     seconds = [batch.tasks_s for batch in batches]
-    middle, height = sum(rows) / len(rows), sum(seconds) / len(seconds)
-    spread = sum((x - middle) ** 2 for x in rows)
-    slope = sum((x - middle) * (y - height) for x, y in zip(rows, seconds, strict=True)) / spread
-    return min(max(0.0, height - slope * middle), min(seconds) * _FIXED_SHARE_MAX)
+    mean_rows = sum(rows) / len(rows)
+    mean_s = sum(seconds) / len(seconds)
+    squares = sum((x - mean_rows) ** 2 for x in rows)
+    products = sum((x - mean_rows) * (y - mean_s) for x, y in zip(rows, seconds, strict=True))
+    slope = products / squares
+    intercept_s = max(0.0, mean_s - slope * mean_rows)
+    return min(intercept_s, min(seconds) * _FIXED_SHARE_MAX)
 
 
-def need(policy: Policy, pipeline: Pipeline, seen: Rate, start_s: float, carried_per_s: float) -> RequiredRates | None:
-    """Compute a pipeline's need; None if Kafka did not report its lag or arrivals.
+def compute_need(
+    policy: Policy, pipeline: Pipeline, rate: Rate, start_s: float, carried_per_s: float
+) -> RequiredRates | None:
+    """Return a pipeline's need; None if Kafka did not report its lag or arrivals.
 
     What waits less than max_delay and a batch is in good order: the lag of every pipeline goes up and down so far.
-    A partition that is stuck is left out: no executor moves it. `carried_per_s`: what those that are there carry.
-    More than its rate limit no number of executors may carry; while that is what makes it late, it does not count as
-    late.
+    A partition that is stuck is left out: no executor moves it. More than its rate limit no number of executors may
+    carry; while that is what makes it late, it does not count as late.
+
+    `start_s`: what executors take to come. `carried_per_s`: the records a second that the present ones carry.
     """
-    if pipeline.arriving_per_s is None or any(one.lag_offsets is None for one in pipeline.partitions):
+    if pipeline.arriving_per_s is None or any(partition.lag_offsets is None for partition in pipeline.partitions):
         return None
     arriving = max(pipeline.arriving_per_s, pipeline.arriving_lately_per_s or 0.0)
-    moving = [one for one in pipeline.partitions if not is_stuck(policy, pipeline, one)]
-    lag = sum(one.lag_offsets or 0 for one in moving)
-    good_s = pipeline.delay_max_s + min(seen.seconds, pipeline.delay_max_s)
-    backlog = max(0.0, lag - arriving * good_s)
-    late_s = max(0.0, max((one.lag_s or 0.0 for one in moving), default=0.0) - good_s)
+    moving = [partition for partition in pipeline.partitions if not is_stuck(policy, pipeline, partition)]
+    lag = sum(partition.lag_offsets or 0 for partition in moving)
+    oldest_s = max((partition.lag_s or 0.0 for partition in moving), default=0.0)
+    normal_wait_s = pipeline.delay_max_s + min(rate.seconds, pipeline.delay_max_s)
+    backlog = max(0.0, lag - arriving * normal_wait_s)
     catch_up_duration_s = policy.catch_up_duration_s
     if pipeline.headroom_s is not None:
         catch_up_duration_s = max(1.0, min(catch_up_duration_s, pipeline.headroom_s * policy.headroom_share))
-    behind = backlog / catch_up_duration_s
-    meanwhile = max(0.0, arriving - carried_per_s) * start_s / catch_up_duration_s  # piles up until new executors work
-    most = math.inf if pipeline.rate_limit_per_s is None else pipeline.rate_limit_per_s
-    limited = arriving + behind > most
+    backlog_rate = backlog / catch_up_duration_s
+    # This piles up until new executors work.
+    meanwhile = max(0.0, arriving - carried_per_s) * start_s / catch_up_duration_s
+    limit = math.inf if pipeline.rate_limit_per_s is None else pipeline.rate_limit_per_s
+    limited = arriving + backlog_rate > limit
     return RequiredRates(
-        arriving=arriving, lag_offsets=lag, backlog=backlog, late_s=0.0 if limited else late_s,
+        arriving=arriving,
+        lag_offsets=lag,
+        backlog=backlog,
+        late_s=0.0 if limited else max(0.0, oldest_s - normal_wait_s),
         catch_up_duration_s=catch_up_duration_s,
-        up=min(most, arriving / policy.utilization_max + behind),
-        target=min(most, arriving / policy.utilization_target + behind + meanwhile),
-        down=min(most, arriving / policy.utilization_min + behind + meanwhile),
-        meanwhile=meanwhile, limited=limited,
-    )  # fmt: skip
+        up=min(limit, arriving / policy.utilization_max + backlog_rate),
+        target=min(limit, arriving / policy.utilization_target + backlog_rate + meanwhile),
+        down=min(limit, arriving / policy.utilization_min + backlog_rate + meanwhile),
+        meanwhile=meanwhile,
+        limited=limited,
+    )
 
 
-def is_stuck(policy: Policy, pipeline: Pipeline, one: Partition) -> bool:
-    """A partition is stuck when batches came and went, and it has lag and stood still."""
-    return bool(one.lag_offsets) and one.batches_unmoved >= policy.stuck_batches and len(pipeline.partitions) > 1
+def is_stuck(policy: Policy, pipeline: Pipeline, partition: Partition) -> bool:
+    """Return whether a partition has lag and stood still while batches came and went."""
+    has_lag = bool(partition.lag_offsets)
+    return has_lag and partition.batches_unmoved >= policy.stuck_batches and len(pipeline.partitions) > 1
 
 
 def ranges_max(pipeline: Pipeline) -> int:
-    """How many pieces a full batch is read in at once: its partitions, more where they are split, no more than tasks.
+    """Return how many pieces a full batch is read in at once: its partitions, more if split, no more than tasks.
 
     Slots beyond it have nothing to do.
     """
@@ -189,42 +225,54 @@ def ranges_max(pipeline: Pipeline) -> int:
     return min(ranges, max(1, tasks))
 
 
-def capacity(pipeline: Pipeline, seen: Rate, slots: int, growth: Growth) -> float:
-    """Records a second that a pipeline alone carries for ever on so many slots, no batch longer than max_delay.
+def capacity(pipeline: Pipeline, rate: Rate, slots: int, growth: Growth) -> float:
+    """Return the records a second that a pipeline alone carries for ever on so many slots, within max_delay.
 
     With S records a second of all slots and an overhead o: batches as long as the delay D carry S (D - o) / D. Where
     that is more than a batch may take, full batches R follow each other: R / max(trigger, o + R / S).
     """
-    ranges = ranges_max(pipeline)
-    whole, had = worth(ranges, slots), worth(ranges, growth.slots)
-    useful = whole if whole <= had else had + growth.yield_ * (whole - had)
-    speed = seen.per_slot_per_s * useful
+    speed = rate.per_slot_per_s * _useful_slots(ranges_max(pipeline), slots, growth)
     delay_s = max(pipeline.delay_max_s, pipeline.trigger_s)
-    whole_delay = speed * max(0.0, 1 - seen.overhead_s / delay_s)
-    full = pipeline.records_max / max(pipeline.trigger_s, seen.overhead_s + pipeline.records_max / speed)
-    return min(whole_delay, full) if whole_delay * delay_s > pipeline.records_max else whole_delay
+    by_delay = speed * max(0.0, 1 - rate.overhead_s / delay_s)
+    if by_delay * delay_s <= pipeline.records_max:
+        return by_delay
+    full_batch_s = rate.overhead_s + pipeline.records_max / speed
+    by_records = pipeline.records_max / max(pipeline.trigger_s, full_batch_s)
+    return min(by_delay, by_records)
 
 
-def used(loads: Iterable[Load], which: Which, slots: int, growth: Growth) -> float:
-    """Share of the slots that these needs take: each pipeline's need over what it could carry alone, summed."""
-    total = 0.0
+def _useful_slots(ranges: int, slots: int, growth: Growth) -> float:
+    """Return the busy ones of these slots; those beyond the slots at hand count by their yield."""
+    busy = busy_slots(ranges, slots)
+    busy_now = busy_slots(ranges, growth.slots)
+    if busy <= busy_now:
+        return busy
+    return busy_now + growth.yield_ * (busy - busy_now)
+
+
+def used_share(loads: Iterable[Load], kind: NeedKind, slots: int, growth: Growth) -> float:
+    """Return the share of the slots that these needs take: each need over what its pipeline carries alone, summed."""
+    share = 0.0
     for load in loads:
-        asked: float = getattr(load.need, which)
-        if asked <= 0:
+        need: float = getattr(load.need, kind)
+        if need <= 0:
             continue
-        can = capacity(load.pipeline, load.rate, slots, growth)
-        total += asked / can if can > 0 else math.inf
-    return total
+        carried = capacity(load.pipeline, load.rate, slots, growth)
+        share += need / carried if carried > 0 else math.inf
+    return share
 
 
-def least(loads: Sequence[Load], which: Which, slots_each: int, growth: Growth, most: int) -> int | None:
-    """Return the least number of executors, up to `most`, that carry these needs; None where even they do not."""
-    if used(loads, which, most * slots_each, growth) > 1:
+def least_executors(
+    loads: Sequence[Load], kind: NeedKind, slots_each: int, growth: Growth, executors_max: int
+) -> int | None:
+    """Return the least number of executors that carry these needs; None where even `executors_max` do not."""
+    if used_share(loads, kind, executors_max * slots_each, growth) > 1:
         return None
-    low, high = 1, most
+    low = 1
+    high = executors_max
     while low < high:
         middle = (low + high) // 2
-        if used(loads, which, middle * slots_each, growth) <= 1:
+        if used_share(loads, kind, middle * slots_each, growth) <= 1:
             high = middle
         else:
             low = middle + 1

@@ -9,21 +9,41 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from autoscaler.decision.capacity import Growth, Load, Rate, capacity, least, need, ranges_max, rate, used, window_s
+from autoscaler.decision.capacity import (
+    Growth,
+    Load,
+    Rate,
+    capacity,
+    compute_need,
+    least_executors,
+    measure_rate,
+    ranges_max,
+    used_share,
+    window_s,
+)
 from autoscaler.decision.facts import Executors, Facts, Pipeline
 from autoscaler.decision.history import (
     DesiredDecrease,
     Memory,
     Scaling,
+    count_regrets,
     observe,
-    regrets,
-    settled_at,
+    slot_yield,
+    stabilization_end,
     start_s,
     without_future,
-    yield_,
 )
 from autoscaler.decision.policy import Policy
-from autoscaler.decision.symptoms import Symptom, blinding, limited, pressing, redirecting, stuck, unseen
+from autoscaler.decision.symptoms import (
+    Effect,
+    Symptom,
+    find_hold_symptoms,
+    find_memory_pressure,
+    find_no_more_symptoms,
+    find_rate_limits,
+    find_stuck_partitions,
+    too_few_batches,
+)
 
 
 @dataclass(frozen=True)
@@ -43,67 +63,77 @@ class DecisionTerms:
     slots_each: int
     start_s: float
     growth: Growth
-    used_up: float  # share of the slots that are wanted and granted now, at utilization_max
+    # Shares of the slots that are desired and granted now, for each of the needs.
+    used_up: float
     used_target: float
     used_down: float
-    least: int | None  # executors that carry the target; None: more than are of use
+    # Executors that carry the target; None: more than are of use.
+    least: int | None
     ceilings: tuple[Bound, ...]
     floors: tuple[Bound, ...]
-    want: int  # after all limits
-    bound_by: tuple[str, ...]  # the limits that changed it
+    # Executors after all limits.
+    wanted: int
+    # Names of the limits that changed it.
+    bound_by: tuple[str, ...]
+
+    @property
+    def needed(self) -> int:
+        """Executors that carry the target; where no number does, those that the limits allow."""
+        return self.least or self.wanted
 
 
 @dataclass(frozen=True)
-class _Decided:
-    executors: int  # to be asked for now, and again at every tick
+class _BaseDecision:
+    # The number to ask for now, and again at every tick.
+    executors: int
     symptoms: tuple[Symptom, ...]
 
 
 @dataclass(frozen=True)
-class Hold(_Decided):
-    """Nothing is judged: what is known is no ground to act on, or the trouble is another."""
+class Hold(_BaseDecision):
+    """Nothing is judged: the facts are no ground to act on, or the trouble is another."""
 
-    why: Symptom
+    cause: Symptom
 
 
 @dataclass(frozen=True)
-class Stay(_Decided):
+class Stay(_BaseDecision):
     """As many as there should be."""
 
-    sums: DecisionTerms
+    terms: DecisionTerms
 
 
 @dataclass(frozen=True)
-class Blocked(_Decided):
+class Blocked(_BaseDecision):
     """Another number is wanted, and would not help, or is not allowed."""
 
-    sums: DecisionTerms
-    to: int
-    by: Symptom
+    terms: DecisionTerms
+    wanted: int
+    cause: Symptom
 
 
 @dataclass(frozen=True)
-class Wait(_Decided):
+class Wait(_BaseDecision):
     """Another number is wanted, and it is too early."""
 
-    sums: DecisionTerms
-    to: int
+    terms: DecisionTerms
+    wanted: int
     until: datetime
 
 
 @dataclass(frozen=True)
-class ScaleUp(_Decided):
+class ScaleUp(_BaseDecision):
     """More, at once."""
 
-    sums: DecisionTerms
+    terms: DecisionTerms
     before: int
 
 
 @dataclass(frozen=True)
-class ScaleDown(_Decided):
+class ScaleDown(_BaseDecision):
     """Fewer, at the next boundary between batches: the youngest first, drained one by one."""
 
-    sums: DecisionTerms
+    terms: DecisionTerms
     before: int
 
 
@@ -118,84 +148,127 @@ def tick(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> tuple[D
 
 
 def decide(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> Decision:
-    """Decide on facts, with what is remembered. `memory` has observed them already."""
+    """Decide on facts and memory. `memory` has observed the facts already."""
     desired = memory.desired if memory.desired is not None else policy.executors_min
-    symptoms = blinding(policy, facts, now)
-    if facts.executors is None or any(one.effect == "hold" for one in symptoms):
-        return Hold(desired, tuple(symptoms), next(one for one in symptoms if one.effect == "hold"))
-    loads, missing = _loads(policy, memory, facts.executors, facts.pipelines, now)
-    if missing is not None:
-        return Hold(desired, (*symptoms, missing), missing)
-    symptoms += [*stuck(policy, facts.pipelines), *limited(loads), *pressing(policy, facts.executors)]
-    sums = _sums(policy, memory, facts, loads, desired)
-    return _act(policy, memory, facts, now, sums, desired, tuple(symptoms))
+    symptoms = find_hold_symptoms(policy, facts, now)
+    cause = _first_symptom(symptoms, "hold")
+    if cause is not None:
+        return Hold(desired, tuple(symptoms), cause)
+    assert facts.executors is not None, "facts without executors are a symptom to hold on"
+    loads = _loads(policy, memory, facts.executors, facts.pipelines, now)
+    if isinstance(loads, Symptom):
+        return Hold(desired, (*symptoms, loads), loads)
+    symptoms += find_stuck_partitions(policy, facts.pipelines)
+    symptoms += find_rate_limits(loads)
+    symptoms += find_memory_pressure(policy, facts.executors)
+    terms = _decision_terms(policy, memory, facts.executors, facts.pipelines, loads, desired)
+    return _choose_decision(policy, memory, facts, now, terms, desired, tuple(symptoms))
+
+
+def _first_symptom(symptoms: Sequence[Symptom], effect: Effect) -> Symptom | None:
+    return next((symptom for symptom in symptoms if symptom.effect == effect), None)
 
 
 def _loads(
     policy: Policy, memory: Memory, executors: Executors, pipelines: Sequence[Pipeline], now: datetime
-) -> tuple[tuple[Load, ...], Symptom | None]:
-    """Return each pipeline's load. One that is paused or idle asks for nothing; of others a rate must be known."""
-    loads, start = [], start_s(policy, memory)
+) -> tuple[Load, ...] | Symptom:
+    """Return the loads of the pipelines that are neither paused nor idle, or why the rate of one is unknown."""
+    loads = []
+    executors_start_s = start_s(policy, memory)
     growth = _growth(policy, memory, executors)
-    for one in pipelines:
-        if one.paused:
+    for pipeline in pipelines:
+        if pipeline.paused or _is_idle(pipeline):
             continue
-        seen = _seen(policy, memory, one, now)
-        quiet = not one.arriving_per_s and not any(part.lag_offsets for part in one.partitions)
-        if quiet:
-            continue
-        if seen is None or seen.batches < policy.batches_min:
-            return (), unseen(policy, one, 0 if seen is None else seen.batches)
-        asked = need(policy, one, seen, start, capacity(one, seen, growth.slots, growth))
-        assert asked is not None, "facts without lag or arrivals are held on before"
-        loads.append(Load(one, seen, asked))
-    return tuple(loads), None
+        rate = _recent_rate(policy, memory, pipeline, now)
+        if rate is None or rate.batches < policy.batches_min:
+            return too_few_batches(policy, pipeline, 0 if rate is None else rate.batches)
+        carried_per_s = capacity(pipeline, rate, growth.slots, growth)
+        need = compute_need(policy, pipeline, rate, executors_start_s, carried_per_s)
+        assert need is not None, "facts without lag or arrivals are held on before"
+        loads.append(Load(pipeline, rate, need))
+    return tuple(loads)
+
+
+def _is_idle(pipeline: Pipeline) -> bool:
+    """Return whether nothing arrives and nothing waits."""
+    has_lag = any(partition.lag_offsets for partition in pipeline.partitions)
+    return not pipeline.arriving_per_s and not has_lag
 
 
 def _growth(policy: Policy, memory: Memory, executors: Executors) -> Growth:
-    return Growth(max(1, executors.registered) * executors.slots, yield_(policy, memory))
+    return Growth(max(1, executors.registered) * executors.slots, slot_yield(policy, memory))
 
 
-def _seen(policy: Policy, memory: Memory, pipeline: Pipeline, now: datetime) -> Rate | None:
-    """Return what the batches of the window show.
+def _recent_rate(policy: Policy, memory: Memory, pipeline: Pipeline, now: datetime) -> Rate | None:
+    """Return the rate that the batches of the window show.
 
-    One from before it helps where a single one ended in it. Right after an outage those from before the outage count.
+    One batch from before the window helps where a single one ended in it. Right after an outage those from before the
+    outage count.
     """
     window = timedelta(seconds=window_s(policy, pipeline))
     full = [batch for batch in pipeline.batches if batch.rows > 0]
     recent = [batch for batch in full if batch.ended >= now - window]
-    after_outage = memory.failed_at is not None and now - memory.failed_at < window
-    few = len(recent) < policy.batches_min
-    return rate(full[-policy.batches_min :] if few and (recent or after_outage) else recent)
+    is_after_outage = memory.failed_at is not None and now - memory.failed_at < window
+    if len(recent) < policy.batches_min and (recent or is_after_outage):
+        return measure_rate(full[-policy.batches_min :])
+    return measure_rate(recent)
 
 
-def _sums(policy: Policy, memory: Memory, facts: Facts, loads: tuple[Load, ...], desired: int) -> DecisionTerms:
-    executors = facts.executors
-    assert executors is not None
-    each = executors.slots
-    granted = desired if executors.quota is None else min(desired, max(executors.quota, executors.registered))
+def _decision_terms(
+    policy: Policy,
+    memory: Memory,
+    executors: Executors,
+    pipelines: Sequence[Pipeline],
+    loads: tuple[Load, ...],
+    desired: int,
+) -> DecisionTerms:
+    """Return the least number of executors that carries the loads, within all limits, and how it came about."""
+    slots_each = executors.slots
+    granted = desired
+    if executors.quota is not None:
+        granted = min(desired, max(executors.quota, executors.registered))
     growth = _growth(policy, memory, executors)
-    ceilings, floors = _ceilings(policy, executors, facts.pipelines, desired), _floors(policy, desired)
-    found = least(loads, "target", each, growth, max(policy.executors_max, desired))
-    want, by = found if found is not None else max(policy.executors_max, desired), []
-    for bound in floors:
-        if want < bound.executors:
-            want, by = bound.executors, [bound.name]
-    for bound in sorted(ceilings, key=lambda one: -one.executors):
-        if want > bound.executors:
-            lowest = 1 if bound.hard else policy.executors_min  # what a cluster grants is not known to stay
-            want, by = max(lowest, bound.executors), [bound.name]
+    executors_max = max(policy.executors_max, desired)
+    least = least_executors(loads, "target", slots_each, growth, executors_max)
+    floors = _floors(policy, desired)
+    ceilings = _ceilings(policy, executors, pipelines, desired)
+    wanted, bound_by = _limit_executors(policy, executors_max if least is None else least, floors, ceilings)
     return DecisionTerms(
-        loads=loads, slots_each=each, start_s=start_s(policy, memory), growth=growth,
-        used_up=used(loads, "up", granted * each, growth),
-        used_target=used(loads, "target", granted * each, growth),
-        used_down=used(loads, "down", granted * each, growth),
-        least=found, ceilings=ceilings, floors=floors, want=want, bound_by=tuple(by),
-    )  # fmt: skip
+        loads=loads,
+        slots_each=slots_each,
+        start_s=start_s(policy, memory),
+        growth=growth,
+        used_up=used_share(loads, "up", granted * slots_each, growth),
+        used_target=used_share(loads, "target", granted * slots_each, growth),
+        used_down=used_share(loads, "down", granted * slots_each, growth),
+        least=least,
+        ceilings=ceilings,
+        floors=floors,
+        wanted=wanted,
+        bound_by=bound_by,
+    )
+
+
+def _limit_executors(
+    policy: Policy, executors: int, floors: Sequence[Bound], ceilings: Sequence[Bound]
+) -> tuple[int, tuple[str, ...]]:
+    """Return a number of executors within limits, and the name of the limit that decides. Ceilings beat floors."""
+    bound_by: tuple[str, ...] = ()
+    for bound in floors:
+        if executors < bound.executors:
+            executors = bound.executors
+            bound_by = (bound.name,)
+    for bound in sorted(ceilings, key=lambda bound: -bound.executors):
+        if executors > bound.executors:
+            # What a cluster grants may change, so a soft ceiling does not go below executors_min.
+            lowest = 1 if bound.hard else policy.executors_min
+            executors = max(lowest, bound.executors)
+            bound_by = (bound.name,)
+    return executors, bound_by
 
 
 def _ceilings(policy: Policy, executors: Executors, pipelines: Sequence[Pipeline], desired: int) -> tuple[Bound, ...]:
-    ranges = sum(ranges_max(one) for one in pipelines if not one.paused)
+    ranges = sum(ranges_max(pipeline) for pipeline in pipelines if not pipeline.paused)
     bounds = [
         Bound("executors_max", policy.executors_max),
         Bound("up_factor", max(desired + 1, math.ceil(desired * policy.up_factor)), hard=False),
@@ -214,90 +287,114 @@ def _floors(policy: Policy, desired: int) -> tuple[Bound, ...]:
     return (Bound("down_factor", min(step, desired), hard=False), Bound("executors_min", policy.executors_min))
 
 
-def _act(
-    policy: Policy, memory: Memory, facts: Facts, now: datetime, sums: DecisionTerms, desired: int,
+def _choose_decision(
+    policy: Policy,
+    memory: Memory,
+    facts: Facts,
+    now: datetime,
+    terms: DecisionTerms,
+    desired: int,
     symptoms: tuple[Symptom, ...],
-) -> Decision:  # fmt: skip
-    """Choose between the number that is there and the one that is wanted."""
-    allowed = max(1, min(one.executors for one in sums.ceilings if one.hard))
-    if desired > allowed:
-        return ScaleDown(allowed, symptoms, sums, desired)
-    if desired < policy.executors_min:
-        return ScaleUp(policy.executors_min, symptoms, sums, desired)
-    if sums.used_up > 1:
-        return _more(policy, memory, facts, now, sums, desired, symptoms)
-    late = any(load.need.late_s > policy.lag_slo_s for load in sums.loads)
-    if sums.want >= desired or sums.used_down > 1 or late:
-        return Stay(desired, symptoms, sums)
-    return _fewer(policy, memory, now, sums, desired, symptoms)
-
-
-def _more(
-    policy: Policy, memory: Memory, facts: Facts, now: datetime, sums: DecisionTerms, desired: int,
-    symptoms: tuple[Symptom, ...],
-) -> Decision:  # fmt: skip
-    executors = facts.executors
-    assert executors is not None
-    symptoms += tuple(redirecting(policy, memory, sums.loads, executors, desired, sums.growth))
-    by = next((one for one in symptoms if one.effect == "no_more"), None)
-    if by is not None:
-        return Blocked(desired, symptoms, sums, max(desired, sums.least or sums.want), by)
-    if sums.want <= desired:
-        is_refused = sums.bound_by == ("quota",)
-        return _refused(sums, executors, desired, symptoms) if is_refused else Stay(desired, symptoms, sums)
-    until = settled_at(policy, memory, facts)
-    if until is not None and now < until:
-        return Wait(desired, symptoms, sums, sums.want, until)
-    return ScaleUp(sums.want, symptoms, sums, desired)
-
-
-def _refused(sums: DecisionTerms, executors: Executors, desired: int, symptoms: tuple[Symptom, ...]) -> Decision:
-    """Keep the request: the cluster grants it as soon as it can."""
-    says = f"the cluster grants {executors.quota} of {desired} executors, and {sums.least or 'more'} are needed"
-    by = Symptom("quota", "no_more", says, "Raise the cluster's quota, or lower executors_max to what it grants.")
-    return Blocked(desired, (*symptoms, by), sums, max(desired, sums.least or sums.want), by)
-
-
-def _fewer(
-    policy: Policy, memory: Memory, now: datetime, sums: DecisionTerms, desired: int, symptoms: tuple[Symptom, ...]
 ) -> Decision:
-    """Wait until fewer were wanted throughout; then as many as the most that were."""
-    by = next((one for one in symptoms if one.effect == "no_fewer"), None)
-    if by is not None:
-        return Blocked(desired, symptoms, sums, sums.want, by)
-    interval = max((load.rate.interval_s for load in sums.loads), default=0.0)
-    doubled = 2 ** min(policy.regrets_max, regrets(policy, memory))
-    through = timedelta(seconds=max(policy.down_s, policy.down_batches * interval) * doubled)
+    """Choose between the desired number of executors and the one that is wanted."""
+    allowed = max(1, min(bound.executors for bound in terms.ceilings if bound.hard))
+    if desired > allowed:
+        return ScaleDown(allowed, symptoms, terms, desired)
+    if desired < policy.executors_min:
+        return ScaleUp(policy.executors_min, symptoms, terms, desired)
+    if terms.used_up > 1:
+        return _decide_on_more(policy, memory, facts, now, terms, desired, symptoms)
+    is_late = any(load.need.late_s > policy.lag_slo_s for load in terms.loads)
+    if terms.wanted >= desired or terms.used_down > 1 or is_late:
+        return Stay(desired, symptoms, terms)
+    return _decide_on_fewer(policy, memory, now, terms, desired, symptoms)
+
+
+def _decide_on_more(
+    policy: Policy,
+    memory: Memory,
+    facts: Facts,
+    now: datetime,
+    terms: DecisionTerms,
+    desired: int,
+    symptoms: tuple[Symptom, ...],
+) -> Decision:
+    executors = facts.executors
+    assert executors is not None, "facts without executors are held on before"
+    symptoms += tuple(find_no_more_symptoms(policy, memory, terms.loads, executors, desired, terms.growth))
+    cause = _first_symptom(symptoms, "no_more")
+    if cause is not None:
+        return Blocked(desired, symptoms, terms, max(desired, terms.needed), cause)
+    if terms.wanted <= desired and terms.bound_by == ("quota",):
+        return _quota_block(terms, executors, desired, symptoms)
+    if terms.wanted <= desired:
+        return Stay(desired, symptoms, terms)
+    until = stabilization_end(policy, memory, facts)
+    if until is not None and now < until:
+        return Wait(desired, symptoms, terms, terms.wanted, until)
+    return ScaleUp(terms.wanted, symptoms, terms, desired)
+
+
+def _quota_block(terms: DecisionTerms, executors: Executors, desired: int, symptoms: tuple[Symptom, ...]) -> Decision:
+    """Keep the request: the cluster grants it as soon as it can."""
+    says = f"the cluster grants {executors.quota} of {desired} executors, and {terms.least or 'more'} are needed"
+    cause = Symptom("quota", "no_more", says, "Raise the cluster's quota, or lower executors_max to what it grants.")
+    return Blocked(desired, (*symptoms, cause), terms, max(desired, terms.needed), cause)
+
+
+def _decide_on_fewer(
+    policy: Policy,
+    memory: Memory,
+    now: datetime,
+    terms: DecisionTerms,
+    desired: int,
+    symptoms: tuple[Symptom, ...],
+) -> Decision:
+    """Wait until fewer executors were wanted throughout; then keep as many as the most that were."""
+    cause = _first_symptom(symptoms, "no_fewer")
+    if cause is not None:
+        return Blocked(desired, symptoms, terms, terms.wanted, cause)
+    duration = _down_duration(policy, memory, terms.loads)
     since = memory.fewer[0].at if memory.fewer else now
-    ups = [one.at for one in memory.scalings if one.after > one.before]
-    until = max([since + through, *(at + timedelta(seconds=policy.after_up_s) for at in ups[-1:])])
+    until = since + duration
+    increases = [scaling for scaling in memory.scalings if scaling.adds_executors()]
+    if increases:
+        until = max(until, increases[-1].at + timedelta(seconds=policy.after_up_s))
     if now < until:
-        return Wait(desired, symptoms, sums, sums.want, until)
-    most = max([sums.want, *(one.executors for one in memory.fewer if one.at >= now - through)])
-    return ScaleDown(most, symptoms, sums, desired)
+        return Wait(desired, symptoms, terms, terms.wanted, until)
+    recent_wants = [decrease.executors for decrease in memory.fewer if decrease.at >= now - duration]
+    return ScaleDown(max([terms.wanted, *recent_wants]), symptoms, terms, desired)
+
+
+def _down_duration(policy: Policy, memory: Memory, loads: Sequence[Load]) -> timedelta:
+    """Return for how long fewer executors must be wanted. It doubles with each removal that was regretted."""
+    interval_s = max((load.rate.interval_s for load in loads), default=0.0)
+    doublings = min(policy.regrets_max, count_regrets(policy, memory))
+    return timedelta(seconds=max(policy.down_s, policy.down_batches * interval_s) * 2**doublings)
 
 
 def remember(policy: Policy, memory: Memory, decision: Decision, now: datetime) -> Memory:
-    """Store a decision. Deciding on as many executors or more ends the wait for fewer."""
+    """Return the memory with a decision. Deciding on as many executors or more ends the wait for fewer."""
     match decision:
         case Hold():
             return memory
         case Stay() | Blocked():
             return replace(memory, desired=decision.executors, fewer=())
-        case Wait(executors=executors, to=to):
-            if to > executors:
+        case Wait(executors=executors, wanted=wanted):
+            if wanted > executors:
                 return replace(memory, fewer=())
             since = now - timedelta(seconds=policy.history_s)
-            return replace(memory, fewer=(*(one for one in memory.fewer if one.at >= since), DesiredDecrease(now, to)))
+            recent = [decrease for decrease in memory.fewer if decrease.at >= since]
+            return replace(memory, fewer=(*recent, DesiredDecrease(now, wanted)))
         case ScaleUp() | ScaleDown():
-            rates = {load.pipeline.name: load.rate.per_slot_per_s for load in decision.sums.loads}
-            change = Scaling(now, decision.before, decision.executors, rates)
-            return replace(memory, desired=decision.executors, fewer=(), scalings=(*memory.scalings, change))
+            rates = {load.pipeline.name: load.rate.per_slot_per_s for load in decision.terms.loads}
+            scaling = Scaling(now, decision.before, decision.executors, rates)
+            return replace(memory, desired=decision.executors, fewer=(), scalings=(*memory.scalings, scaling))
         case _:
             assert_never(decision)
 
 
-def carried(sums: DecisionTerms, executors: int) -> dict[str, float]:
-    """Records a second that each pipeline alone would carry with so many executors."""
-    slots = executors * sums.slots_each
-    return {one.pipeline.name: capacity(one.pipeline, one.rate, slots, sums.growth) for one in sums.loads}
+def capacities(terms: DecisionTerms, executors: int) -> dict[str, float]:
+    """Return the records a second that each pipeline alone would carry with so many executors."""
+    slots = executors * terms.slots_each
+    return {load.pipeline.name: capacity(load.pipeline, load.rate, slots, terms.growth) for load in terms.loads}

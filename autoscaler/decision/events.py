@@ -7,37 +7,57 @@ from pydantic import AwareDatetime, ConfigDict
 from autoscaler.decision.decide import Blocked, Decision, Hold, Wait
 from autoscaler.decision.explanation import verdict
 
-KEPT = 100
+# Older events are dropped.
+EVENTS_MAX = 100
 _STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
 class Event:
-    """One decision, and for how many ticks in a row it was the same."""
+    """One decision, and for how many ticks in a row it was the same. Saved as JSON by the names of its fields."""
 
     __pydantic_config__ = _STRICT
 
-    at: AwareDatetime  # of the first tick
-    until: AwareDatetime  # of the last
+    # The first tick.
+    at: AwareDatetime
+    # The last tick.
+    until: AwareDatetime
     ticks: int
     verdict: str
     executors: int
-    wanted: int | None  # another number that is wanted, and is not asked for
-    by: str | None  # what is in the way, or forbids to judge: a kind of symptom
-    why: str  # the sentence, as it was at the first tick
+    # Another number that is wanted, and is not asked for.
+    wanted: int | None
+    # The kind of the symptom that is in the way, or forbids to judge.
+    by: str | None
+    # The sentence, as it was at the first tick.
+    why: str
 
 
-def event(decision: Decision, at: AwareDatetime) -> Event:
-    """Make the event of a decision."""
-    word, why = verdict(decision)
-    wanted = decision.to if isinstance(decision, Blocked | Wait) else None
-    symptom = decision.why if isinstance(decision, Hold) else decision.by if isinstance(decision, Blocked) else None
-    return Event(at, at, 1, word, decision.executors, wanted, None if symptom is None else symptom.kind, why)
+def make_event(decision: Decision, instant: AwareDatetime) -> Event:
+    """Return the event of a decision that was taken at an instant."""
+    word, sentence = verdict(decision)
+    wanted = decision.wanted if isinstance(decision, Blocked | Wait) else None
+    cause = decision.cause if isinstance(decision, Hold | Blocked) else None
+    return Event(
+        at=instant,
+        until=instant,
+        ticks=1,
+        verdict=word,
+        executors=decision.executors,
+        wanted=wanted,
+        by=None if cause is None else cause.kind,
+        why=sentence,
+    )
 
 
-def added(events: tuple[Event, ...], new: Event) -> tuple[Event, ...]:
+def add_event(events: tuple[Event, ...], event: Event) -> tuple[Event, ...]:
     """Add an event to those before, newest last; an equal one extends the last."""
     last = events[-1] if events else None
-    if last is not None and (last.verdict, last.executors, last.by) == (new.verdict, new.executors, new.by):
-        return (*events[:-1], replace(last, until=new.at, ticks=last.ticks + 1, wanted=new.wanted))
-    return (*events, new)[-KEPT:]
+    if last is not None and _has_same_verdict(last, event):
+        extended = replace(last, until=event.at, ticks=last.ticks + 1, wanted=event.wanted)
+        return (*events[:-1], extended)
+    return (*events, event)[-EVENTS_MAX:]
+
+
+def _has_same_verdict(event: Event, other: Event) -> bool:
+    return (event.verdict, event.executors, event.by) == (other.verdict, other.executors, other.by)

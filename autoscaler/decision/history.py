@@ -1,6 +1,9 @@
-"""The autoscaler's memory: earlier decisions and what was learned from them. It survives restarts as JSON."""
+"""The autoscaler's memory: earlier decisions and what was learned from them. It survives restarts as JSON.
 
-from collections.abc import Iterable
+The names of the fields are the keys of that JSON.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -8,14 +11,17 @@ from statistics import median
 
 from pydantic import AwareDatetime, ConfigDict
 
-from autoscaler.decision.capacity import rate, worth
-from autoscaler.decision.facts import Batch, Facts, Pipeline
+from autoscaler.decision.capacity import busy_slots, measure_rate
+from autoscaler.decision.facts import Batch, Executors, Facts, Pipeline
 from autoscaler.decision.policy import Policy
 
 _STRICT = ConfigDict(extra="forbid")
-_KEPT = 5  # changes of late from which is learned
-_SURE_BATCHES = 2  # before executors are said to have been in vain: the first batch on new ones warms them up
-_STEP_MIN = 0.25  # of the slots that worked before: what a smaller change brings drowns in noise
+# The autoscaler learns from as many of the last changes.
+_CHANGES_LEARNED = 5
+# Batches before executors are said to have been in vain: the first batch on new executors warms them up.
+_SURE_BATCHES = 2
+# A share of the slots that worked before: what a smaller change brings drowns in noise.
+_STEP_MIN = 0.25
 
 
 @dataclass(frozen=True)
@@ -27,9 +33,16 @@ class Scaling:
     at: AwareDatetime
     before: int
     after: int
-    per_slot_per_s: dict[str, float]  # of each pipeline, as it was before
-    there_at: AwareDatetime | None = None  # when all executors were registered, or gone
-    yield_: float | None = None  # an added slot's work over that of one before; None: not measured yet
+    # The rate of a slot before the change, by pipeline.
+    per_slot_per_s: dict[str, float]
+    # When all executors were registered, or gone.
+    there_at: AwareDatetime | None = None
+    # An added slot's work over that of one before; None: not measured yet.
+    yield_: float | None = None
+
+    def adds_executors(self) -> bool:
+        """Return whether there are more executors after the change than before."""
+        return self.after > self.before
 
 
 @dataclass(frozen=True)
@@ -55,159 +68,203 @@ class Block:
 
 @dataclass(frozen=True)
 class Memory:
-    """All that is remembered. `desired` is asked for again at every tick, whatever else is known."""
+    """The results of earlier ticks. `desired` is asked for again at every tick, whatever else the facts are."""
 
     __pydantic_config__ = _STRICT
 
-    desired: int | None = None  # None: nothing was decided yet
-    scalings: tuple[Scaling, ...] = ()  # oldest first
-    fewer: tuple[DesiredDecrease, ...] = ()  # wants for fewer that did not end since; oldest first
+    # None: nothing was decided yet.
+    desired: int | None = None
+    # Oldest first.
+    scalings: tuple[Scaling, ...] = ()
+    # Wants for fewer executors that did not end since; oldest first.
+    fewer: tuple[DesiredDecrease, ...] = ()
     block: Block | None = None
-    failed_at: AwareDatetime | None = None  # when storage or Kafka failed last
-    shape: dict[str, int] = field(default_factory=dict)  # partitions by pipeline, and slots of an executor
+    # When storage or Kafka failed last.
+    failed_at: AwareDatetime | None = None
+    # Partitions by pipeline, and slots of an executor.
+    shape: dict[str, int] = field(default_factory=dict)
 
 
 def without_future(policy: Policy, memory: Memory, now: datetime) -> Memory:
-    """Return what is remembered, none of it from the future: the clock may have stepped back while no process ran."""
+    """Return the memory, none of it from the future: the clock may have stepped back while no process ran."""
     block = memory.block
     if block is not None:
         block = replace(block, until=min(block.until, now + timedelta(seconds=policy.block_s)))
     return replace(
         memory,
-        scalings=tuple(_bounded(one, now) for one in memory.scalings),
-        fewer=tuple(replace(one, at=min(one.at, now)) for one in memory.fewer),
+        scalings=tuple(
+            replace(scaling, at=min(scaling.at, now), there_at=_not_after(scaling.there_at, now))
+            for scaling in memory.scalings
+        ),
+        fewer=tuple(replace(decrease, at=min(decrease.at, now)) for decrease in memory.fewer),
         block=block,
-        failed_at=None if memory.failed_at is None else min(memory.failed_at, now),
+        failed_at=_not_after(memory.failed_at, now),
     )
 
 
-def moved(memory: Memory, by: timedelta) -> Memory:
-    """Return what is remembered, its instants moved along with the wall clock: what waits, waits as long as before."""
+def shift_instants(memory: Memory, step: timedelta) -> Memory:
+    """Return the memory with its instants moved by a step of the wall clock: what waits, waits as long as before."""
     return replace(
         memory,
         scalings=tuple(
-            replace(one, at=one.at + by, there_at=None if one.there_at is None else one.there_at + by)
-            for one in memory.scalings
+            replace(scaling, at=scaling.at + step, there_at=_shift(scaling.there_at, step))
+            for scaling in memory.scalings
         ),
-        fewer=tuple(replace(one, at=one.at + by) for one in memory.fewer),
-        block=None if memory.block is None else replace(memory.block, until=memory.block.until + by),
-        failed_at=None if memory.failed_at is None else memory.failed_at + by,
+        fewer=tuple(replace(decrease, at=decrease.at + step) for decrease in memory.fewer),
+        block=None if memory.block is None else replace(memory.block, until=memory.block.until + step),
+        failed_at=_shift(memory.failed_at, step),
     )
 
 
-def _bounded(change: Scaling, now: datetime) -> Scaling:
-    there_at = None if change.there_at is None else min(change.there_at, now)
-    return replace(change, at=min(change.at, now), there_at=there_at)
+def _not_after(instant: datetime | None, now: datetime) -> datetime | None:
+    return None if instant is None else min(instant, now)
+
+
+def _shift(instant: datetime | None, step: timedelta) -> datetime | None:
+    return None if instant is None else instant + step
 
 
 def start_s(policy: Policy, memory: Memory) -> float:
-    """Seconds that executors take to come: the longest of the last that were seen."""
-    seen = [
-        (one.there_at - one.at).total_seconds()
-        for one in memory.scalings
-        if one.after > one.before and one.there_at is not None
+    """Return the seconds that executors take to come: the longest of the last that were measured."""
+    durations_s = [
+        (scaling.there_at - scaling.at).total_seconds()
+        for scaling in memory.scalings
+        if scaling.adds_executors() and scaling.there_at is not None
     ]
-    return min(policy.start_max_s, max(seen[-_KEPT:])) if seen else policy.start_s
+    if not durations_s:
+        return policy.start_s
+    return min(policy.start_max_s, max(durations_s[-_CHANGES_LEARNED:]))
 
 
-def yield_(policy: Policy, memory: Memory) -> float:
-    """What an added slot brings, over one that is there: the median of the last that were measured."""
-    seen = [one.yield_ for one in memory.scalings if one.yield_ is not None]
-    if len(seen) < policy.yields_min:
+def slot_yield(policy: Policy, memory: Memory) -> float:
+    """Return what an added slot brings, over one at hand: the median of the last that were measured."""
+    yields = [scaling.yield_ for scaling in memory.scalings if scaling.yield_ is not None]
+    if len(yields) < policy.yields_min:
         return 1.0
-    return min(1.0, max(policy.yield_floor, median(seen[-_KEPT:])))
+    return min(1.0, max(policy.yield_floor, median(yields[-_CHANGES_LEARNED:])))
 
 
-def regrets(policy: Policy, memory: Memory) -> int:
-    """Count the goings of executors that were taken back soon."""
-    return sum(
-        one.after < one.before and other.after > other.before and (other.at - one.at).total_seconds() < policy.regret_s
-        for one, other in pairwise(memory.scalings)
-    )
+def count_regrets(policy: Policy, memory: Memory) -> int:
+    """Count the removals of executors that were taken back soon."""
+    return sum(_is_regret(policy, scaling, following) for scaling, following in pairwise(memory.scalings))
+
+
+def _is_regret(policy: Policy, scaling: Scaling, following: Scaling) -> bool:
+    removes_executors = scaling.after < scaling.before
+    between_s = (following.at - scaling.at).total_seconds()
+    return removes_executors and following.adds_executors() and between_s < policy.regret_s
 
 
 def observe(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> Memory:
-    """Take in what became of the last change, and forget what is old or of another shape."""
+    """Return the memory with the result of the last change, without what is old or of another shape."""
     executors = facts.executors
     if executors is None:
         return memory
-    shape = {one.name: len(one.partitions) for one in facts.pipelines} | {"slots of an executor": executors.slots}
-    if shape != memory.shape and facts.pipelines:
-        forgotten = tuple(replace(one, yield_=None) for one in memory.scalings) if memory.shape else memory.scalings
-        memory = replace(memory, shape=shape, scalings=forgotten, fewer=(), block=None)
+    if facts.pipelines:
+        memory = _follow_shape(memory, executors, facts.pipelines)
     if memory.desired is None:
         memory = replace(memory, desired=max(policy.executors_min, executors.wanted))
-    if any(one.failing is not None for one in facts.pipelines):
+    if any(pipeline.failing is not None for pipeline in facts.pipelines):
         memory = replace(memory, failed_at=now)
     since = now - timedelta(seconds=policy.history_s)
-    memory = replace(memory, scalings=tuple(one for one in memory.scalings if one.at >= since))
+    memory = replace(memory, scalings=tuple(scaling for scaling in memory.scalings if scaling.at >= since))
     if memory.block is not None and memory.block.until <= now:
         memory = replace(memory, block=None)
-    return _measured(policy, memory, facts, now)
+    return _measure_last_change(policy, memory, executors, facts.pipelines, now)
 
 
-def _measured(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> Memory:
-    """Measure the last change, once its executors are there and batches ran on them."""
-    executors = facts.executors
-    if not memory.scalings or executors is None:
+def _follow_shape(memory: Memory, executors: Executors, pipelines: Sequence[Pipeline]) -> Memory:
+    """Forget yields and wants that were measured with other partitions or executors."""
+    shape = {pipeline.name: len(pipeline.partitions) for pipeline in pipelines}
+    shape["slots of an executor"] = executors.slots
+    if shape == memory.shape:
+        return memory
+    scalings = memory.scalings
+    if memory.shape:
+        scalings = tuple(replace(scaling, yield_=None) for scaling in scalings)
+    return replace(memory, shape=shape, scalings=scalings, fewer=(), block=None)
+
+
+def _measure_last_change(
+    policy: Policy, memory: Memory, executors: Executors, pipelines: Sequence[Pipeline], now: datetime
+) -> Memory:
+    """Measure the last change, once its executors are registered and batches ran on them."""
+    if not memory.scalings:
         return memory
     last = memory.scalings[-1]
     if last.there_at is None:
-        there = executors.registered >= last.after if last.after > last.before else executors.registered <= last.after
-        if not there:
+        if not _is_complete(last, executors):
             return memory
         last = replace(last, there_at=now)
-    if last.yield_ is None:
-        last = replace(last, yield_=_believed(policy, last, facts.pipelines, executors.slots))
     block = memory.block
-    if last.yield_ is not None and memory.scalings[-1].yield_ is None:
-        in_vain = last.after > last.before and last.yield_ < policy.yield_min
-        block = Block(last.after, now + timedelta(seconds=policy.block_s), last.yield_) if in_vain else block
+    if last.yield_ is None:
+        last = replace(last, yield_=_reliable_yield(policy, last, pipelines, executors.slots))
+        if last.yield_ is not None and last.adds_executors() and last.yield_ < policy.yield_min:
+            block = Block(last.after, now + timedelta(seconds=policy.block_s), last.yield_)
     return replace(memory, scalings=(*memory.scalings[:-1], last), block=block)
 
 
-def _believed(policy: Policy, last: Scaling, pipelines: Iterable[Pipeline], slots_each: int) -> float | None:
-    """Return what an added slot brought; that it was next to nothing is not believed of a single batch."""
-    pipelines = tuple(pipelines)
-    found = _yield(policy, last, pipelines, slots_each)
-    ran = max((len(ran_on(last, one, slots_each)) for one in pipelines), default=0)
-    return None if found is not None and found < policy.yield_min and ran < _SURE_BATCHES else found
+def _is_complete(scaling: Scaling, executors: Executors) -> bool:
+    """Return whether all executors of a change are registered, or gone."""
+    if scaling.adds_executors():
+        return executors.registered >= scaling.after
+    return executors.registered <= scaling.after
 
 
-def ran_on(change: Scaling, pipeline: Pipeline, slots_each: int) -> list[Batch]:
+def _reliable_yield(policy: Policy, scaling: Scaling, pipelines: Sequence[Pipeline], slots_each: int) -> float | None:
+    """Return what an added slot brought; a single batch does not prove that it was next to nothing."""
+    measured = _measure_yield(policy, scaling, pipelines, slots_each)
+    if measured is None or measured >= policy.yield_min:
+        return measured
+    batches = max((len(batches_after(scaling, pipeline, slots_each)) for pipeline in pipelines), default=0)
+    return measured if batches >= _SURE_BATCHES else None
+
+
+def batches_after(scaling: Scaling, pipeline: Pipeline, slots_each: int) -> list[Batch]:
     """Return the batches of a pipeline that ran on all executors of a change, and no others."""
-    if change.there_at is None:
+    if scaling.there_at is None:
         return []
-    return [one for one in pipeline.batches if one.began >= change.at and one.slots == change.after * slots_each]
+    slots = scaling.after * slots_each
+    return [batch for batch in pipeline.batches if batch.began >= scaling.at and batch.slots == slots]
 
 
-def _yield(policy: Policy, last: Scaling, pipelines: Iterable[Pipeline], slots_each: int) -> float | None:
-    """Measure what an added slot brought: (r w1 - w0) / (w1 - w0).
+def _measure_yield(policy: Policy, scaling: Scaling, pipelines: Sequence[Pipeline], slots_each: int) -> float | None:
+    """Return what an added slot brought: (r w1 - w0) / (w1 - w0), mean of the pipelines.
 
     r is the rate of a slot now over the one before, w the slots that work all the time. None until enough batches ran,
     or where a change is too small to be measured.
     """
-    found = []
+    yields = []
     for pipeline in pipelines:
-        before = last.per_slot_per_s.get(pipeline.name)
-        ran = ran_on(last, pipeline, slots_each)
-        ran = [one for one in ran if one.rows > 0 and one.tasks >= min(one.ranges, one.slots)]
-        seen = rate(ran)
-        if before is None or before <= 0 or seen is None or len(ran) < policy.stable_batches:
+        rate_before = scaling.per_slot_per_s.get(pipeline.name)
+        batches = [batch for batch in batches_after(scaling, pipeline, slots_each) if _fills_slots(batch)]
+        rate = measure_rate(batches)
+        if rate_before is None or rate_before <= 0 or rate is None or len(batches) < policy.stable_batches:
             continue
-        ranges = ran[-1].ranges
-        w0, w1 = worth(ranges, last.before * slots_each), worth(ranges, last.after * slots_each)
-        if abs(w1 - w0) >= _STEP_MIN * w0:
-            found.append((seen.per_slot_per_s / before * w1 - w0) / (w1 - w0))
-    return round(sum(found) / len(found), 3) if found else None
+        ranges = batches[-1].ranges
+        busy_before = busy_slots(ranges, scaling.before * slots_each)
+        busy_after = busy_slots(ranges, scaling.after * slots_each)
+        if abs(busy_after - busy_before) >= _STEP_MIN * busy_before:
+            gain = rate.per_slot_per_s / rate_before * busy_after - busy_before
+            yields.append(gain / (busy_after - busy_before))
+    return round(sum(yields) / len(yields), 3) if yields else None
 
 
-def settled_at(policy: Policy, memory: Memory, facts: Facts) -> datetime | None:
-    """Return until when nothing is added after the last change; None when batches ran on what was asked for."""
+def _fills_slots(batch: Batch) -> bool:
+    """Return whether a batch had rows, and a task for each of its slots or ranges."""
+    return batch.rows > 0 and batch.tasks >= min(batch.ranges, batch.slots)
+
+
+def stabilization_end(policy: Policy, memory: Memory, facts: Facts) -> datetime | None:
+    """Return until when nothing is added after the last change; None without a change.
+
+    It is earlier once enough batches ran on all executors of the change.
+    """
     if not memory.scalings or facts.executors is None:
         return None
     last = memory.scalings[-1]
-    since = last.there_at or last.at
-    ran = [len(ran_on(last, one, facts.executors.slots)) for one in facts.pipelines]
-    enough = last.there_at is not None and max(ran, default=0) >= policy.stable_batches
-    return since + timedelta(seconds=policy.stable_s if enough else policy.stable_max_s)
+    slots_each = facts.executors.slots
+    batches = max((len(batches_after(last, pipeline, slots_each)) for pipeline in facts.pipelines), default=0)
+    is_proven = last.there_at is not None and batches >= policy.stable_batches
+    wait_s = policy.stable_s if is_proven else policy.stable_max_s
+    return (last.there_at or last.at) + timedelta(seconds=wait_s)

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from prometheus_client.metrics_core import Metric as Family
 from pydantic_core import to_jsonable_python
 
-from autoscaler.decision.decide import Decision, DecisionTerms, Hold, carried
+from autoscaler.decision.decide import Decision, DecisionTerms, Hold, capacities
 from autoscaler.decision.events import Event
-from autoscaler.decision.explanation import to_dict as explained
+from autoscaler.decision.explanation import to_dict
 from autoscaler.decision.facts import Facts
 from writer.core.text import iso
 from writer.web.http_server import Get
@@ -19,23 +19,41 @@ from writer.web.metric_types import Value
 from writer.web.metrics_export import family, operator_endpoints
 
 VERDICTS = ("hold", "stay", "blocked", "wait", "up", "down")
-_LATE_TICKS = 4  # then a supervisor may start it again
+# After as many intervals without a tick the process is unhealthy, and a supervisor may start it again.
+_LATE_TICKS = 4
+# The process is healthy for so long in any case.
+_SILENT_MIN_S = 60.0
 
 
 @dataclass(frozen=True)
 class LastTick:
-    """The last tick, as it is shown."""
+    """The last tick, as the endpoints show it."""
 
-    ended_s: float  # the last tick, or the beginning before there was one, by the monotonic clock
+    # When the tick ended, or the process began if there was none, by the monotonic clock.
+    ended_s: float
     interval_s: float
     dry_run: bool
-    at: datetime | None = None  # of the last tick
+    # When the tick began, by the wall clock.
+    at: datetime | None = None
     facts: Facts | None = None
     decision: Decision | None = None
     events: tuple[Event, ...] = ()
-    executors: Mapping[str, Any] | None = None  # what the driver says of them
-    refused: str | None = None  # why the driver did not take what was asked for
-    counts: Mapping[str, int] = field(default_factory=dict)  # ticks, up, down, reversals, since this process began
+    # The driver's answer about its executors.
+    executors: Mapping[str, Any] | None = None
+    # Why the driver did not take the request.
+    refused: str | None = None
+    # Ticks, up, down, reversals, since this process began.
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def terms(self) -> DecisionTerms | None:
+        """Return the arithmetic of the decision; None where nothing was judged."""
+        if self.decision is None or isinstance(self.decision, Hold):
+            return None
+        return self.decision.terms
+
+    def last_event(self) -> Event | None:
+        """Return the newest event."""
+        return self.events[-1] if self.events else None
 
 
 @dataclass(frozen=True)
@@ -49,125 +67,209 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-def _sums(shown: LastTick) -> DecisionTerms | None:
-    return None if shown.decision is None or isinstance(shown.decision, Hold) else shown.decision.sums
+def _read_desired(last_tick: LastTick) -> Iterable[Value]:
+    return [] if last_tick.decision is None else [((), last_tick.decision.executors)]
 
 
-def _capacity(shown: LastTick) -> Iterable[Value]:
-    sums = _sums(shown)
-    if sums is None or shown.decision is None:
+def _read_recommended(last_tick: LastTick) -> Iterable[Value]:
+    event = last_tick.last_event()
+    if event is None:
         return []
-    return [((name,), per_s) for name, per_s in carried(sums, max(1, shown.decision.executors)).items()]
+    return [((), event.executors if event.wanted is None else event.wanted)]
 
 
-def _of_driver(key: str) -> Callable[[LastTick], Iterable[Value]]:
-    def read(shown: LastTick) -> Iterable[Value]:
-        value = (shown.executors or {}).get(key)
-        return [] if value is None else [((), float(len(value) if isinstance(value, list) else value))]
+def _read_verdict(last_tick: LastTick) -> Iterable[Value]:
+    event = last_tick.last_event()
+    return [((verdict,), float(event is not None and event.verdict == verdict)) for verdict in VERDICTS]
+
+
+def _read_blocked(last_tick: LastTick) -> Iterable[Value]:
+    event = last_tick.last_event()
+    if event is None or event.by is None:
+        return []
+    return [((event.by,), 1.0)]
+
+
+def _read_changes(last_tick: LastTick) -> Iterable[Value]:
+    return [((direction,), last_tick.counts.get(direction, 0)) for direction in ("up", "down")]
+
+
+def _read_arrivals(last_tick: LastTick) -> Iterable[Value]:
+    terms = last_tick.terms()
+    if terms is None:
+        return []
+    return [((load.pipeline.name,), load.need.arriving) for load in terms.loads]
+
+
+def _read_capacity(last_tick: LastTick) -> Iterable[Value]:
+    terms = last_tick.terms()
+    if terms is None or last_tick.decision is None:
+        return []
+    executors = max(1, last_tick.decision.executors)
+    return [((name,), per_s) for name, per_s in capacities(terms, executors).items()]
+
+
+def _read_slot_rates(last_tick: LastTick) -> Iterable[Value]:
+    terms = last_tick.terms()
+    if terms is None:
+        return []
+    return [((load.pipeline.name,), load.rate.per_slot_per_s) for load in terms.loads]
+
+
+def _driver_number(key: str) -> Callable[[LastTick], Iterable[Value]]:
+    """Return what reads a number, or the length of a list, from the driver's answer about its executors."""
+
+    def read(last_tick: LastTick) -> Iterable[Value]:
+        value = (last_tick.executors or {}).get(key)
+        if value is None:
+            return []
+        return [((), float(len(value) if isinstance(value, list) else value))]
 
     return read
 
 
-def _last(shown: LastTick) -> Event | None:
-    return shown.events[-1] if shown.events else None
+def _count(name: str) -> Callable[[LastTick], Iterable[Value]]:
+    """Return what reads a counter of this process."""
+    return lambda last_tick: [((), last_tick.counts.get(name, 0))]
 
 
 CATALOGUE: tuple[Metric, ...] = (
     Metric(
-        "headrace_executors_desired", "gauge", "Executors that were decided on, and are asked for at every tick.",
-        lambda s: [] if s.decision is None else [((), s.decision.executors)],
+        "headrace_executors_desired",
+        "gauge",
+        "Executors that were decided on, and are asked for at every tick.",
+        _read_desired,
     ),
     Metric(
-        "headrace_executors_recommended", "gauge",
+        "headrace_executors_recommended",
+        "gauge",
         "Executors that would be right now, where something forbids or delays to ask for them; else those desired.",
-        lambda s: [] if (e := _last(s)) is None else [((), e.executors if e.wanted is None else e.wanted)],
+        _read_recommended,
     ),
     Metric(
-        "headrace_executors_requested", "gauge", "Executors that the driver asks Spark for.", _of_driver("requested"),
+        "headrace_executors_requested",
+        "gauge",
+        "Executors that the driver asks Spark for.",
+        _driver_number("requested"),
     ),
-    Metric("headrace_executors_registered", "gauge", "Executors that take tasks.", _of_driver("registered")),
-    Metric("headrace_executors_draining", "gauge", "Executors that finish their tasks and go.", _of_driver("draining")),
+    Metric("headrace_executors_registered", "gauge", "Executors that take tasks.", _driver_number("registered")),
     Metric(
-        "headrace_executors_lost_total", "counter",
-        "Executors that went unasked to, since the driver began.", _of_driver("lost"),
+        "headrace_executors_draining",
+        "gauge",
+        "Executors that finish their tasks and go.",
+        _driver_number("draining"),
     ),
     Metric(
-        "headrace_tasks_failed_total", "counter", "Tasks that failed on executors, since the driver began.",
-        _of_driver("failed_tasks"),
+        "headrace_executors_lost_total",
+        "counter",
+        "Executors that went unasked to, since the driver began.",
+        _driver_number("lost"),
     ),
     Metric(
-        "headrace_autoscaler_decision", "gauge", f"1 for the last decision: {', '.join(VERDICTS)}.",
-        lambda s: [((one,), float((e := _last(s)) is not None and e.verdict == one)) for one in VERDICTS],
+        "headrace_tasks_failed_total",
+        "counter",
+        "Tasks that failed on executors, since the driver began.",
+        _driver_number("failed_tasks"),
+    ),
+    Metric(
+        "headrace_autoscaler_decision",
+        "gauge",
+        f"1 for the last decision: {', '.join(VERDICTS)}.",
+        _read_verdict,
         ("decision",),
     ),
     Metric(
-        "headrace_autoscaler_blocked", "gauge", "1 for what forbids to judge, or is in the way of another number.",
-        lambda s: [((e.by,), 1.0)] if (e := _last(s)) is not None and e.by is not None else [], ("by",),
+        "headrace_autoscaler_blocked",
+        "gauge",
+        "1 for what forbids to judge, or is in the way of another number.",
+        _read_blocked,
+        ("by",),
     ),
     Metric(
-        "headrace_autoscaler_changes_total", "counter", "Changes of the number of executors, since this process began.",
-        lambda s: [((one,), s.counts.get(one, 0)) for one in ("up", "down")], ("direction",),
+        "headrace_autoscaler_changes_total",
+        "counter",
+        "Changes of the number of executors, since this process began.",
+        _read_changes,
+        ("direction",),
     ),
     Metric(
-        "headrace_autoscaler_reversals_total", "counter",
+        "headrace_autoscaler_reversals_total",
+        "counter",
         "Of them, those that went back on the one before within half an hour.",
-        lambda s: [((), s.counts.get("reversals", 0))],
+        _count("reversals"),
     ),
     Metric(
-        "headrace_autoscaler_request_refused", "gauge",
+        "headrace_autoscaler_request_refused",
+        "gauge",
         "1 while the driver does not take what it is asked for. /status says why.",
-        lambda s: [((), float(s.refused is not None))],
+        lambda last_tick: [((), float(last_tick.refused is not None))],
     ),
     Metric(
-        "headrace_autoscaler_evaluations_total", "counter", "Ticks since this process began.",
-        lambda s: [((), s.counts.get("ticks", 0))],
+        "headrace_autoscaler_evaluations_total",
+        "counter",
+        "Ticks since this process began.",
+        _count("ticks"),
     ),
     Metric(
-        "headrace_arrival_rate", "gauge", "Records a second that come, as the decision reckons with them.",
-        lambda s: [] if (sums := _sums(s)) is None else [((x.pipeline.name,), x.need.arriving) for x in sums.loads],
+        "headrace_arrival_rate",
+        "gauge",
+        "Records a second that come, as the decision reckons with them.",
+        _read_arrivals,
         ("pipeline",),
     ),
     Metric(
-        "headrace_capacity_rate", "gauge", "Records a second that the desired executors carry of the pipeline alone.",
-        _capacity, ("pipeline",),
+        "headrace_capacity_rate",
+        "gauge",
+        "Records a second that the desired executors carry of the pipeline alone.",
+        _read_capacity,
+        ("pipeline",),
     ),
     Metric(
-        "headrace_slot_rate", "gauge", "Records that a slot carries in a second of work.",
-        lambda s: [] if (sums := _sums(s)) is None else [
-            ((x.pipeline.name,), x.rate.per_slot_per_s) for x in sums.loads
-        ], ("pipeline",),
+        "headrace_slot_rate",
+        "gauge",
+        "Records that a slot carries in a second of work.",
+        _read_slot_rates,
+        ("pipeline",),
     ),
-)  # fmt: skip
+)
 
 
-def answers(shown: Callable[[], LastTick]) -> Get:
-    """Answer a GET, as things are at its moment."""
+def autoscaler_endpoints(last_tick: Callable[[], LastTick]) -> Get:
+    """Return what answers a GET, as things are at its moment."""
 
     def families() -> list[Family]:
-        now = shown()
-        return [family(one.name, one.kind, one.help, one.labels, one.read(now)) for one in CATALOGUE]
+        shown_tick = last_tick()
+        return [
+            family(metric.name, metric.kind, metric.help, metric.labels, metric.read(shown_tick))
+            for metric in CATALOGUE
+        ]
 
     return operator_endpoints(
-        "headrace autoscaler", families=families, status=lambda: status(shown()),
-        unhealthy=lambda: unhealthy(shown(), time.monotonic()),
-    )  # fmt: skip
+        "headrace autoscaler",
+        families=families,
+        status=lambda: describe(last_tick()),
+        unhealthy=lambda: unhealthy_reason(last_tick(), time.monotonic()),
+    )
 
 
-def unhealthy(shown: LastTick, now_s: float) -> str:
-    """Return why this process should be started again; empty while it ticks."""
-    silent_s = now_s - shown.ended_s
-    return f"no tick for {silent_s:.0f} s" if silent_s > max(60.0, _LATE_TICKS * shown.interval_s) else ""
+def unhealthy_reason(last_tick: LastTick, now_s: float) -> str:
+    """Return why this process should be started again; empty while it ticks. `now_s`: by the monotonic clock."""
+    silent_s = now_s - last_tick.ended_s
+    if silent_s <= max(_SILENT_MIN_S, _LATE_TICKS * last_tick.interval_s):
+        return ""
+    return f"no tick for {silent_s:.0f} s"
 
 
-def status(shown: LastTick) -> dict[str, Any]:
+def describe(last_tick: LastTick) -> dict[str, Any]:
     """Describe everything as JSON values."""
-    decision = None if shown.decision is None or shown.at is None else explained(shown.decision, shown.at)
-    return {
-        "at": None if shown.at is None else iso(shown.at),
-        "dry_run": shown.dry_run,
-        "decision": decision,
-        "executors": shown.executors,
-        "refused": shown.refused,
-        "counts": dict(shown.counts),
-        "events": to_jsonable_python(shown.events[::-1]),
+    document: dict[str, Any] = {"at": None, "dry_run": last_tick.dry_run, "decision": None}
+    if last_tick.at is not None:
+        document["at"] = iso(last_tick.at)
+    if last_tick.at is not None and last_tick.decision is not None:
+        document["decision"] = to_dict(last_tick.decision, last_tick.at)
+    return document | {
+        "executors": last_tick.executors,
+        "refused": last_tick.refused,
+        "counts": dict(last_tick.counts),
+        "events": to_jsonable_python(last_tick.events[::-1]),
     }

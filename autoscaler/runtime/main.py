@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 from autoscaler.decision.events import Event
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import DEFAULTS, Policy, assigned
+from autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
 from autoscaler.runtime import state_store
 from autoscaler.runtime.collector import FactsCollector
-from autoscaler.runtime.endpoints import answers
+from autoscaler.runtime.endpoints import autoscaler_endpoints
 from autoscaler.runtime.loop import Loop
 from writer.clients.driver_endpoint import Driver, ask_at
 from writer.clients.http import RequestFailed
@@ -30,68 +30,86 @@ from writer.storage.locations import store_at
 from writer.web.http_server import answering
 
 _ANSWER_WITHIN_S = 5.0
-_WORDS_MAX = 500  # characters of a reason
+# Characters of a reason.
+_REASON_MAX = 500
 
 
 def policy_of(config: Config, assignments: Sequence[str]) -> Policy:
     """Return the policy: the defaults, what the configuration says, then `name=value` pairs. Raises ConfigError."""
     section = config.autoscaler
-    given = [f"{name}={_text(value)}" for name, value in section.policy.items()]
-    within = replace(DEFAULTS, executors_min=section.executors_min, executors_max=section.executors_max)
-    return assigned(within, [*given, *assignments])
+    configured = [f"{name}={_assignment_text(value)}" for name, value in section.policy.items()]
+    limits = replace(DEFAULTS, executors_min=section.executors_min, executors_max=section.executors_max)
+    return apply_assignments(limits, [*configured, *assignments])
 
 
-def asked(path: Path, only: list[str] | None, assignments: Sequence[str]) -> tuple[Facts, Policy, Memory]:
-    """Ask Kafka and the driver once: what is known now, the policy, and what is remembered. Raises ConfigError."""
+def _assignment_text(value: object) -> str:
+    return ";".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def collect_once(path: Path, pipelines: list[str] | None, assignments: Sequence[str]) -> tuple[Facts, Policy, Memory]:
+    """Ask Kafka and the driver once. Returns the facts, the policy and the stored memory. Raises ConfigError."""
     config = load(path)
-    names, policy = config.chosen(only), policy_of(config, assignments)
-    facts = FactsCollector(config, names, policy).look(datetime.now(UTC))
-    return facts, policy, state_store.read_state(_store(config, names)).memory
+    names = config.chosen(pipelines)
+    policy = policy_of(config, assignments)
+    facts = FactsCollector(config, names, policy).collect(datetime.now(UTC))
+    memory = state_store.read_state(_open_store(config, names)).memory
+    return facts, policy, memory
 
 
 def run(file: ReloadableConfig, policy: Policy, *, dry_run: bool) -> int:
     """Scale the driver that has these pipelines until SIGTERM or SIGINT. Returns the exit code; raises ConfigError."""
-    config, names = file.config, file.names
+    config = file.config
+    names = file.names
+    _check_config(config, dry_run=dry_run)
+    stop = threading.Event()
+    on_signals(stop)
+    store = _open_store(config, names)
+    collector = FactsCollector(config, names, policy, file)
+
+    def request(executors: int, event: Event) -> str | None:
+        if collector.driver is None:
+            return "no driver"
+        return _request_executors(collector.driver, config.autoscaler, executors, event)
+
+    loop = Loop(
+        policy,
+        collector,
+        state_store.read_state(store),
+        request=request,
+        save=partial(state_store.write_state, store),
+        dry_run=dry_run,
+    )
+    # The autoscaler answers at an address of its own, with the driver's certificate.
     section = config.autoscaler
-    if (why := refusal(config.spark.master, config.spark.conf)) is not None:
-        raise ConfigError(why)
-    if section.token is None and not dry_run:
+    http = config.http.model_copy(update={"enabled": True, "host": section.host, "port": section.port})
+    with answering(http, autoscaler_endpoints(lambda: loop.last_tick), section="autoscaler") as url:
+        logging.event("autoscaler_listening", url=url, pipelines=len(names), dry_run=dry_run)
+        loop.run(stop)
+    return 0
+
+
+def _check_config(config: Config, *, dry_run: bool) -> None:
+    """Raise ConfigError where there is nothing to scale, or the driver would not listen."""
+    reason = refusal(config.spark.master, config.spark.conf)
+    if reason is not None:
+        raise ConfigError(reason)
+    if config.autoscaler.token is None and not dry_run:
         raise ConfigError(
             "autoscaler.token is not set: the driver would not listen. Set it for both, such as "
             "${env:HEADRACE_SCALE_TOKEN}, or look on with --dry-run."
         )
     if not config.http.enabled:
         raise ConfigError("http.enabled is false: the driver answers nothing. Set it to true.")
-    stop = threading.Event()
-    on_signals(stop)
-    store = _store(config, names)
-    live = FactsCollector(config, names, policy, file)
-
-    def request(executors: int, because: Event) -> str | None:
-        return "no driver" if live.driver is None else _ask(live.driver, section, executors, because)
-
-    loop = Loop(
-        policy,
-        live,
-        state_store.read_state(store),
-        ask=request,
-        keep=partial(state_store.write_state, store),
-        dry_run=dry_run,
-    )
-    about = {"enabled": True, "host": section.host, "port": section.port}
-    http = config.http.model_copy(update=about)  # with the driver's certificate
-    with answering(http, answers(lambda: loop.shown), section="autoscaler") as url:
-        logging.event("autoscaler_listening", url=url, pipelines=len(names), dry_run=dry_run)
-        loop.run(stop)
-    return 0
 
 
-def _ask(driver: Driver, section: Autoscaler, executors: int, because: Event) -> str | None:
+def _request_executors(driver: Driver, section: Autoscaler, executors: int, event: Event) -> str | None:
     """Ask a driver for so many executors. Returns why it does not take that, or does not answer; None: it does."""
     token = "" if section.token is None else section.token.get_secret_value()
-    request = {"executors": executors, "decision": because.verdict, "reason": because.why[:_WORDS_MAX]}
-    query = request if because.wanted is None else {**request, "recommended": because.wanted}
-    url, headers = f"{driver.url}/scale?{urlencode(query)}", {"Authorization": f"Bearer {token}"}
+    query = {"executors": executors, "decision": event.verdict, "reason": event.why[:_REASON_MAX]}
+    if event.wanted is not None:
+        query["recommended"] = event.wanted
+    url = f"{driver.url}/scale?{urlencode(query)}"
+    headers = {"Authorization": f"Bearer {token}"}
     try:
         answer = ask_at(url, driver.certificate, timeout_s=_ANSWER_WITHIN_S, method="POST", headers=headers)
     except RequestFailed as error:
@@ -99,9 +117,6 @@ def _ask(driver: Driver, section: Autoscaler, executors: int, because: Event) ->
     return None if answer.ok else answer.summary()
 
 
-def _store(config: Config, names: Sequence[str]) -> Store:
+def _open_store(config: Config, names: Sequence[str]) -> Store:
+    """Return the store of the first pipeline, where the autoscaler's state lies."""
     return store_at(f"{config.checkpoints}/{names[0]}", config.s3.settings)
-
-
-def _text(value: object) -> str:
-    return ";".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -19,26 +19,31 @@ from writer.core.errors import ConfigError
 from writer.storage.base import Store
 
 NAME = "autoscaler.json"
+# A message names no more errors than these.
+_ERRORS_MAX = 3
 
 
 @dataclass(frozen=True)
 class AutoscalerState:
-    """The stored state."""
+    """The stored state. The names of the fields are the keys of its JSON."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     memory: Memory
-    events: tuple[Event, ...] = ()  # newest last
+    # Newest last.
+    events: tuple[Event, ...] = ()
 
 
-_AS_JSON: TypeAdapter[AutoscalerState] = TypeAdapter(AutoscalerState)
+_STATE_ADAPTER: TypeAdapter[AutoscalerState] = TypeAdapter(AutoscalerState)
 
 
 def read_state(store: Store) -> AutoscalerState:
     """Read the stored state; if it is unreadable, start with an empty one and a warning: it only affects timing."""
     try:
-        found = store.read(NAME)
-        return AutoscalerState(Memory()) if found is None else _AS_JSON.validate_json(found.content)
+        stored = store.read(NAME)
+        if stored is None:
+            return AutoscalerState(Memory())
+        return _STATE_ADAPTER.validate_json(stored.content)
     except (OSError, ValidationError) as error:
         logging.warning(
             "autoscaler_state_unreadable", location=f"{store.location}/{NAME}", error=str(error).splitlines()[0]
@@ -46,26 +51,26 @@ def read_state(store: Store) -> AutoscalerState:
         return AutoscalerState(Memory())
 
 
-def write_state(store: Store, kept: AutoscalerState) -> None:
+def write_state(store: Store, state: AutoscalerState) -> None:
     """Replace the stored state. Raises OSError."""
-    store.put(NAME, _AS_JSON.dump_json(kept, indent=1) + b"\n")
+    store.put(NAME, _STATE_ADAPTER.dump_json(state, indent=1) + b"\n")
 
 
 _T = TypeVar("_T", Facts, Memory)
 
 
-def write_file(kept: Facts | Memory, path: Path) -> None:
+def write_file(content: Facts | Memory, path: Path) -> None:
     """Write a file that `read_file` reads."""
-    path.write_text(json.dumps(to_jsonable_python(kept), indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(to_jsonable_python(content), indent=1) + "\n", encoding="utf-8")
 
 
 def read_file(kind: type[_T], path: Path) -> _T:
-    """Read a file. Raises ConfigError with what is wrong in it."""
-    what = kind.__name__.lower()
+    """Read facts or a memory from a file. Raises ConfigError with what is wrong in it."""
+    name = kind.__name__.lower()
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise ConfigError(f"{path} is not there; it should hold {what} as JSON (docs/AUTOSCALING.md)") from error
+        raise ConfigError(f"{path} is not there; it should hold {name} as JSON (docs/AUTOSCALING.md)") from error
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:3])
-        raise ConfigError(f"{path} holds no {what} of the autoscaler: {wrong}") from error
+        errors = [f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:_ERRORS_MAX]]
+        raise ConfigError(f"{path} holds no {name} of the autoscaler: {'; '.join(errors)}") from error

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autoscaler.decision.policy import DEFAULTS, Policy, assigned
+from autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
 from bench.simulation import report, trace as traces
 from bench.simulation.report import draw
 from bench.simulation.run import RIVALS, compare
@@ -61,7 +61,7 @@ def simulate(
 
     Exit codes: 0 played, 2 a trace or a parameter is wrong.
     """
-    policy = assigned(DEFAULTS, assignments or [])
+    policy = apply_assignments(DEFAULTS, assignments or [])
     found = [_trace(name) for name in (trace or SHAPES)]
     _check(plot, save, len(found))
     if save is not None:

@@ -172,7 +172,7 @@ class Scaled:
         self.changes = list[tuple[int, int]]()  # tick, and what is asked for from it on
         self._wanted, self._arriving = 2, 0.0
         loop = Loop(
-            policy, self, AutoscalerState(Memory()), ask=self._ask, keep=lambda _: None, dry_run=False,
+            policy, self, AutoscalerState(Memory()), request=self._request, save=lambda _: None, dry_run=False,
             now=clocks.now, seconds=clocks.seconds, clocks=clocks.comparison(),
         )  # fmt: skip
         for tick in range(LOADS[-1][0]):
@@ -185,11 +185,11 @@ class Scaled:
             if self._wanted != before:
                 self.changes.append((tick, self._wanted))
 
-    def look(self, now: datetime) -> Facts:
+    def collect(self, now: datetime) -> Facts:
         had = batches(slots=self._wanted * 4, rows=int(self._arriving * 60), last=now)
         return facts(pipeline(self._arriving, batches=had), executors=self._wanted, at=now)
 
-    def _ask(self, executors: int, _: Event) -> None:
+    def _request(self, executors: int, _: Event) -> None:
         self._wanted = executors
 
 

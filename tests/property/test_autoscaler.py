@@ -6,7 +6,16 @@ from datetime import timedelta
 
 from hypothesis import assume, given, settings, strategies as st
 
-from autoscaler.decision.capacity import Growth, Load, capacity, least, need, rate, used, worth
+from autoscaler.decision.capacity import (
+    Growth,
+    Load,
+    busy_slots,
+    capacity,
+    compute_need,
+    least_executors,
+    measure_rate,
+    used_share,
+)
 from autoscaler.decision.decide import Hold, ScaleDown, ScaleUp, tick
 from autoscaler.decision.explanation import lines, to_dict
 from autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
@@ -98,8 +107,8 @@ def test_the_same_facts_give_the_same_decision(known):
 def test_the_rate_of_a_slot_does_not_change_with_slots_waves_or_overhead(slots, ranges, slot, overhead):
     ran = [batches(1, slots=n, ranges=ranges, slot=slot, overhead_s=overhead, rows=10**6)[0] for n in slots]
     for one in ran:
-        assert abs(rate([one]).per_slot_per_s / slot - 1) < 1e-6
-    assert abs(rate(ran).per_slot_per_s / slot - 1) < 1e-6
+        assert abs(measure_rate([one]).per_slot_per_s / slot - 1) < 1e-6
+    assert abs(measure_rate(ran).per_slot_per_s / slot - 1) < 1e-6
 
 
 @given(
@@ -110,15 +119,15 @@ def test_what_tasks_cost_without_rows_is_found_where_batches_differ(fixed, slot,
     plain = [batches(1, slots=8, slot=slot, rows=one)[0] for one in rows]
     slower = [replace(one, tasks_s=one.tasks_s + fixed, seconds=one.seconds + fixed) for one in plain]
     assume(fixed < 0.4 * min(one.tasks_s for one in slower))
-    found = rate(slower)
+    found = measure_rate(slower)
     assert abs(found.per_slot_per_s / slot - 1) < 0.01
     assert abs(found.overhead_s - 4.0 - fixed) < 0.1
 
 
 @given(st.integers(1, 500), st.integers(1, 500))
 def test_more_slots_are_never_worth_less(ranges, slots):
-    assert 0 < worth(ranges, slots) <= min(ranges, slots)
-    assert worth(ranges, slots + 1) >= worth(ranges, slots)
+    assert 0 < busy_slots(ranges, slots) <= min(ranges, slots)
+    assert busy_slots(ranges, slots + 1) >= busy_slots(ranges, slots)
 
 
 @given(
@@ -128,10 +137,10 @@ def test_more_slots_are_never_worth_less(ranges, slots):
 @settings(max_examples=share(25))
 def test_the_least_number_is_the_least(arriving, lag, partitions, most, records_max, yield_):
     one = pipeline(arriving, lag=lag, partitions=partitions, records_max=records_max)
-    seen, growth = rate(one.batches), Growth(8, yield_)
-    loads = [Load(one, seen, need(DEFAULTS, one, seen, 60.0, capacity(one, seen, 8, growth)))]
-    carry = [n for n in range(1, most + 1) if used(loads, "target", n * 4, growth) <= 1]
-    assert least(loads, "target", 4, growth, most) == (min(carry) if carry else None)
+    seen, growth = measure_rate(one.batches), Growth(8, yield_)
+    loads = [Load(one, seen, compute_need(DEFAULTS, one, seen, 60.0, capacity(one, seen, 8, growth)))]
+    carry = [n for n in range(1, most + 1) if used_share(loads, "target", n * 4, growth) <= 1]
+    assert least_executors(loads, "target", 4, growth, most) == (min(carry) if carry else None)
 
 
 @given(low=st.floats(1, 5e5), more=st.floats(1, 5), lag=st.integers(0, 10**9))
@@ -142,7 +151,7 @@ def test_more_arrivals_or_lag_never_want_fewer(low, more, lag):
 
     def wanted(one):
         decision, _ = tick(policy, Memory(desired=2), facts(one), NOW)
-        return decision.sums.want
+        return decision.terms.wanted
 
     assert wanted(replace(base, arriving_per_s=low * more)) >= wanted(base)
     later = tuple(replace(part, lag_offsets=lag // len(base.partitions)) for part in base.partitions)

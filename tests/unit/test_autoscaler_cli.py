@@ -11,7 +11,7 @@ from autoscaler.cli import autoscaler
 from autoscaler.decision.decide import Blocked, Stay
 from autoscaler.decision.explanation import verdict
 from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import DEFAULTS, Policy, assigned
+from autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
 from autoscaler.decision.symptoms import Symptom
 from autoscaler.runtime import state_store
 from tests.support.autoscaler_facts import decided, facts, pipeline
@@ -79,7 +79,7 @@ def test_all_there_may_be_and_not_enough_is_said_so():
     by = Symptom("driver_bound", "no_more", "most of a batch is the driver's own", "Larger batches.")
     known = decided(facts(pipeline(40_000)))
     assert isinstance(known, Stay)
-    word, why = verdict(Blocked(3, (by,), known.sums, 3, by))
+    word, why = verdict(Blocked(3, (by,), known.terms, 3, by))
     assert word == "blocked"
     assert why == "3 executors stay; that is not enough, and more would not help: most of a batch is the driver's own."
 
@@ -180,5 +180,7 @@ def test_a_policy_that_contradicts_itself_is_refused(wrong):
 
 
 def test_parameters_are_set_by_name():
-    found = assigned(DEFAULTS, ["utilization_target=0.7", "executors_max=7", "excluded=* 9 * * *; * 12 * * SUN"])
+    found = apply_assignments(
+        DEFAULTS, ["utilization_target=0.7", "executors_max=7", "excluded=* 9 * * *; * 12 * * SUN"]
+    )
     assert (found.utilization_target, found.executors_max, found.excluded) == (0.7, 7, ("* 9 * * *", "* 12 * * SUN"))

@@ -36,20 +36,20 @@ def test_a_backlog_is_spread_over_the_catch_up_time():
     assert isinstance(slow, ScaleUp)
     assert isinstance(fast, ScaleUp)
     assert slow.executors < fast.executors
-    assert slow.sums.loads[0].need.backlog == fast.sums.loads[0].need.backlog
+    assert slow.terms.loads[0].need.backlog == fast.terms.loads[0].need.backlog
 
 
 def test_a_backlog_is_gone_before_retention_takes_it():
     near = facts(pipeline(40_000, lag=100_000_000, headroom_s=1200.0))
     decision = decided(near, policy=replace(POLICY, up_factor=20.0))
-    assert decision.sums.loads[0].need.catch_up_duration_s == 300
+    assert decision.terms.loads[0].need.catch_up_duration_s == 300
     assert decision.executors == 10
 
 
 def test_steps_are_limited():
     up = decided(facts(pipeline(400_000, executors=2)))
     assert up.executors == 10
-    assert up.sums.bound_by == ("up_factor",)
+    assert up.terms.bound_by == ("up_factor",)
     calm = facts(pipeline(10_000, executors=20), executors=20)
     wait = Memory(
         desired=20, fewer=(DesiredDecrease(NOW - minutes(30), 5),), shape={"clicks": 480, "slots of an executor": 4}
@@ -57,7 +57,7 @@ def test_steps_are_limited():
     down = decided(calm, wait)
     assert isinstance(down, ScaleDown)
     assert down.executors == 10
-    assert down.sums.bound_by == ("down_factor",)
+    assert down.terms.bound_by == ("down_factor",)
 
 
 def calm(first: float, last: float, arriving: float = 10_000, executors: int = 6):
@@ -139,7 +139,7 @@ def test_nothing_is_added_until_what_was_asked_for_has_shown():
     decision = decided(facts(pipeline(72_000)), memory)
     assert isinstance(decision, Wait)
     assert decision.executors == 2
-    assert decision.to == 3
+    assert decision.wanted == 3
     old = replace(memory, scalings=(replace(asked, at=NOW - minutes(9), there_at=NOW - minutes(8)),))
     assert isinstance(decided(facts(pipeline(72_000)), old), ScaleUp)
 
@@ -166,14 +166,14 @@ def test_cost_is_a_maximum():
     policy = Policy(cost_per_executor_hour=0.5, cost_max_per_hour=1.6)
     decision = decided(facts(pipeline(400_000)), policy=policy)
     assert decision.executors == 3
-    assert decision.sums.bound_by == ("cost_max_per_hour",)
+    assert decision.terms.bound_by == ("cost_max_per_hour",)
 
 
 def test_executors_that_the_quota_refuses_are_not_asked_for():
     decision = decided(facts(pipeline(72_000), quota=2))
     assert isinstance(decision, Blocked)
-    assert decision.by.kind == "quota"
-    assert (decision.executors, decision.to) == (2, 3)
+    assert decision.cause.kind == "quota"
+    assert (decision.executors, decision.wanted) == (2, 3)
     assert decided(facts(pipeline(400_000), quota=4)).executors == 4
 
 
@@ -181,8 +181,8 @@ def test_a_request_that_the_cluster_grants_in_part_is_kept_and_told_as_a_quota()
     known = facts(pipeline(60_000, executors=1), executors=1, quota=1, wanted=3)
     decision = decided(known, Memory(desired=3))
     assert isinstance(decision, Blocked)
-    assert (decision.by.kind, decision.executors) == ("quota", 3)
-    assert decision.sums.used_up > 1
+    assert (decision.cause.kind, decision.executors) == ("quota", 3)
+    assert decision.terms.used_up > 1
     granted = decided(facts(pipeline(60_000, executors=3), executors=3), Memory(desired=3))
     assert isinstance(granted, Stay)
 
@@ -199,7 +199,7 @@ def test_more_executors_than_partitions_only_where_ranges_are_split():
     late = {"partitions": 8, "executors": 2, "lag": 200_000_000}
     whole = decided(facts(pipeline(60_000, **late)))
     assert isinstance(whole, Blocked)
-    assert whole.by.kind == "few_ranges"
+    assert whole.cause.kind == "few_ranges"
     split = decided(facts(pipeline(60_000, min_partitions=64, **late)))
     assert isinstance(split, ScaleUp)
     assert split.executors == 8  # 32 slots: four times the partitions
@@ -209,8 +209,8 @@ def test_slots_of_several_pipelines_are_summed():
     one, other = pipeline(45_000), replace(pipeline(30_000), name="installs")
     both = decided(facts(one, other))
     assert isinstance(both, ScaleUp)
-    alone = [decided(facts(each)).sums.used_up for each in (one, other)]
-    assert both.sums.used_up == pytest.approx(sum(alone))
+    alone = [decided(facts(each)).terms.used_up for each in (one, other)]
+    assert both.terms.used_up == pytest.approx(sum(alone))
 
 
 def test_a_slow_topic_is_judged_over_its_own_batches():

@@ -8,7 +8,7 @@ from pydantic_core import to_jsonable_python
 
 from autoscaler.decision.decide import ScaleUp
 from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, observe, start_s, yield_
+from autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, observe, slot_yield, start_s
 from autoscaler.runtime import state_store
 from tests.support.autoscaler_facts import NOW, POLICY, batches, decided, facts, minutes, pipeline
 from writer.core.errors import ConfigError
@@ -70,10 +70,10 @@ def test_that_executors_were_in_vain_is_not_believed_of_one_batch_that_warmed_th
 
 def test_a_yield_is_believed_after_three_changes_and_never_below_half():
     seen = [replace(CAME, yield_=value) for value in (0.6, 0.7, 0.2)]
-    assert yield_(POLICY, Memory(scalings=tuple(seen[:2]))) == 1.0
-    assert yield_(POLICY, Memory(scalings=tuple(seen))) == 0.6
-    assert yield_(POLICY, Memory(scalings=tuple(replace(CAME, yield_=0.1) for _ in range(3)))) == 0.5
-    assert yield_(POLICY, Memory(scalings=tuple(replace(CAME, yield_=1.4) for _ in range(3)))) == 1.0
+    assert slot_yield(POLICY, Memory(scalings=tuple(seen[:2]))) == 1.0
+    assert slot_yield(POLICY, Memory(scalings=tuple(seen))) == 0.6
+    assert slot_yield(POLICY, Memory(scalings=tuple(replace(CAME, yield_=0.1) for _ in range(3)))) == 0.5
+    assert slot_yield(POLICY, Memory(scalings=tuple(replace(CAME, yield_=1.4) for _ in range(3)))) == 1.0
 
 
 def test_a_lower_yield_asks_for_more_executors():

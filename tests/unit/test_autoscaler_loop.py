@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler.decision.events import KEPT, Event, added
+from autoscaler.decision.events import EVENTS_MAX, Event, add_event
 from autoscaler.decision.facts import Executors
 from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime import state_store
-from autoscaler.runtime.endpoints import CATALOGUE, LastTick, answers, unhealthy
+from autoscaler.runtime.endpoints import CATALOGUE, LastTick, autoscaler_endpoints, unhealthy_reason
 from autoscaler.runtime.loop import Loop
 from autoscaler.runtime.state_store import AutoscalerState
 from tests.support.autoscaler_facts import NOW, facts, pipeline
@@ -31,20 +31,25 @@ class World:
         self.seen, self.now, self.done, self.answer = seen, NOW, [], None
         self.executors = TOLD
         self.loop = Loop(
-            POLICY, self, remembered or AutoscalerState(Memory()), ask=self.ask, keep=self.keep, dry_run=dry_run,
+            POLICY,
+            self,
+            remembered or AutoscalerState(Memory()),
+            request=self.request,
+            save=self.save,
+            dry_run=dry_run,
             now=lambda: self.now,
-        )  # fmt: skip
+        )
 
-    def look(self, now):
+    def collect(self, now):
         return replace(self.seen, at=now)
 
-    def ask(self, executors: int, because: Event) -> str | None:
-        self.done.append(("ask", executors))
-        self.said = because
+    def request(self, executors: int, event: Event) -> str | None:
+        self.done.append(("request", executors))
+        self.said = event
         return self.answer
 
-    def keep(self, what: AutoscalerState) -> None:
-        self.done.append(("keep", what.memory.desired))
+    def save(self, state: AutoscalerState) -> None:
+        self.done.append(("save", state.memory.desired))
 
     def tick(self, seconds: float = 15):
         self.now += timedelta(seconds=seconds)
@@ -54,7 +59,7 @@ class World:
 def test_a_decision_is_stored_before_the_driver_is_asked():
     world = World()
     world.tick()
-    assert world.done == [("keep", 3), ("ask", 3)]
+    assert world.done == [("save", 3), ("request", 3)]
 
 
 def test_desired_executors_are_asked_for_again_at_every_tick():
@@ -62,8 +67,8 @@ def test_desired_executors_are_asked_for_again_at_every_tick():
     world.tick()
     world.seen = replace(LATE, pipelines=())
     world.tick()
-    assert world.done[-1] == ("ask", 3)
-    assert world.loop.shown.events[-1].by == "blind"
+    assert world.done[-1] == ("request", 3)
+    assert world.loop.last_tick.events[-1].by == "blind"
 
 
 def test_the_driver_is_told_the_reason_of_this_tick_also_where_the_verdict_is_the_same():
@@ -76,28 +81,28 @@ def test_the_driver_is_told_the_reason_of_this_tick_also_where_the_verdict_is_th
         assert f"then {world.said.wanted}:" in world.said.why
         wanted.append(world.said.wanted)
     assert wanted == sorted(set(wanted)), "two numbers, in one event"
-    assert len(world.loop.shown.events) == 2
+    assert len(world.loop.last_tick.events) == 2
 
 
 def test_a_new_process_goes_on_with_what_the_one_before_decided():
     world = World(replace(LATE, pipelines=()), AutoscalerState(Memory(desired=7)))
     world.tick()
-    assert world.done == [("keep", 7), ("ask", 7)]
+    assert world.done == [("save", 7), ("request", 7)]
 
 
 def test_nothing_is_requested_without_a_driver_nor_before_a_decision():
     world = World(replace(LATE, executors=None))
     world.tick()
-    assert [one for one in world.done if one[0] == "ask"] == []
+    assert [one for one in world.done if one[0] == "request"] == []
 
 
 def test_a_dry_run_asks_for_nothing_keeps_nothing_and_judges_what_is_there_again():
     world = World(dry_run=True)
     for _ in range(3):
         decision = world.tick()
-        assert (decision.executors, world.loop.shown.dry_run) == (3, True)
+        assert (decision.executors, world.loop.last_tick.dry_run) == (3, True)
     assert world.done == []
-    assert [one.verdict for one in world.loop.shown.events] == ["up"]
+    assert [one.verdict for one in world.loop.last_tick.events] == ["up"]
 
 
 def test_a_refusal_is_shown_until_it_is_taken(caplog: pytest.LogCaptureFixture):
@@ -105,12 +110,12 @@ def test_a_refusal_is_shown_until_it_is_taken(caplog: pytest.LogCaptureFixture):
     world.answer = "403: this needs the token"
     world.tick()
     world.tick()
-    assert world.loop.shown.refused == "403: this needs the token"
-    assert "headrace_autoscaler_request_refused 1.0" in scraped(world.loop.shown)
+    assert world.loop.last_tick.refused == "403: this needs the token"
+    assert "headrace_autoscaler_request_refused 1.0" in scraped(world.loop.last_tick)
     assert sum("executors_request_refused" in one for one in caplog.messages) == 1
     world.answer = None
     world.tick()
-    assert world.loop.shown.refused is None
+    assert world.loop.last_tick.refused is None
 
 
 def test_a_storage_that_fails_does_not_stop_scaling():
@@ -119,19 +124,19 @@ def test_a_storage_that_fails_does_not_stop_scaling():
     def fails(_: AutoscalerState) -> None:
         raise OSError("s3://lake is down")
 
-    world.loop._keep = fails
+    world.loop._save = fails
     world.tick()
-    assert world.done == [("ask", 3)]
+    assert world.done == [("request", 3)]
 
 
 def test_changes_and_those_that_go_back_are_counted():
     world = World()
     world.tick()
-    assert world.loop.shown.counts == {"ticks": 1, "up": 1, "down": 0, "reversals": 0}
+    assert world.loop.last_tick.counts == {"ticks": 1, "up": 1, "down": 0, "reversals": 0}
     world.loop._policy = replace(POLICY, executors_max=1)  # a hard limit takes executors away at once
     world.seen = replace(LATE, executors=Executors(3, 3, cores=4))
     world.tick()
-    assert world.loop.shown.counts == {"ticks": 2, "up": 1, "down": 1, "reversals": 1}
+    assert world.loop.last_tick.counts == {"ticks": 2, "up": 1, "down": 1, "reversals": 1}
 
 
 # --- events -----------------------------------------------------------------------------------------------------
@@ -145,7 +150,7 @@ def said(minute: float, verdict: str = "stay", executors: int = 2, by: str | Non
 def test_ticks_that_decide_the_same_are_one_event():
     events: tuple[Event, ...] = ()
     for minute, one in enumerate(["stay", "stay", "hold", "stay"]):
-        events = added(events, said(minute, one))
+        events = add_event(events, said(minute, one))
     assert [(one.verdict, one.ticks) for one in events] == [("stay", 2), ("hold", 1), ("stay", 1)]
     assert events[0].until == NOW + timedelta(minutes=1)
 
@@ -153,8 +158,8 @@ def test_ticks_that_decide_the_same_are_one_event():
 def test_the_last_hundred_are_kept():
     events: tuple[Event, ...] = ()
     for minute in range(300):
-        events = added(events, said(minute, executors=minute))
-    assert (len(events), events[-1].executors) == (KEPT, 299)
+        events = add_event(events, said(minute, executors=minute))
+    assert (len(events), events[-1].executors) == (EVENTS_MAX, 299)
 
 
 # --- what outlives the process ----------------------------------------------------------------------------------
@@ -165,8 +170,8 @@ def test_stored_state_is_read_again_whole(tmp_path):
     assert state_store.read_state(store) == AutoscalerState(Memory())
     world = World()
     world.tick()
-    state_store.write_state(store, world.loop._kept)
-    assert state_store.read_state(store) == world.loop._kept
+    state_store.write_state(store, world.loop._state)
+    assert state_store.read_state(store) == world.loop._state
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -181,13 +186,13 @@ def test_a_state_file_that_cannot_be_read_is_begun_anew_with_a_warning(tmp_path,
 
 
 def scraped(shown: LastTick) -> str:
-    return answers(lambda: shown)("/metrics", "text/plain")[2].decode()
+    return autoscaler_endpoints(lambda: shown)("/metrics", "text/plain")[2].decode()
 
 
 def test_every_metric_is_there_and_says_what_was_decided():
     world = World()
     world.tick()
-    text = scraped(world.loop.shown)
+    text = scraped(world.loop.last_tick)
     families = {one.name for one in text_string_to_metric_families(text)}
     assert families == {metric.name.removesuffix("_total") for metric in CATALOGUE}
     for line in (
@@ -201,14 +206,14 @@ def test_every_metric_is_there_and_says_what_was_decided():
 def test_before_the_first_tick_there_is_little_to_say():
     shown = LastTick(0.0, interval_s=15, dry_run=False)
     assert "headrace_autoscaler_evaluations_total 0.0" in scraped(shown)
-    assert b'"decision": null' in answers(lambda: shown)("/status", "")[2]
-    assert answers(lambda: shown)("/nothing", "")[0] == 404
+    assert b'"decision": null' in autoscaler_endpoints(lambda: shown)("/status", "")[2]
+    assert autoscaler_endpoints(lambda: shown)("/nothing", "")[0] == 404
 
 
 def test_a_loop_that_does_not_tick_is_unhealthy():
     shown = LastTick(1_000.0, interval_s=30, dry_run=False, at=NOW)
-    assert unhealthy(shown, 1_120.0) == ""
-    assert unhealthy(shown, 1_121.0) == "no tick for 121 s"
+    assert unhealthy_reason(shown, 1_120.0) == ""
+    assert unhealthy_reason(shown, 1_121.0) == "no tick for 121 s"
 
 
 def test_the_autoscaler_starts_where_there_is_no_spark():

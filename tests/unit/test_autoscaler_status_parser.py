@@ -5,7 +5,7 @@ from typing import Any
 
 from autoscaler.decision.facts import Pipeline
 from autoscaler.decision.policy import Policy
-from autoscaler.runtime.status_parser import Frontiers, batches, executors, moved, pipeline
+from autoscaler.runtime.status_parser import Frontiers, parse_batches, parse_executors, parse_pipeline, update_frontiers
 from writer.status.lag_sample import AppendedRecords, Lag, LagSample
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -41,7 +41,7 @@ def told(*commits: dict[str, Any], **more: Any) -> dict[str, Any]:
 def read(
     said: dict[str, Any], lag: LagSample | None = None, frontiers: Frontiers | None = None, **more: Any
 ) -> Pipeline:
-    return pipeline("clicks", said, lag or sample(), frontiers or {}, POLICY, age_s=2.0, lag_age_s=9.0, **more)
+    return parse_pipeline("clicks", said, lag or sample(), frontiers or {}, POLICY, age_s=2.0, lag_age_s=9.0, **more)
 
 
 def test_lag_is_that_of_the_sample() -> None:
@@ -70,43 +70,44 @@ def test_a_rate_limit_in_bytes_goes_by_the_mean_of_the_values():
 
 def test_a_batch_that_waited_for_others_did_not_take_longer():
     queued = commit(7, 5.0)
-    (one,) = batches([{**queued, "phases": {**queued["phases"], "queue": 90.0}}])
+    (one,) = parse_batches([{**queued, "phases": {**queued["phases"], "queue": 90.0}}])
     assert one.seconds == 10.0
 
 
 def test_a_batch_is_what_its_commit_says():
-    (one,) = batches([commit(7, 5)])
+    (one,) = parse_batches([commit(7, 5)])
     assert (one.seconds, one.tasks_s, one.tasks, one.ranges, one.slots, one.skew) == (10, 5, 4, 12, 4, 2.5)
     assert (one.began, one.ended, one.rows) == (NOW - timedelta(seconds=15), NOW - timedelta(seconds=5), 1_000)
 
 
 def test_commits_that_do_not_say_what_their_tasks_did_are_left_out_and_the_oldest_is_first():
     old = [commit(1, 50, work=None), commit(2, 40, tasks=None), commit(3, 30, began=None)]
-    found = batches([commit(5, 10), commit(4, 20), *old])
+    found = parse_batches([commit(5, 10), commit(4, 20), *old])
     assert [one.ended for one in found] == [NOW - timedelta(seconds=20), NOW - timedelta(seconds=10)]
 
 
 def test_tasks_beyond_the_slots_run_in_waves():
     work = {"slots": 2, "ranges": 500, "task_seconds_median": 2.0, "task_seconds_max": 2.5}
-    (one,) = batches([commit(7, 5, tasks=5, work=work)])
+    (one,) = parse_batches([commit(7, 5, tasks=5, work=work)])
     assert one.tasks_s == 7.0, "what the phase took, below three waves of 2.5 s"
     phases = {"wait": 1.0, "look": 1.0, "tasks": 9.0, "commit": 1.0, "redo": 0.0}
-    (one,) = batches([commit(7, 5, tasks=5, work=work, phases=phases)])
+    (one,) = parse_batches([commit(7, 5, tasks=5, work=work, phases=phases)])
     assert one.tasks_s == 7.5
 
 
 def test_two_tasks_show_no_skew():
-    assert batches([commit(7, 5, tasks=2)])[0].skew is None
+    assert parse_batches([commit(7, 5, tasks=2)])[0].skew is None
 
 
 def test_a_partition_that_stands_still_counts_the_commits_since() -> None:
-    frontiers = moved({}, [commit(3, 60)], sample())
+    frontiers = update_frontiers({}, [commit(3, 60)], sample())
     for version in (4, 5):
-        frontiers = moved(frontiers, [commit(version, 10), commit(version - 1, 20)], sample())
+        frontiers = update_frontiers(frontiers, [commit(version, 10), commit(version - 1, 20)], sample())
     said = told(commit(5, 10), commit(4, 20), commit(3, 60))
     assert read(said, frontiers=frontiers).partitions[0].batches_unmoved == 2
     later = told(commit(6, 5))
-    assert read(later, frontiers=moved(frontiers, later["commits"], sample(950))).partitions[0].batches_unmoved == 0
+    frontiers = update_frontiers(frontiers, later["commits"], sample(950))
+    assert read(later, frontiers=frontiers).partitions[0].batches_unmoved == 0
 
 
 def test_a_failure_a_pause_and_recovery_are_passed_on() -> None:
@@ -122,20 +123,20 @@ SAID = {
 
 
 def test_before_a_request_the_executors_are_those_that_are_registered():
-    found = executors(SAID, POLICY)
+    found = parse_executors(SAID, POLICY)
     assert found is not None
     assert (found.wanted, found.registered, found.draining, found.slots, found.quota) == (3, 3, 1, 2, None)
 
 
 def test_without_an_answer_there_are_no_facts_of_executors():
-    assert executors(None, POLICY) is None
-    assert executors({**SAID, "refused": "local[*]"}, POLICY) is None
-    assert executors({**SAID, "age_seconds": None}, POLICY) is None
+    assert parse_executors(None, POLICY) is None
+    assert parse_executors({**SAID, "refused": "local[*]"}, POLICY) is None
+    assert parse_executors({**SAID, "age_seconds": None}, POLICY) is None
 
 
 def test_executors_that_do_not_come_for_long_are_a_quota():
-    waits = executors({**SAID, "requested": 8, "short_seconds": POLICY.start_max_s}, POLICY)
-    refused = executors({**SAID, "requested": 8, "short_seconds": POLICY.start_max_s + 1}, POLICY)
+    waits = parse_executors({**SAID, "requested": 8, "short_seconds": POLICY.start_max_s}, POLICY)
+    refused = parse_executors({**SAID, "requested": 8, "short_seconds": POLICY.start_max_s + 1}, POLICY)
     assert waits is not None
     assert refused is not None
     assert (waits.quota, refused.quota) == (None, 3)

@@ -19,17 +19,17 @@ SHAPE = {"clicks": 480, "slots of an executor": 4}
 def held(known, kind, policy=None):
     decision = decided(known) if policy is None else decided(known, policy=policy)
     assert isinstance(decision, Hold)
-    assert decision.why.kind == kind
+    assert decision.cause.kind == kind
     assert decision.executors == 2
-    return decision.why
+    return decision.cause
 
 
 def blocked(known, kind, memory=None):
     decision = decided(known, memory)
     assert isinstance(decision, Blocked)
-    assert decision.by.kind == kind
+    assert decision.cause.kind == kind
     assert decision.executors == 2
-    return decision.by
+    return decision.cause
 
 
 def test_a_pipeline_that_is_short_of_executors_gets_them():
@@ -70,7 +70,7 @@ def test_failing_storage_or_kafka_holds():
 def test_old_or_missing_facts_hold(known):
     decision = decided(known, Memory(desired=2))
     assert isinstance(decision, Hold)
-    assert decision.why.kind == "blind"
+    assert decision.cause.kind == "blind"
     assert decision.executors == 2
 
 
@@ -136,7 +136,7 @@ def test_a_pipeline_at_its_rate_limit_asks_for_no_executors_and_its_lag_keeps_no
     assert isinstance(limited, Stay)
     (note,) = limited.symptoms
     assert (note.kind, note.effect) == ("rate_limited", "note")
-    (load,) = limited.sums.loads
+    (load,) = limited.terms.loads
     assert (load.need.up, load.need.target, load.need.late_s) == (50_000, 50_000, 0)
     little = decided(facts(replace(behind, rate_limit_per_s=1_000.0), executors=20), Memory(desired=20))
     assert isinstance(little, Wait), "fewer executors carry what it may commit"
@@ -151,7 +151,7 @@ def test_a_partition_that_stands_still_is_named_and_asks_for_nothing():
     assert isinstance(decision, Stay)
     assert [(one.kind, one.effect) for one in decision.symptoms] == [("stuck_partition", "note")]
     assert "clicks/0 stands still" in decision.symptoms[0].says
-    assert decision.sums.loads[0].need.lag_offsets == 479_000
+    assert decision.terms.loads[0].need.lag_offsets == 479_000
 
 
 def test_under_memory_pressure_none_goes_and_more_may_come():
@@ -160,7 +160,7 @@ def test_under_memory_pressure_none_goes_and_more_may_come():
     assert isinstance(decided(calm, waited), ScaleDown)
     decision = decided(replace(calm, executors=replace(calm.executors, gc_share=0.2)), waited)
     assert isinstance(decision, Blocked)
-    assert decision.by.kind == "memory_pressure"
+    assert decision.cause.kind == "memory_pressure"
     assert isinstance(decided(facts(SHORT, gc_share=0.2)), ScaleUp)
 
 

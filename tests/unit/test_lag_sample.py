@@ -114,7 +114,7 @@ def heard(progress: Progress, age_s: float) -> None:
 def look(settings: Config, cluster: Asked):
     live = FactsCollector(settings, ["clicks"], Policy())
     live._cluster = cluster
-    (found,) = live.look(datetime.now(UTC)).pipelines
+    (found,) = live.collect(datetime.now(UTC)).pipelines
     return found
 
 
@@ -155,11 +155,11 @@ def test_a_sample_grows_old_where_nothing_answers(settings: Config, progress: Pr
     passed_s = 0.0
     live = FactsCollector(settings, ["clicks"], Policy(), seconds=lambda: passed_s)
     live._cluster = Asked(up=False)
-    live.look(datetime.now(UTC))
+    live.collect(datetime.now(UTC))
     progress._note(logs=Logs())
     passed_s = 90.0
     for _ in range(2):
-        (found,) = live.look(datetime.now(UTC)).pipelines
+        (found,) = live.collect(datetime.now(UTC)).pipelines
     assert found.lag_age_s > 90
     assert sum("lag_measurement_failed" in line for line in caplog.messages) == 1
 

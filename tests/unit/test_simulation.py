@@ -146,9 +146,9 @@ def test_a_trace_is_written_and_read_again(tmp_path):
 def test_batches_of_the_world_show_the_rate_of_its_slots():
     world = SimulatedPipeline(replace(FLAT, contention=0.0, share_max=1.0))
     world.advance(3000.0)
-    from autoscaler.decision.capacity import rate
+    from autoscaler.decision.capacity import measure_rate
 
-    seen = rate(tuple(world.batches))
+    seen = measure_rate(tuple(world.batches))
     assert seen is not None
     assert seen.per_slot_per_s == pytest.approx(10_000, rel=0.25)  # the longest of some tasks with luck is later
     assert np.isclose(seen.overhead_s, 4.24, rtol=0.3)
