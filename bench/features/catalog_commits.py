@@ -17,9 +17,8 @@ from statistics import fmean
 import pyarrow as pa
 
 from bench.contenders.contenders import PIPELINE
-from writer.batch.staging.parquet_files import staged_name
 from writer.core.catalog_table import CatalogTable
-from writer.core.files import StagedFile
+from writer.core.files import StagedFile, staged_name
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at
 from writer.table.factory import table_at

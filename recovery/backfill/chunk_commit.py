@@ -250,9 +250,7 @@ def _check_open(gap_record: GapRecord, chunk: Chunk) -> None:
     for part, spans in chunk.spans.items():
         settled_spans = without(spans, open_spans.get(part, ()))
         if settled_spans:
-            raise Overtaken(
-                f"offsets {settled_spans[0]} of {part.topic}/{part.partition} were brought meanwhile: look again"
-            )
+            raise Overtaken(f"offsets {settled_spans[0]} of {part.name} were brought meanwhile: look again")
 
 
 def _age(first: Piece | None, now: datetime) -> timedelta:

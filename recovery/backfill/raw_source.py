@@ -11,7 +11,7 @@ from recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
 from writer.avro.schema_plan import SchemaPlan
 from writer.batch.staging import table_file
 from writer.core.errors import ConfigError
-from writer.core.files import BucketFile, by_bucket
+from writer.core.files import BucketFile, group_by_bucket
 from writer.core.offsets import OffsetRange, Span, TopicPartition, joined, without
 from writer.maintenance.local_pipeline import Piece
 from writer.privacy.record_sealing import keys_of
@@ -63,7 +63,7 @@ class RawSource:
 
     def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
         """Yield chunks of the days, oldest first; none reaches over two. Raises SourceFailed, Overtaken."""
-        days = by_bucket(self._files(left()))
+        days = group_by_bucket(self._files(left()))
         for day in sorted(days, key=str):
             with self._explain_lost_files():
                 offsets = merge_offsets(self._wanted_spans(file, left()) for file in days[day])

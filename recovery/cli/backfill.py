@@ -19,7 +19,7 @@ from writer.commit.builder import bytes_per_row
 from writer.config.loader import load
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange
-from writer.core.text import plural
+from writer.core.text import join_first, plural
 from writer.core.units import duration, show_size
 from writer.output import tables
 from writer.output.cli_options import By, ConfigFile, Pipelines, json_option
@@ -202,10 +202,7 @@ def _count_offsets(ranges: Sequence[OffsetRange]) -> int:
 
 
 def _list_ranges(ranges: Sequence[OffsetRange]) -> str:
-    text = ", ".join(f"{r.part.name} [{r.start:,}, {r.end:,})" for r in ranges[:_RANGES_SHOWN])
-    if len(ranges) > _RANGES_SHOWN:
-        text += f" and {len(ranges) - _RANGES_SHOWN} more"
-    return text
+    return join_first([offset_range.name for offset_range in ranges], _RANGES_SHOWN)
 
 
 _Gaps = Annotated[

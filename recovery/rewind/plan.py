@@ -11,6 +11,7 @@ from datetime import datetime
 
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source, TopicPartition
+from writer.core.text import join_first
 from writer.offsets.start_decision import LogRange
 from writer.table.ledger.gap_record import GapRecord, parse_part
 from writer.table.log.entries import file_changes, parse_commit_info, unanswered_changes
@@ -202,9 +203,7 @@ def _later_obstacles(facts: RewindFacts) -> Iterator[str]:
         )
     missing_files = facts.missing_files
     if missing_files:
-        files = missing_files[0]
-        if len(missing_files) > 1:
-            files += f" and {len(missing_files) - 1:,} more"
+        files = join_first(missing_files, 1)
         yield (
             f"the files that {later.foreign_changes[0]} took out are gone ({files}): a VACUUM removed them. Choose the "
             f"version that a RESTORE went back to. {_ACCEPT}"
@@ -282,7 +281,4 @@ def _later_change(entries: Sequence[tuple[int, Sequence[Action]]], foreign_chang
 
 
 def _list_ranges(ranges: Sequence[OffsetRange]) -> str:
-    text = ", ".join(f"{r.part.full_name} [{r.start}, {r.end})" for r in ranges[:_RANGES_SHOWN])
-    if len(ranges) > _RANGES_SHOWN:
-        text += f" and {len(ranges) - _RANGES_SHOWN} more"
-    return text
+    return join_first([offset_range.name for offset_range in ranges], _RANGES_SHOWN)

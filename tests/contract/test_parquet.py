@@ -17,9 +17,9 @@ from tests.servers.objects import ObjectServer
 from tests.support import hive_readers
 from tests.support.table_formats import parquet_table
 from writer.batch.staging.bucket_folders import hive_folder, hive_value
-from writer.batch.staging.parquet_files import Destination, staged_name
+from writer.batch.staging.parquet_files import Destination
 from writer.core.errors import ConfigError
-from writer.core.files import StagedFile
+from writer.core.files import StagedFile, staged_name
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.base import Store
 from writer.storage.locations import store_at

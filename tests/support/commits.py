@@ -7,8 +7,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from tests.support.table_formats import OPENED
-from writer.batch.staging.parquet_files import staged_name
-from writer.core.files import StagedFile
+from writer.core.files import StagedFile, staged_name
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at
 from writer.table.log.operations import Batch

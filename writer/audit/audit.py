@@ -23,11 +23,10 @@ from writer.audit.table_history import (
     read_pipeline_history,
 )
 from writer.avro.schema_plan import PROVENANCE
-from writer.batch.staging.parquet_files import staged_name
 from writer.batch.staging.table_file import read_footer
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
-from writer.core.files import BucketFile
+from writer.core.files import BucketFile, staged_name
 from writer.core.offsets import TopicPartition
 from writer.table.ledger.segment import Answer, LedgerSegment, Removal
 from writer.table.table import PipelineTable

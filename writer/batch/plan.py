@@ -12,7 +12,8 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.lateness import LateTier
 from writer.batch.record_columns import RecordColumns
 from writer.batch.route import Route
-from writer.batch.staging.parquet_files import HELD_LATE, Destination
+from writer.batch.staging.parquet_files import Destination
+from writer.core.files import HELD_LATE
 from writer.core.offsets import Source
 from writer.core.units import shifted
 from writer.privacy.record_sealing import RecordSealing

@@ -3,14 +3,13 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 
 from writer.batch.lateness import Lateness
-from writer.core.files import StagedFile
+from writer.core.files import StagedFile, file_from_json, file_to_json
 from writer.core.offsets import LogMark, Source, Span, joined
 
 # What a record that was read may become.
@@ -288,23 +287,3 @@ _RECORDS = {"failed_records": FailedRecords, "read_failures": ReadFailure}
 
 def _parse_counts(raw: dict[str, Any]) -> Counts:
     return Counts(**{**raw, "spans": [(start, end) for start, end in raw["spans"]]})
-
-
-def file_to_json(file: StagedFile) -> dict[str, Any]:
-    """Write a staged file as JSON values."""
-    times = {"event_time_min": file.event_time_min.isoformat(), "event_time_max": file.event_time_max.isoformat()}
-    return {**vars(file), **times, "rows_by_source": [[*source, rows] for source, rows in file.rows_by_source.items()]}
-
-
-def file_from_json(raw: dict[str, Any]) -> StagedFile:
-    """Read what `file_to_json` wrote."""
-    return StagedFile(
-        path=raw["path"],
-        bucket=tuple(raw["bucket"]),
-        rows=raw["rows"],
-        bytes=raw["bytes"],
-        statistics=raw["statistics"],
-        event_time_min=datetime.fromisoformat(raw["event_time_min"]),
-        event_time_max=datetime.fromisoformat(raw["event_time_max"]),
-        rows_by_source={(topic, partition): rows for topic, partition, rows in raw["rows_by_source"]},
-    )

@@ -92,7 +92,7 @@ def ranges(
         first = start[source] if table_offset is None else table_offset
         if start[source] > first:
             raise CheckpointUnusable(
-                f"the table ends at offset {first} of {part.topic}/{part.partition}, but the batch starts at "
+                f"the table ends at offset {first} of {part.name}, but the batch starts at "
                 f"{start[source]}: {start[source] - first} records would be lost"
             )
         if until > first or table_offset is None:

@@ -42,6 +42,11 @@ class OffsetRange:
         if not 0 <= self.start <= self.end:
             raise ValueError(f"{self.part}: a range needs 0 <= start <= end, got [{self.start}, {self.end})")
 
+    @property
+    def name(self) -> str:
+        """Name it for a person: clicks/0 [5, 9), clicks@2/0 [5, 9)."""
+        return f"{self.part.full_name} [{self.start:,}, {self.end:,})"
+
     def to_dict(self) -> dict[str, Any]:
         """Describe it as JSON values."""
         return {**vars(self.part), "start": self.start, "end": self.end}

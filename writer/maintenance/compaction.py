@@ -19,7 +19,7 @@ from writer.commit.builder import check_age
 from writer.config.pipeline import Pipeline
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketKey, by_bucket
+from writer.core.files import BucketKey, group_by_bucket
 from writer.maintenance.compaction_plan import Piece, Policy, RewritePace, plan
 from writer.maintenance.dedupe.across_buckets import AcrossBuckets, Comparison
 from writer.maintenance.dedupe.neighbours import BucketPlace
@@ -90,7 +90,7 @@ class Compactor:
         self, snapshot: PipelineSnapshot, buckets: Sequence[BucketKey], *, open_too: bool = False
     ) -> dict[BucketKey, list[Piece]]:
         """Look at the files of buckets and choose. `open_too`: merge an open bucket, however few files it has."""
-        files = by_bucket(self._table.bucket_files(snapshot, buckets[0] if len(buckets) == 1 else None))
+        files = group_by_bucket(self._table.bucket_files(snapshot, buckets[0] if len(buckets) == 1 else None))
         open_policy = Policy(self.policy.target_file_size, 1) if open_too else self.policy
         planned = {}
         for bucket in buckets:

@@ -17,7 +17,7 @@ import bucketers
 from writer.batch.staging.table_file import read_footer
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.files import BucketFile, BucketKey, by_bucket
+from writer.core.files import BucketFile, BucketKey, group_by_bucket
 from writer.core.units import shifted
 from writer.sealing.manifest import FOLDER, bucket_path
 from writer.storage.base import Store
@@ -63,7 +63,7 @@ def due(
     files: Iterable[BucketFile], interval: Callable[[BucketKey], Interval | None], kept_for: timedelta, now: datetime
 ) -> list[ExpiredBucket]:
     """Find the buckets whose end is at least `kept_for` ago, oldest first. A bucket without an interval stays. Pure."""
-    found = by_bucket(files)
+    found = group_by_bucket(files)
     spans = {bucket: interval(bucket) for bucket in found}
     old = [
         ExpiredBucket(bucket, span, tuple(found[bucket]))

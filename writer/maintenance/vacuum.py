@@ -15,9 +15,9 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
-from writer.batch.staging.parquet_files import staged_name
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
+from writer.core.files import staged_name
 from writer.core.units import show_duration
 from writer.maintenance.vacuum_plan import NeededFiles, Stored, UnneededObject, of_checkpoints, of_table
 from writer.storage.base import Store

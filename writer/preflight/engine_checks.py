@@ -3,14 +3,14 @@
 Each line was found by asking the real engines: docs/ENGINES.md, tests/engines.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from writer.config.pipeline import Pipeline
 from writer.config.table_sections import Reader
-from writer.core.text import plural
+from writer.core.text import join_first
 from writer.engines.types import of_records
 from writer.preflight.finding import Finding, doubtful, good
 
@@ -82,11 +82,4 @@ def _traps(pipeline: Pipeline, columns: pa.Schema) -> Iterator[tuple[_Trap, str]
         names = [field.name for field in columns if trap.columns(field.type)]
         readers = [reader for reader in table.readers if table.format in trap.formats.get(reader, ())]
         if names and readers and (widens or not trap.widened):
-            yield trap, f"{', '.join(readers)}: {trap.message} ({_join_names(names)})"
-
-
-def _join_names(names: Iterable[str]) -> str:
-    listed = list(names)
-    text = ", ".join(listed[:_NAMED_MAX])
-    more = len(listed) - _NAMED_MAX
-    return f"{text} and {plural(more, 'column')} more" if more > 0 else text
+            yield trap, f"{', '.join(readers)}: {trap.message} ({join_first(names, _NAMED_MAX)})"

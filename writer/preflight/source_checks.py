@@ -193,10 +193,7 @@ def _schemas(plan: SchemaPlan, subjects: str) -> Iterator[Finding]:
         yield not_checked("columns", "every schema is rejected")
         return
     columns = [f"{column.name} {short_type(column.type)}" for column in plan.columns]
-    message = f"{len(columns)}: {', '.join(columns[:_COLUMNS_NAMED])}"
-    if len(columns) > _COLUMNS_NAMED:
-        message += f" and {len(columns) - _COLUMNS_NAMED} more"
-    yield good("columns", message)
+    yield good("columns", f"{len(columns)}: {join_first(columns, _COLUMNS_NAMED)}")
 
 
 def _keys(keys: Schemas | None, subjects: str) -> Iterator[Finding]:

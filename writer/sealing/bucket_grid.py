@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from bucketers import interval
-from writer.core.files import BucketKey, by_bucket
+from writer.core.files import BucketKey, group_by_bucket
 from writer.sealing.bucket_states import BucketState, bucket_state
 from writer.sealing.manifest import Manifest, bucket_path
 from writer.sealing.sealer import BucketSnapshot, Sealer
@@ -44,7 +44,7 @@ class BucketOverview:
         return self._cells
 
     def _looked(self, standing: BucketSnapshot, now: datetime) -> tuple[BucketState, ...]:
-        files = by_bucket(self._sealer.table.bucket_files(standing.snapshot))
+        files = group_by_bucket(self._sealer.table.bucket_files(standing.snapshot))
         spans = {key: interval(self._bucketer, key) for key in files}
         newest = sorted(files, key=lambda key: (spans[key] or (_FIRST,))[0])[-CELLS_MAX:]
         unsealed = standing.unsealed.buckets

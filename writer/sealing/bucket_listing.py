@@ -9,8 +9,7 @@ from typing import Literal
 import bucketers
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.files import BucketFile, BucketKey, by_bucket
-from writer.core.offsets import TopicPartition
+from writer.core.files import BucketFile, BucketKey, group_by_bucket
 from writer.core.text import instant, span
 from writer.core.units import shifted
 from writer.sealing.manifest import Manifest, bucket_path
@@ -66,7 +65,7 @@ class BucketListing:
 
     def list_buckets(self, since: datetime | None) -> list[ListedBucket]:
         """Return the buckets that end after an instant, the earliest first; those that go by no time come last."""
-        files = by_bucket(self.sealer.table.bucket_files(self.snapshot.snapshot))
+        files = group_by_bucket(self.sealer.table.bucket_files(self.snapshot.snapshot))
         keys = [key for key in files if since is None or self._ends_after(key, since)]
         unsealed = self.snapshot.unsealed.buckets
         sealed_keys = [key for key in keys if key not in unsealed or unsealed[key].sealed]
@@ -151,18 +150,12 @@ class BucketListing:
         until = shifted(end, self.sealer.policy.allowed_lateness)
         mark = self.watermark
         if mark.instant is None:
-            cause = f": {partition_name(mark.held_by)} has no row yet" if mark.held_by else ""
+            cause = f": {mark.held_by.full_name} has no row yet" if mark.held_by else ""
             return f"it is closed when the watermark reaches {instant(until)}; there is none yet{cause}"
         if mark.instant >= until:
             return "it is about to be closed, by a running driver or `headrace seal`"
-        cause = f", held back by {partition_name(mark.held_by)} unless it is idle" if mark.held_by else ""
+        cause = f", held back by {mark.held_by.full_name} unless it is idle" if mark.held_by else ""
         return (
             f"it is closed when the watermark reaches {instant(until)}; it stands at {instant(mark.instant)}{cause}, "
             f"{span((until - mark.instant).total_seconds())} short"
         )
-
-
-def partition_name(part: TopicPartition) -> str:
-    """Name a partition as a sentence does: `clicks/0`, and the incarnation of a topic that was created again."""
-    again = f" of incarnation {part.incarnation}" if part.incarnation > 1 else ""
-    return f"{part.topic}/{part.partition}{again}"

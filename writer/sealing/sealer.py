@@ -13,7 +13,7 @@ from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core import fault_points, logging
 from writer.core.errors import HeadraceError
-from writer.core.files import BucketFile, BucketKey, by_bucket
+from writer.core.files import BucketFile, BucketKey, group_by_bucket
 from writer.core.offsets import Source
 from writer.core.units import instant
 from writer.sealing.bucket_states import BucketCounts, bucket_counts
@@ -281,7 +281,7 @@ class Sealer:
     def _files(self, snapshot: PipelineSnapshot, buckets: Sequence[BucketKey]) -> dict[BucketKey, list[BucketFile]]:
         if len(buckets) <= _LISTED_SINGLY:
             return {bucket: self.table.bucket_files(snapshot, bucket) for bucket in buckets}
-        found = by_bucket(self.table.bucket_files(snapshot))
+        found = group_by_bucket(self.table.bucket_files(snapshot))
         return {bucket: found.get(bucket, []) for bucket in buckets}
 
     def _keep(self, version: int, actions: Sequence[Action]) -> bool:

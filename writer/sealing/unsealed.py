@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from writer.core.files import BucketFile, BucketKey, by_bucket
+from writer.core.files import BucketFile, BucketKey, group_by_bucket
 from writer.core.units import from_iso
 from writer.sealing.manifest import Manifest, Reason
 from writer.sealing.rules import MissingRange, Unsealed, is_closed
@@ -112,7 +112,7 @@ def from_files(
     """Return the index of a table whose log does not reach back to its beginning: its files, taken at their word."""
     unsealed = UnsealedIndex(table, version, missing_ranges=tuple(missing_ranges))
     found = []
-    for bucket, its in by_bucket(files).items():
+    for bucket, its in group_by_bucket(files).items():
         one = _known(unsealed, bucket, at, ask)
         manifest = ask.newest(bucket) if one.sealed else None
         uncounted = any(file.rows is None for file in its)

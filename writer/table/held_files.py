@@ -10,8 +10,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from writer.avro.union_members import UnionMemberConflict, join_members, union_members, with_members
-from writer.batch.staging.parquet_files import HELD_LATE, staged_name
-from writer.core.files import StagedFile
+from writer.core.files import HELD_LATE, StagedFile, staged_name
 from writer.storage.base import Store
 from writer.table.log.entries import SideEntry
 from writer.table.log.foreign_writes import CommitFailed, reading

@@ -18,9 +18,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from writer.batch.staging.bucket_folders import hive_value
-from writer.batch.staging.parquet_files import staged_name
 from writer.core import fault_points
-from writer.core.files import BucketFile, BucketKey
+from writer.core.files import BucketFile, BucketKey, staged_name
 from writer.storage.base import Store
 from writer.storage.locations import on_s3
 from writer.storage.nesting import is_below, table_folders

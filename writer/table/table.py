@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from writer.batch.staging.parquet_files import staged_name
 from writer.core.errors import ConfigError, HeadraceError, may_pass
-from writer.core.files import BucketFile, BucketKey, StagedFile
+from writer.core.files import BucketFile, BucketKey, StagedFile, staged_name
 from writer.storage.base import Unanswered
 from writer.table import takeover
 from writer.table.ledger.segment_store import LedgerStore, LedgerUnreadable

@@ -20,12 +20,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from writer.batch.staging.bucket_folders import bucket_folder
-from writer.core.files import BucketKey, StagedFile
+from writer.core.files import BucketKey, StagedFile, staged_name
 from writer.core.offsets import Source
 from writer.storage.base import Store
 
-# Ends the name of the folder where late rows of a table that refuses wait.
-HELD_LATE = "_late"
 # A log entry stays small also for tables of many hundred columns.
 COLUMNS_MAX = 40
 _TEXT_MAX = 32
@@ -391,11 +389,6 @@ def _count_by_source(rows: pa.Table) -> dict[Source, int]:
     groups = rows.group_by(["_topic", "_partition"], use_threads=False).aggregate([([], "count_all")]).to_pydict()
     sources = zip(groups["_topic"], groups["_partition"], strict=True)
     return dict(zip(sources, groups["count_all"], strict=True))
-
-
-def staged_name(path: str) -> str:
-    """Where a file waits for its commit: below a name that Hive's readers pass over, and no *.parquet for the rest."""
-    return f"_headrace/staged/{path.rpartition('/')[2]}.staged"
 
 
 def open_file(store: Store, path: str) -> Any:

@@ -14,7 +14,7 @@ from writer.core.text import instant, iso
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, OneTarget, Pipelines, time_of
 from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, hanging, numbers, sentence
-from writer.sealing.bucket_listing import BucketListing, BucketState, ListedBucket, partition_name
+from writer.sealing.bucket_listing import BucketListing, BucketState, ListedBucket
 
 _STYLES = {"open": "cyan", "closed": "yellow", "sealed": "green", "reopened": "magenta"}
 
@@ -33,7 +33,7 @@ def _show(listing: BucketListing, buckets: Sequence[ListedBucket], out: Console)
     if listing.watermark.instant is not None:
         watermark = instant(listing.watermark.instant)
     if listing.watermark.held_by is not None:
-        watermark += f", held back by {partition_name(listing.watermark.held_by)} unless it is idle"
+        watermark += f", held back by {listing.watermark.held_by.full_name} unless it is idle"
     closed_until = "never yet"
     if listing.snapshot.closed_until is not None:
         closed_until = instant(listing.snapshot.closed_until)
@@ -88,7 +88,7 @@ def watermark_document(listing: BucketListing) -> dict[str, Any]:
     mark = listing.watermark
     return {
         "instant": _iso(mark.instant),
-        "held_by": mark.held_by and partition_name(mark.held_by),
+        "held_by": mark.held_by and mark.held_by.full_name,
     }
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import bucketers
 from writer.batch.staging.key_window import ComparedBucket
-from writer.core.files import BucketFile, BucketKey, by_bucket
+from writer.core.files import BucketFile, BucketKey, group_by_bucket
 from writer.core.units import microseconds
 from writer.maintenance.dedupe.neighbours import BucketPlace, Interval, neighbours
 from writer.maintenance.rewrite import Window
@@ -57,7 +57,7 @@ class AcrossBuckets:
         files: dict[BucketPlace, list[BucketFile]] = {}
         for (table, at), late in zip(seen, (False, True), strict=False):
             table.publish(at.state.table_version)  # files are read in their place
-            files |= {BucketPlace(b, late): its for b, its in by_bucket(table.bucket_files(at)).items()}
+            files |= {BucketPlace(b, late): its for b, its in group_by_bucket(table.bucket_files(at)).items()}
         unsealed = self._unsealed()  # after the files were listed: none that was not judged passes for one that was
         self._judged &= unsealed
         spans = {place: span for place in files if (span := self._interval(place.bucket)) is not None}

@@ -195,7 +195,7 @@ def _list_obstacles(
 
 
 def _name_partitions(counts: Iterator[tuple[TopicPartition, int]]) -> str:
-    names = [f"{part.topic}/{part.partition} by {count:,}" for part, count in counts if count]
+    names = [f"{part.name} by {count:,}" for part, count in counts if count]
     return join_first(names, _PARTITIONS_NAMED)
 
 

@@ -171,7 +171,7 @@ class Appender:
             frontier = snapshot.frontier(part)
             if frontier is not None and frontier != offset_range.start:
                 raise Fenced(
-                    f"offset {frontier} of {part.topic}/{part.partition} is committed, this batch starts at "
+                    f"offset {frontier} of {part.name} is committed, this batch starts at "
                     f"{offset_range.start}: another writer runs as {self.pipeline!r}. Stop one of them."
                 )
 

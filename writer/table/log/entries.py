@@ -13,9 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import Schema
 
-from writer.batch.staging.parquet_files import HELD_LATE
-from writer.batch.task_report import file_from_json, file_to_json
-from writer.core.files import BucketFile, BucketKey, StagedFile
+from writer.core.files import HELD_LATE, BucketFile, BucketKey, StagedFile, file_from_json, file_to_json
 from writer.core.offsets import Span, TopicPartition
 from writer.core.units import from_iso, to_iso
 from writer.storage.base import Store

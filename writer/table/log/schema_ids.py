@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 from writer.avro.wire_format import Ids, show_id
 from writer.core.errors import SchemaChanged
+from writer.core.text import join_first
 from writer.table.log.appender import Appender
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import PipelineSnapshot
@@ -77,9 +78,8 @@ def schema_changed_error(names: Iterable[str]) -> SchemaChanged:
     sorted_names = sorted(names)
     pipeline, _, registry, _, _ = sorted_names[0].split("/")
     ids = [show_id(_parse_id(name.rpartition("/")[2])) for name in sorted_names]
-    more = f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else ""
     return SchemaChanged(
-        f"schema id {', '.join(ids[:_NAMED_MAX])}{more} at {unquote(registry)} is another schema than the one by which "
+        f"schema id {join_first(ids, _NAMED_MAX)} at {unquote(registry)} is another schema than the one by which "
         f"pipeline {pipeline!r} has read records: the registry was made anew, or gave the id out again. Nothing was "
         "written. Bring the registry's schemas back, from a backup; or, where new records have the new schema, look at "
         f"it with `headrace schema accept --pipeline {pipeline}`, and accept it with --yes (docs/RUNBOOK.md)."
