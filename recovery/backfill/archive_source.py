@@ -21,7 +21,7 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import HEADERS
 from writer.batch.bucketing import TimeRule, times_of
 from writer.core.errors import ConfigError
-from writer.core.offsets import OffsetRange, Span, TopicPartition, joined
+from writer.core.offsets import OffsetRange, Span, TopicPartition, merge_spans
 from writer.maintenance.local_pipeline import Piece
 from writer.table.ledger.gap_record import EventTimeHint, GapRecord
 from writer.table.row_removal import mask_spans, spans_of
@@ -170,7 +170,7 @@ class _ChunkRows:
         """Take records of a part."""
         spans = spans_of(records.column("offset").to_numpy())
         self.records.append(records)
-        self.spans[part] = joined([*self.spans.get(part, []), *spans])
+        self.spans[part] = merge_spans([*self.spans.get(part, []), *spans])
         self.count += records.num_rows
 
 
@@ -193,7 +193,7 @@ class ArchiveByOffset:
             for batch in file.batches():
                 for part, rows in self._rows_by_part(batch, wanted, spans):
                     offsets = rows.column(self._roles["offset"]).cast(pa.int64()).to_numpy()
-                    spans[part] = joined([*spans.get(part, []), *spans_of(offsets)])
+                    spans[part] = merge_spans([*spans.get(part, []), *spans_of(offsets)])
         ranges = []
         for part, spans_of_part in spans.items():
             ranges += [OffsetRange(part, *span) for span in spans_of_part]

@@ -21,7 +21,7 @@ from writer.commit import builder, missing_offsets as missing
 from writer.commit.failed_records_limit import check_failed_records
 from writer.config.pipelines import Config
 from writer.core import fault_points
-from writer.core.offsets import Span, TopicPartition, without
+from writer.core.offsets import Span, TopicPartition, subtract_spans
 from writer.maintenance.local_pipeline import ANY_AGE, LocalPipeline, Piece, age_of, believing, opened
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
@@ -248,7 +248,7 @@ def _check_open(gap_record: GapRecord, chunk: Chunk) -> None:
     for r in gap_record.unfilled_ranges():
         open_spans.setdefault(r.part, []).append((r.start, r.end))
     for part, spans in chunk.spans.items():
-        settled_spans = without(spans, open_spans.get(part, ()))
+        settled_spans = subtract_spans(spans, open_spans.get(part, ()))
         if settled_spans:
             raise Overtaken(f"offsets {settled_spans[0]} of {part.name} were brought meanwhile: look again")
 

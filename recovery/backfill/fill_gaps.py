@@ -16,7 +16,7 @@ from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import BackfillPace, ask_live_lag, lag_max
 from writer.core import logging
-from writer.core.offsets import OffsetRange, joined
+from writer.core.offsets import OffsetRange, merge_spans
 from writer.table.backfill_locks import LEASE, BackfillLocks
 from writer.table.gap_records import find_gap_record
 from writer.table.ledger.gap_record import GapRecord
@@ -213,6 +213,6 @@ def _count_offsets(ranges: Sequence[OffsetRange]) -> int:
     """Count the offsets of ranges, each once."""
     total = 0
     for part in {r.part for r in ranges}:
-        spans = joined((r.start, r.end) for r in ranges if r.part == part)
+        spans = merge_spans((r.start, r.end) for r in ranges if r.part == part)
         total += sum(end - start for start, end in spans)
     return total

@@ -15,7 +15,7 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.clients.kafka import Cluster, next_records
 from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check_answers, choose_questions
 from writer.config.connections import Kafka
-from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
+from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, source_name
 from writer.maintenance.local_pipeline import Piece
 from writer.offsets.start_decision import LogRange, incarnation_number
 
@@ -104,9 +104,8 @@ class KafkaSource:
     def _check_times(self, segment: Segment) -> None:
         """Raise SourceFailed where the records around a segment are not those of the table's rows."""
         if self._has_same_times(segment) is False:
-            topic, partition = segment.source
             raise SourceFailed(
-                f"records of {topic}/{partition} around {segment.source_span[0]} have other times than the table's "
+                f"records of {source_name(segment.source)} around {segment.source_span[0]} have other times than the table's "
                 f"rows around offset {segment.range.start} of {segment.range.part.name}: the mapping is wrong. Correct "
                 "--map."
             )
@@ -221,9 +220,8 @@ class KafkaSource:
         earliest = self._cluster.earliest({segment.source for segment in segments})
         removed = [segment for segment in segments if earliest[segment.source] > segment.range.start]
         if without_records and removed:
-            topic, partition = removed[0].source
             raise SourceFailed(
-                f"retention took offsets of {topic}/{partition} while they were read. Nothing of the chunk was "
+                f"retention took offsets of {source_name(removed[0].source)} while they were read. Nothing of the chunk was "
                 "committed; the next look sees what is left."
             )
         try:

@@ -12,7 +12,7 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.batch.staging import table_file
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, group_by_bucket
-from writer.core.offsets import OffsetRange, Span, TopicPartition, joined, without
+from writer.core.offsets import OffsetRange, Span, TopicPartition, merge_spans, subtract_spans
 from writer.maintenance.local_pipeline import Piece
 from writer.privacy.record_sealing import keys_of
 from writer.table.log.foreign_writes import Overtaken, one_line
@@ -115,9 +115,9 @@ class RawSource:
         for part, spans in file_offsets.items():
             self._check_incarnation(part, wanted)
             spans_of_part = [(r.start, r.end) for r in wanted if r.part == part]
-            common = without(spans, without(spans, spans_of_part))
+            common = subtract_spans(spans, subtract_spans(spans, spans_of_part))
             if common:
-                wanted_spans[part] = joined(common)
+                wanted_spans[part] = merge_spans(common)
         return wanted_spans
 
     def _check_incarnation(self, part: TopicPartition, wanted: Sequence[OffsetRange]) -> None:

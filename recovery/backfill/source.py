@@ -7,7 +7,7 @@ from typing import Protocol
 from writer.avro.schema_plan import SchemaPlan
 from writer.commit.missing_offsets import MissingOffsets
 from writer.core.errors import HeadraceError
-from writer.core.offsets import OffsetRange, Span, TopicPartition
+from writer.core.offsets import OffsetRange, Span, TopicPartition, source_name
 from writer.maintenance.local_pipeline import Piece
 
 
@@ -62,8 +62,7 @@ def confirm_every_record(without_records: Sequence[MissingOffsets]) -> None:
     """Raise SourceFailed when an offset gave no record: for sources that know which records they have."""
     if without_records:
         missing = without_records[0]
-        topic, partition = missing.source
         raise SourceFailed(
-            f"{missing.offsets} offsets of {topic}/{partition} gave no record, such as {list(missing.spans[:3])}; "
+            f"{missing.offsets} offsets of {source_name(missing.source)} gave no record, such as {list(missing.spans[:3])}; "
             "the source said that it has them. Nothing of the chunk was committed."
         )

@@ -21,7 +21,7 @@ from writer.clients import notifications
 from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.signals import on_signals, process
+from writer.core.signals import describe_process, on_signals
 from writer.web.http_server import answering
 
 _CLOSE_NOTIFIER_WITHIN = timedelta(seconds=5)
@@ -62,7 +62,7 @@ def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
             pipelines=lambda: supervisor.supervised_pipelines,
             lease_holder=lease_holder,
             driving=lambda: supervisor.driving,
-            config=lambda: {**file.document(), "process": process(os.getpid())},
+            config=lambda: {**file.document(), "process": describe_process(os.getpid())},
         )
         # The supervisor has the driver's certificate.
         address = {"enabled": True, "host": config.supervisor.host, "port": config.supervisor.port}

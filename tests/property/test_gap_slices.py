@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from recovery.backfill.read_order import cut_into_chunks
 from recovery.backfill.source_factory import mirror_segments
-from writer.core.offsets import OffsetRange, TopicPartition, without
+from writer.core.offsets import OffsetRange, TopicPartition, subtract_spans
 
 PARTS = [TopicPartition("t", 1, p) for p in range(3)]
 
@@ -59,7 +59,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda s:
 def test_spans_without_others_hold_exactly_the_remaining_offsets(spans, taken):
     offsets = {at for start, end in spans for at in range(start, end)}
     gone = {at for start, end in taken for at in range(start, end)}
-    assert {at for start, end in without(spans, taken) for at in range(start, end)} == offsets - gone
+    assert {at for start, end in subtract_spans(spans, taken) for at in range(start, end)} == offsets - gone
 
 
 @given(st.integers(0, 100), st.integers(1, 100), st.dictionaries(st.integers(0, 200), st.integers(0, 300), min_size=1))

@@ -8,7 +8,7 @@ from writer.batch.skip import _offset_spans
 from writer.batch.task_report import SPANS_MAX, Counts, Report
 from writer.commit import missing_offsets
 from writer.commit.missing_offsets import ASKED_MAX, NONE_HELD, TOO_MANY, MissingOffsets, RecordsMissed
-from writer.core.offsets import TopicPartition, joined, without
+from writer.core.offsets import TopicPartition, merge_spans, subtract_spans
 
 PART = TopicPartition("clicks", 1, 0)
 SOURCE = ("clicks", 0)
@@ -32,14 +32,14 @@ def test_spans_are_the_offsets_and_gaps_are_the_others(offsets):
     counts = counted(shuffled)
     inside = [at for start, end in counts.spans for at in range(start, end)]
     assert inside == sorted(offsets)
-    outside = [at for start, end in without([(0, 61)], counts.spans) for at in range(start, end)]
+    outside = [at for start, end in subtract_spans([(0, 61)], counts.spans) for at in range(start, end)]
     assert outside == sorted(set(range(61)) - offsets)
 
 
 @given(OFFSETS, OFFSETS)
 def test_the_spans_of_two_tasks_are_those_of_one(left, right):
     both = counted(sorted(left)).plus(counted(sorted(right - left)))
-    assert both.spans == counted(sorted(left | right)).spans == joined(both.spans)
+    assert both.spans == counted(sorted(left | right)).spans == merge_spans(both.spans)
 
 
 def test_a_range_without_missing_offsets_has_none():

@@ -17,7 +17,7 @@ from writer.cli.start.reload import reload
 from writer.clients.driver_endpoint import announce, this_driver
 from writer.config.connections import Http
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.signals import process
+from writer.core.signals import describe_process
 from writer.web.http_server import answering, json_answer
 
 # A process that appends a line to a file at each SIGHUP.
@@ -61,7 +61,7 @@ def serve(path: Path, tmp_path: Path) -> Iterator[Serve]:
                 count = log.read_text().count("read") if log.exists() else 0
                 lists: dict[str, Any] = {"added": [], "changed": [], "removed": [], "restart": []}
                 about = {"file": str(reads), "reads": count, "read_at": None, "error": None, **lists, **said}
-                return {"config": {**about, "process": process(child.pid) | said.get("process", {})}}
+                return {"config": {**about, "process": describe_process(child.pid) | said.get("process", {})}}
 
             url = after.enter_context(answering(Http.model_validate({"port": 0}), lambda *_: json_answer(status())))
             announce(f"{tmp_path}/checkpoints", pipeline, this_driver(url, 1))

@@ -7,7 +7,7 @@ from writer.audit.audit import Audit, audit
 from writer.audit.comparison import PartitionPair
 from writer.audit.reconciliation import PartitionSummary
 from writer.config.pipelines import Config
-from writer.core.offsets import TopicPartition, without
+from writer.core.offsets import TopicPartition, subtract_spans
 from writer.table.factory import existing_table
 
 
@@ -93,7 +93,7 @@ def offset_shortfalls(first: Coverage, second: Coverage) -> Iterator[OffsetShort
         behind = max(0, line.end - max(end, line.start))
         gap = sum(
             max(0, min(gap_end, line.end) - max(gap_start, line.start))
-            for gap_start, gap_end in without(second_gaps, line.gaps)
+            for gap_start, gap_end in subtract_spans(second_gaps, line.gaps)
         )
         if older or behind or gap:
             yield OffsetShortfall(line.part, older, behind, gap)

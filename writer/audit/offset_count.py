@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from writer.batch.staging import table_file
 from writer.core.files import BucketFile
-from writer.core.offsets import Span, TopicPartition, joined
+from writer.core.offsets import Span, TopicPartition, merge_spans
 from writer.storage.base import Store
 from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, mask_spans
 
@@ -142,7 +142,7 @@ class _OffsetCounter:
         outside = batch.offsets[is_outside]
         if len(outside):
             file_offsets = self.file_offsets.setdefault(batch.part, FileOffsets())
-            file_offsets.astray = joined([*file_offsets.astray, *spans(np.unique(outside), 0)])[:SPANS_SHOWN]
+            file_offsets.astray = merge_spans([*file_offsets.astray, *spans(np.unique(outside), 0)])[:SPANS_SHOWN]
 
     def end_pass(self, gaps: Mapping[TopicPartition, Sequence[Span]]) -> None:
         """Add up the counts of the windows. Offsets in gaps hold nothing, and are not missing."""
@@ -268,5 +268,5 @@ def _add_spans(
         if len(shown_spans) >= SPANS_SHOWN:
             return shown_spans[:SPANS_SHOWN]
         positions = np.flatnonzero(condition(counts[index : index + _COUNTS_AT_ONCE]))
-        shown_spans = joined([*shown_spans, *spans(positions, start + index)])
+        shown_spans = merge_spans([*shown_spans, *spans(positions, start + index)])
     return shown_spans[:SPANS_SHOWN]

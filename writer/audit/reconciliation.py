@@ -7,7 +7,7 @@ from itertools import chain
 from writer.audit.offset_count import FileOffsets
 from writer.batch.task_report import EXITS, RAW
 from writer.core.files import BucketFile
-from writer.core.offsets import Span, TopicPartition, joined, without
+from writer.core.offsets import Span, TopicPartition, merge_spans, subtract_spans
 from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, merge_gap_records
 from writer.table.ledger.segment import (
     Answer,
@@ -228,7 +228,7 @@ def _check_backfill(part: TopicPartition, backfilled: BackfilledOffsets, gaps: S
         outcomes = _describe_outcomes(backfilled.outcomes, backfilled.without_records)
         description = f"backfills settle {backfilled.offsets} offsets, but say {outcomes}, or settle some twice"
         problems.append(Problem(description, part, backfilled.spans))
-    outside = without(backfilled.spans, gaps)
+    outside = subtract_spans(backfilled.spans, gaps)
     if outside:
         problems.append(Problem("backfills settle offsets that lie in no gap", part, tuple(outside)))
     return problems
@@ -236,7 +236,7 @@ def _check_backfill(part: TopicPartition, backfilled: BackfilledOffsets, gaps: S
 
 def _add_backfill(line: PartitionSummary, backfilled: BackfilledOffsets) -> PartitionSummary:
     """Add what backfills brought to a line: fewer of its offsets lie in gaps."""
-    gaps = tuple(without(line.gaps, backfilled.spans))
+    gaps = tuple(subtract_spans(line.gaps, backfilled.spans))
     return replace(
         line,
         outcomes={name: line.outcomes[name] + backfilled.outcomes.get(name, 0) for name in _OUTCOMES},
@@ -388,7 +388,7 @@ def _summarize_steps(offset_chain: _OffsetChain, steps: Sequence[CommittedRange 
     """Add up the outcomes of a part's steps."""
     committed_ranges = [step for step in steps if isinstance(step, CommittedRange)]
     rewound_ranges = [step for step in steps if isinstance(step, RewoundRange)]
-    gaps = tuple(joined(offset_chain.gaps))
+    gaps = tuple(merge_spans(offset_chain.gaps))
     return PartitionSummary(
         offset_chain.part,
         offset_chain.start,

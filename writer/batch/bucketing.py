@@ -11,7 +11,7 @@ from bucketers import Bucketer, Buckets
 from bucketers.arrow import column, contiguous, has_text
 from bucketers.event_time import instants
 from bucketers.timestamps import event_time, within_years
-from writer.core.units import microseconds, shifted
+from writer.core.units import microseconds, shift_instant
 
 
 class ClockFieldMissing(ValueError):
@@ -101,7 +101,7 @@ class TimeRule:
 
     def window(self, now: datetime) -> tuple[datetime, datetime]:
         """Return the first and the last time that is believed."""
-        return shifted(now, -self.age_max), shifted(now, self.ahead_max)
+        return shift_instant(now, -self.age_max), shift_instant(now, self.ahead_max)
 
 
 @dataclass(frozen=True)

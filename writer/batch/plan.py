@@ -15,7 +15,7 @@ from writer.batch.route import Route
 from writer.batch.staging.parquet_files import Destination
 from writer.core.files import HELD_LATE
 from writer.core.offsets import Source
-from writer.core.units import shifted
+from writer.core.units import shift_instant
 from writer.privacy.record_sealing import RecordSealing
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
@@ -79,7 +79,7 @@ class TaskPlan:
         """By which tiers of late rows count; None: some partition has none, or it is not known here."""
         if self.seen is None:
             return None
-        return shifted(self.seen, -self.out_of_orderness)
+        return shift_instant(self.seen, -self.out_of_orderness)
 
     def destination(self, location: str, columns: tuple[str, ...] = (), entropy_bits: int = 0) -> Destination:
         """Where files of a table go. `columns`: of its buckets."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from writer.batch.lateness import Lateness
 from writer.core.files import StagedFile, file_from_json, file_to_json
-from writer.core.offsets import LogMark, Source, Span, joined
+from writer.core.offsets import LogMark, Source, Span, merge_spans
 
 # What a record that was read may become.
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined", "filtered")
@@ -63,7 +63,7 @@ class Counts:
             seen=max(times, default=None),
             offset_min=min(offsets, default=None),
             offset_max=max(offsets, default=None),
-            spans=joined([*self.spans, *other.spans]),
+            spans=merge_spans([*self.spans, *other.spans]),
             spans_whole=self.spans_whole and other.spans_whole,
         )
 

@@ -24,7 +24,7 @@ from writer.config.base import did_you_mean
 from writer.config.kafka_client import Address
 from writer.config.topic_selection import TopicChoice, TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, TopicMissing
-from writer.core.offsets import Source, Span
+from writer.core.offsets import Source, Span, source_name
 from writer.core.text import plural
 
 # librdkafka's own codes begin with an underscore, and are public all the same.
@@ -362,12 +362,12 @@ def ask_client(ask: Callable[..., Any], *questions: Any, **options: Any) -> Any:
 
 def _leader_text(leader: SilentLeader) -> str:
     """Name a leader by a partition that it leads, and say how many more it leads."""
-    topic, partition = leader.sources[0]
+    name = source_name(leader.sources[0])
     others = len(leader.sources) - 1
     more = f" and {plural(others, 'more partition')}" if others else ""
     if leader.broker is None:
-        return f"the leader of {topic}/{partition}{more}"
-    return f"{leader.broker}, which leads {topic}/{partition}{more},"
+        return f"the leader of {name}{more}"
+    return f"{leader.broker}, which leads {name}{more},"
 
 
 def _is_silence(error: Exception) -> bool:

@@ -13,7 +13,7 @@ from writer.commit.rate_limit import batch_use
 from writer.config.pipeline import Pipeline
 from writer.core.errors import CheckpointUnusable, HeadraceError
 from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, joined
+from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, merge_spans
 from writer.core.units import instant, show_duration, to_iso
 from writer.offsets.spark_checkpoint import Offsets
 from writer.sealing.watermark import risen
@@ -133,7 +133,7 @@ def check_ranges_read(report: Report, committing: Iterable[OffsetRange]) -> None
     for source in committing_spans.keys() | spans_read.keys():
         read = spans_read[source]
         asked = committing_spans.get(source, [])
-        assert joined(read) == asked, f"{source}: asked for offsets {asked}, the tasks read {sorted(read)}"
+        assert merge_spans(read) == asked, f"{source}: asked for offsets {asked}, the tasks read {sorted(read)}"
         assert _count_offsets(read) == _count_offsets(asked), f"{source}: offsets were read twice: {sorted(read)}"
         counts = report.counts.get(source, Counts())
         entered = counts.read + counts.skipped

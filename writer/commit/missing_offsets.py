@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from writer.batch.task_report import Counts, Report
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Source, Span, without
+from writer.core.offsets import Source, Span, source_name, subtract_spans
 
 # Missing offsets of a batch that the broker is asked about; each costs a fetch.
 ASKED_MAX = 32
@@ -53,7 +53,7 @@ def without_records(source: Source, spans: Sequence[Span], report: Report) -> Mi
         return None
     unread_spans = list[Span]()
     for span in spans:
-        unread_spans += without([span], counts.spans)
+        unread_spans += subtract_spans([span], counts.spans)
     if counts.spans_whole:
         unread = _count_offsets(unread_spans)
         assert unread == missing, f"{source}: {missing} offsets gave no record, but {unread} were not seen"
@@ -86,9 +86,9 @@ def check_answers(answers: Mapping[tuple[Source, Span], int | None]) -> None:
     ]
     if not missed:
         return
-    (topic, partition), (first, until), offset = missed[0]
+    source, (first, until), offset = missed[0]
     others = f" and of {len(missed) - 1} other ranges" if len(missed) > 1 else ""
     raise RecordsMissed(
-        f"the broker holds a record at offset {offset} of {topic}/{partition}, but the batch read none of "
+        f"the broker holds a record at offset {offset} of {source_name(source)}, but the batch read none of "
         f"[{first}, {until}){others}. Nothing was committed; the next start reads them again."
     )

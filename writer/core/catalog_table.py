@@ -3,20 +3,26 @@
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-DATA = "data"  # the one folder, beside `metadata`, that every catalog allows below a table
-RETRY_TIMEOUT = timedelta(minutes=1)  # a batch waits for it; the commit itself tries again after it
+# The one folder, beside `metadata`, that every catalog allows below a table.
+DATA = "data"
+# A batch waits for it; the commit itself tries again after it.
+RETRY_TIMEOUT = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
 class CatalogTable:
     """A table by its name in a catalog."""
 
-    catalog: str  # name of the catalog: an SQL catalog tells the tables of several apart by it
+    # Name of the catalog: an SQL catalog tells the tables of several apart by it.
+    catalog: str
     namespace: tuple[str, ...]
     table: str
-    settings: tuple[tuple[str, str], ...] = field(repr=False)  # of the catalog's client; a secret may be in them
-    retry_timeout: timedelta = RETRY_TIMEOUT  # how long an operation is tried again
-    log_location: str | None = None  # where `_headrace` lies; None: in the table's location
+    # Of the catalog's client. A secret may be in them.
+    settings: tuple[tuple[str, str], ...] = field(repr=False)
+    # How long an operation is tried again.
+    retry_timeout: timedelta = RETRY_TIMEOUT
+    # Where `_headrace` lies; None: in the table's location.
+    log_location: str | None = None
 
     @property
     def identifier(self) -> tuple[str, ...]:
@@ -30,14 +36,15 @@ class CatalogTable:
 
     @property
     def key(self) -> str:
-        """What tells it from other tables of the catalog, as engines do: without regard to upper and lower case."""
+        """The name that tells it from other tables of the catalog, as engines do: in lower case."""
         return str(self).casefold()
 
     def __str__(self) -> str:
         return ".".join(self.identifier)
 
 
-def written(location: str, in_catalog: CatalogTable | None) -> tuple[tuple[str, bool], ...]:
-    """Return where a table at a location is written to, and whether its log is there."""
-    log = in_catalog.log_location if in_catalog else None
-    return ((f"{location}/{DATA}", False), (log, True)) if log else ((location, True),)
+def written_locations(location: str, catalog_table: CatalogTable | None) -> tuple[tuple[str, bool], ...]:
+    """Return where a table at a location is written to, and for each place whether its log is there."""
+    if catalog_table is None or catalog_table.log_location is None:
+        return ((location, True),)
+    return ((f"{location}/{DATA}", False), (catalog_table.log_location, True))

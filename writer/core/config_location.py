@@ -1,10 +1,12 @@
-"""Which configuration file a command reads that names none. Imports nothing, so that help and completion stay fast."""
+"""Where a command without a path finds its configuration file. Imports nothing: help and completion stay fast."""
 
 import os
 from pathlib import Path
 
-VARIABLE, FILE = "HEADRACE_CONFIG", "pipelines.yaml"
-SHOWN = f"${VARIABLE}, else ./{FILE}"  # in help
+VARIABLE = "HEADRACE_CONFIG"
+FILE = "pipelines.yaml"
+# For help.
+SHOWN = f"${VARIABLE}, else ./{FILE}"
 MISSING = f"Give the path of a configuration file, set {VARIABLE} to it, or write ./{FILE} with `headrace init`."
 
 

@@ -27,11 +27,14 @@ class ExitCode(IntEnum):
     """How a process ends, by rising severity: of several pipelines the most severe code is that of the process."""
 
     DONE = 0
-    CRASH = 1  # a start may help; so any other code counts, such as that of a signal
+    # A start may help. Any other code counts as this one, such as that of a signal.
+    CRASH = 1
     LIMIT = 5
     CONFIGURATION = 2
-    CHECKPOINT = 3  # a start with a new run helps
-    FENCED = 4  # the most severe: any start takes the pipeline away from the writer that runs
+    # A start with a new run helps.
+    CHECKPOINT = 3
+    # The most severe: any start takes the pipeline away from the writer that runs.
+    FENCED = 4
 
     @classmethod
     def _missing_(cls, _: object) -> Self:
@@ -42,7 +45,9 @@ def exit_code(error: BaseException | None) -> ExitCode:
     """Return the exit code for a pipeline's error; None: it ended without one."""
     if error is None:
         return ExitCode.DONE
-    return error.exit_code if isinstance(error, HeadraceError) else ExitCode.CRASH
+    if isinstance(error, HeadraceError):
+        return error.exit_code
+    return ExitCode.CRASH
 
 
 def most_severe(codes: Iterable[int]) -> ExitCode:
@@ -97,20 +102,21 @@ _PASSING = frozenset({
     errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBUSY, errno.ENOLCK, errno.ECONNABORTED, errno.EHOSTDOWN,
     errno.EHOSTUNREACH,
 })  # fmt: skip
-_PASSING_WORDS = tuple(os.strerror(number) for number in sorted(_PASSING))
+_PASSING_TEXTS = tuple(os.strerror(number) for number in sorted(_PASSING))
 
 
 def may_pass(error: OSError) -> bool:
-    """Return whether the same operation on a disk may succeed later. Libraries without a number say the same words."""
+    """Return whether the same operation on a disk may succeed later. Libraries give its text without a number."""
     if error.errno is None:
-        return any(words in str(error) for words in _PASSING_WORDS)
+        return any(text in str(error) for text in _PASSING_TEXTS)
     return error.errno in _PASSING
 
 
 def file_error(text: str, error: Exception) -> HeadraceError:
     """Return the error for a file that cannot be used: a ConfigError, unless what is wrong with it may pass."""
-    passes = isinstance(error, OSError) and may_pass(error)
-    return FileUnavailable(text) if passes else ConfigError(text)
+    if isinstance(error, OSError) and may_pass(error):
+        return FileUnavailable(text)
+    return ConfigError(text)
 
 
 class CheckpointUnusable(HeadraceError):
@@ -118,10 +124,10 @@ class CheckpointUnusable(HeadraceError):
 
     exit_code = ExitCode.CHECKPOINT
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, reason: str) -> None:
         """Add the fix to the reason."""
         fix = "`headrace run --new-run --yes` begins a new checkpoint from the table's frontier"
-        super().__init__(f"{why}. {fix}; nothing is lost or doubled.")
+        super().__init__(f"{reason}. {fix}; nothing is lost or doubled.")
 
 
 class FrontierLost(HeadraceError):

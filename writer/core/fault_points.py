@@ -28,15 +28,18 @@ _LOOK_S = 0.05
 
 def point(name: str, pipeline: str = "") -> None:
     """Die, or wait, here if asked to."""
-    wanted = os.environ.get("HEADRACE_FAULT", "")
-    if not wanted:
+    faults = os.environ.get("HEADRACE_FAULT", "")
+    if not faults:
         return
     names = {name, f"{name}@{pipeline}"}
     _passed.update(names)
-    at = {f"{one}:{_passed[one]}" for one in names}
-    for each in wanted.split(","):
-        which, _, flag = each.rpartition(":") if each.count(":") > 1 else (each, "", "")
-        if which in at:
+    passages = {f"{passed_name}:{_passed[passed_name]}" for passed_name in names}
+    for fault in faults.split(","):
+        passage = fault
+        flag = ""
+        if fault.count(":") > 1:
+            passage, _, flag = fault.rpartition(":")
+        if passage in passages:
             _strike(flag)
 
 
@@ -54,7 +57,8 @@ def trouble() -> Literal["before", "after"] | None:
     flag = os.environ.get("HEADRACE_TROUBLE", "")
     if not flag:
         return None
-    with suppress(OSError, ValueError):  # it is gone, or just being written
+    # The file may be gone, or just being written.
+    with suppress(OSError, ValueError):
         share, seconds = (float(number) for number in Path(flag).read_text().split())
         time.sleep(random.uniform(0, seconds))  # noqa: S311 - no secret
         if random.random() < share:  # noqa: S311

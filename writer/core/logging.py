@@ -18,6 +18,7 @@ from structlog.typing import EventDict, Processor
 
 from writer.core.errors import ConfigError, HeadraceError
 
+# `with bound(…)` adds fields to the lines of a block.
 __all__ = [
     "bound",
     "detail",
@@ -25,15 +26,18 @@ __all__ = [
     "event",
     "set_up",
     "warning",
-]  # `with bound(…)` adds fields to the lines of a block
+]
 
 
-def _quoted(value: object) -> str:
-    return repr(value) if isinstance(value, str) and " " in value else str(value)
+def _quote_text(value: object) -> str:
+    if isinstance(value, str) and " " in value:
+        return repr(value)
+    return str(value)
 
 
-def _ordered(_logger: object, _method: str, fields: EventDict) -> EventDict:
-    return {name: fields[name] for name in ("time", "level", "event", "pipeline") if name in fields} | {**fields}
+def _order_fields(_logger: object, _method: str, fields: EventDict) -> EventDict:
+    first = {name: fields[name] for name in ("time", "level", "event", "pipeline") if name in fields}
+    return {**first, **fields}
 
 
 _STAMPS: list[Processor] = [merge_contextvars, add_log_level, TimeStamper("%Y-%m-%dT%H:%M:%S%z", utc=False, key="time")]
@@ -41,25 +45,27 @@ _COLUMNS = [
     Column("time", Shown(None, "", "", str)),
     Column("level", Shown(None, "", "", lambda level: str(level).upper())),
     Column("event", Shown(None, "", "", str)),
-    Column("pipeline", Shown("", "", "", _quoted)),
-    Column("", Shown("", "", "", _quoted)),  # all others
+    Column("pipeline", Shown("", "", "", _quote_text)),
+    # All others.
+    Column("", Shown("", "", "", _quote_text)),
 ]
 _FORMATS: Mapping[str, list[Processor]] = MappingProxyType({
     "text": [ConsoleRenderer(columns=_COLUMNS, sort_keys=False, exception_formatter=plain_traceback)],
-    "json": [_ordered, format_exc_info, JSONRenderer(default=str)],
+    "json": [_order_fields, format_exc_info, JSONRenderer(default=str)],
 })  # fmt: skip
 _LOGGER: BoundLogger = structlog.get_logger("headrace")
-structlog.configure(  # until `set_up`: only warnings, as text
+# Until `set_up`: only warnings, as text.
+structlog.configure(
     [filter_by_level, *_STAMPS, *_FORMATS["text"]], wrapper_class=BoundLogger, logger_factory=LoggerFactory()
 )
 
 
 def set_up() -> None:
     """Send events to standard error, one a line, and the warnings of libraries. Raises ConfigError."""
-    wanted = os.environ.get("HEADRACE_LOG", "text")
-    if wanted not in _FORMATS:
-        raise ConfigError(f"HEADRACE_LOG is {wanted!r}: set it to {' or '.join(_FORMATS)}, or unset it.")
-    steps = [ProcessorFormatter.remove_processors_meta, *_FORMATS[wanted]]
+    log_format = os.environ.get("HEADRACE_LOG", "text")
+    if log_format not in _FORMATS:
+        raise ConfigError(f"HEADRACE_LOG is {log_format!r}: set it to {' or '.join(_FORMATS)}, or unset it.")
+    steps = [ProcessorFormatter.remove_processors_meta, *_FORMATS[log_format]]
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_has_no_sentence)
     handler.setFormatter(ProcessorFormatter(processors=steps, foreign_pre_chain=_STAMPS))

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-_SHAPE_BITS, _CONTENT_BITS = 31, 32  # of a mark's fingerprint
+# Parts of a mark's fingerprint.
+_SHAPE_BITS = 31
+_CONTENT_BITS = 32
 
 
 @dataclass(frozen=True, order=True)
@@ -20,7 +22,7 @@ class TopicPartition:
     @property
     def name(self) -> str:
         """Name it for a person, without its incarnation: clicks/0."""
-        return f"{self.topic}/{self.partition}"
+        return source_name((self.topic, self.partition))
 
     @property
     def full_name(self) -> str:
@@ -32,7 +34,7 @@ class TopicPartition:
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """Offsets [start, end) of one part."""
+    """Offsets [start, end) of a topic partition."""
 
     part: TopicPartition
     start: int
@@ -52,37 +54,45 @@ class OffsetRange:
         return {**vars(self.part), "start": self.start, "end": self.end}
 
 
-Source = tuple[str, int]  # topic, partition
+# Topic and partition.
+Source = tuple[str, int]
 
-Span = tuple[int, int]  # offsets [start, end), one record at each
+# Offsets [start, end), one record at each.
+Span = tuple[int, int]
 
 
-def joined(spans: Iterable[Span]) -> list[Span]:
-    """Put spans in order, and those that touch or overlap into one."""
-    out: list[Span] = []
+def source_name(source: Source) -> str:
+    """Name a partition of a topic for a person: clicks/0."""
+    topic, partition = source
+    return f"{topic}/{partition}"
+
+
+def merge_spans(spans: Iterable[Span]) -> list[Span]:
+    """Return spans in order; those that touch or overlap become one."""
+    merged: list[Span] = []
     for start, end in sorted(spans):
-        if out and start <= out[-1][1]:
-            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            out.append((start, end))
-    return out
+            merged.append((start, end))
+    return merged
 
 
-def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
-    """Return what is left of spans when others are taken out."""
-    out: list[Span] = []
-    gone = joined(taken)
-    for first, last in joined(spans):
-        start, end = first, last
-        for a, b in gone:
-            if b <= start or a >= end:
+def subtract_spans(spans: Iterable[Span], removed: Iterable[Span]) -> list[Span]:
+    """Return what is left of spans without the offsets of `removed`, in order."""
+    remaining: list[Span] = []
+    removed_spans = merge_spans(removed)
+    for first, end in merge_spans(spans):
+        start = first
+        for removed_start, removed_end in removed_spans:
+            if removed_end <= start or removed_start >= end:
                 continue
-            if a > start:
-                out.append((start, a))
-            start = max(start, b)
+            if removed_start > start:
+                remaining.append((start, removed_start))
+            start = max(start, removed_end)
         if start < end:
-            out.append((start, end))
-    return out
+            remaining.append((start, end))
+    return remaining
 
 
 class LogMark(NamedTuple):
@@ -95,20 +105,20 @@ class LogMark(NamedTuple):
 
     leader_epoch: int
     fingerprint: int
-    is_compacted: bool = False  # compaction took records out of it, or wrote it anew: its checksum says nothing
-    is_damaged: bool = (
-        False  # its checksum does not fit: it may be the batch that is known, but is evidence of no other
-    )
+    # Compaction took records out of it, or wrote it anew: its checksum says nothing.
+    is_compacted: bool = False
+    # Its checksum does not fit: it may be the batch of an earlier mark, but it is no evidence of another batch.
+    is_damaged: bool = False
 
-    def contradicts(self, known: "LogMark") -> bool:
-        """Return whether this batch shows that the log is not the one that is known from before."""
-        return not self.is_damaged and not self.continues(known)
+    def contradicts(self, earlier: "LogMark") -> bool:
+        """Return whether this batch shows that the log is not the one of an earlier mark."""
+        return not self.is_damaged and not self.continues(earlier)
 
-    def continues(self, known: "LogMark") -> bool:
-        """Return whether this batch, as the log has it now, is the one that is known from before."""
-        if self.leader_epoch != known.leader_epoch or self.shape != known.shape:
+    def continues(self, earlier: "LogMark") -> bool:
+        """Return whether this batch, as the log has it now, is the one of an earlier mark."""
+        if self.leader_epoch != earlier.leader_epoch or self.shape != earlier.shape:
             return False
-        return self.is_compacted or known.is_compacted or self.fingerprint == known.fingerprint
+        return self.is_compacted or earlier.is_compacted or self.fingerprint == earlier.fingerprint
 
     @property
     def shape(self) -> int:

@@ -8,30 +8,40 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PlainSerializer
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_INSTANT = datetime.min.replace(tzinfo=UTC)
+_LAST_INSTANT = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*$")
 _MILLISECONDS = {
-    "ms": 1, "s": 1_000, "sec": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000,
-}  # fmt: skip
+    "ms": 1,
+    "s": 1_000,
+    "sec": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
-def _quantity(text: Any, units: Mapping[str, float], example: str) -> float:
+def _parse_quantity(text: Any, units: Mapping[str, float], example: str) -> float:
     match = _QUANTITY.match(text) if isinstance(text, str) else None
     if match is None or match[2].lower() not in units:
-        known = ", ".join(units)
-        raise ValueError(f"{text!r} needs a number and a unit, such as {example!r} (units: {known})")
+        raise ValueError(f"{text!r} needs a number and a unit, such as {example!r} (units: {', '.join(units)})")
     return float(match[1]) * units[match[2].lower()]
 
 
 def duration(text: Any) -> timedelta:
     """Read `500 ms`, `10 min`, `2 h`, `7 d`. Raises ValueError without a unit or at zero."""
-    try:
-        value = (
-            text if isinstance(text, timedelta) else timedelta(milliseconds=_quantity(text, _MILLISECONDS, "10 min"))
-        )
-    except OverflowError as error:
-        raise ValueError(f"{text!r} is longer than can be; try '10 min'") from error
+    if isinstance(text, timedelta):
+        value = text
+    else:
+        milliseconds = _parse_quantity(text, _MILLISECONDS, "10 min")
+        try:
+            value = timedelta(milliseconds=milliseconds)
+        except OverflowError as error:
+            raise ValueError(f"{text!r} is longer than can be; try '10 min'") from error
     if value <= timedelta(0):
         raise ValueError(f"{text!r} must be longer than zero, such as '10 min'")
     return value
@@ -48,19 +58,20 @@ def shift(text: Any) -> timedelta:
 
 def show_shift(value: timedelta) -> str:
     """Write a duration with its sign."""
-    return f"{'-' if value < timedelta(0) else '+'}{show_duration(abs(value))}"
+    sign = "-" if value < timedelta(0) else "+"
+    return f"{sign}{show_duration(abs(value))}"
 
 
 def slack(text: Any) -> timedelta:
     """Read a duration that may be zero: `0 s`."""
-    if text == timedelta(0) or (isinstance(text, str) and _quantity(text, _MILLISECONDS, "0 s") == 0):
+    if text == timedelta(0) or (isinstance(text, str) and _parse_quantity(text, _MILLISECONDS, "0 s") == 0):
         return timedelta(0)
     return duration(text)
 
 
 def size(text: Any) -> int:
     """Read `64 MiB`, `1 GB` as bytes. Raises ValueError without a unit or at zero."""
-    value = int(_quantity(text, _BYTES, "128 MiB"))
+    value = int(_parse_quantity(text, _BYTES, "128 MiB"))
     if value <= 0:
         raise ValueError(f"{text!r} must be more than zero, such as '128 MiB'")
     return value
@@ -79,10 +90,13 @@ def show_duration(value: timedelta) -> str:
 
 def show_size(value: float) -> str:
     """Write a byte count in a binary unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if value < 2**10:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    if value < 2**10:
+        return f"{value:.0f} B"
+    for unit in ("KiB", "MiB"):
         value /= 2**10
+        if value < 2**10:
+            return f"{value:.1f} {unit}"
+    value /= 2**10
     return f"{value:.1f} GiB"
 
 
@@ -91,9 +105,9 @@ def instant(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
-def to_iso(at: datetime | None) -> str | None:
-    """Write an instant as ISO 8601, and none as none."""
-    return None if at is None else at.isoformat()
+def to_iso(time: datetime | None) -> str | None:
+    """Write an instant as ISO 8601, and None as None."""
+    return None if time is None else time.isoformat()
 
 
 def from_iso(text: str | None) -> datetime | None:
@@ -101,17 +115,17 @@ def from_iso(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def microseconds(at: datetime) -> int:
+def microseconds(time: datetime) -> int:
     """Return an instant as microseconds since 1970."""
-    return (at - _EPOCH) // _MICROSECOND
+    return (time - _EPOCH) // _MICROSECOND
 
 
-def shifted(at: datetime, by: timedelta) -> datetime:
-    """Return the instant so much later, or earlier; the first or last of the years 1 to 9999 where it is beyond."""
+def shift_instant(time: datetime, step: timedelta) -> datetime:
+    """Return the instant that is `step` later, or earlier; at most the first or the last of the years 1 to 9999."""
     try:
-        return at + by
+        return time + step
     except OverflowError:
-        return datetime.max.replace(tzinfo=UTC) if by > timedelta(0) else datetime.min.replace(tzinfo=UTC)
+        return _LAST_INSTANT if step > timedelta(0) else _FIRST_INSTANT
 
 
 Duration = Annotated[timedelta, BeforeValidator(duration), PlainSerializer(show_duration, return_type=str)]

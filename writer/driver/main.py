@@ -17,7 +17,7 @@ from writer.config.loader import ConfigChanges, ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import HeadraceError
-from writer.core.signals import process, stopped_by_signals
+from writer.core.signals import describe_process, stop_on_signals
 from writer.driver import supervisor_channel
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.pipeline import PipelineRun
@@ -58,7 +58,7 @@ def run(
     executor_manager = _executor_manager(config, board)
     serving = _serving(file, board, orders, asked, executor_manager)
     # HTTP before Spark: a port that is taken is said at once.
-    with stopped_by_signals(stop), serving as url, ExitStack() as after:
+    with stop_on_signals(stop), serving as url, ExitStack() as after:
         after.callback(notifier.close, _LAST_WORDS)
         after.callback(receivers.close, _LAST_WORDS)
         for progress in board.values():
@@ -114,7 +114,7 @@ def _serving(
         live_records.record_guard(file.config, lambda: file.config),
         lambda: {
             "executors": executor_manager.to_dict(),
-            "config": {**file.document(), "process": process(orders.supervisor or os.getpid())},
+            "config": {**file.document(), "process": describe_process(orders.supervisor or os.getpid())},
         },
     )  # fmt: skip
 

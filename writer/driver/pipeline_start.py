@@ -18,7 +18,7 @@ from writer.config.pipeline import Pipeline, zones_of
 from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core import logging
-from writer.core.catalog_table import written
+from writer.core.catalog_table import written_locations
 from writer.core.errors import ConfigError
 from writer.offsets import start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
@@ -48,7 +48,7 @@ def probe_locations(name: str, config: Config) -> None:
     for location in config.pipelines[name].locations:
         if location in targets:
             continue
-        for path, has_log in written(location, config.catalog_place(name, location)):
+        for path, has_log in written_locations(location, config.catalog_place(name, location)):
             probe(store_at(path, config.s3.settings), exclusive=has_log)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from writer.clients.driver_endpoint import find_announcement, status_at
 from writer.config.loader import Addresses, addresses, load
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.signals import process
+from writer.core.signals import describe_process
 from writer.core.units import show_duration
 from writer.web.http_server import url_of
 
@@ -123,7 +123,7 @@ def _list_urls(file: Addresses) -> dict[str, str]:
 def _check_process(reading: dict[str, Any], path: Path) -> HeadraceError | None:
     """Return why a process is not meant; None where it is on this machine, and reads this file."""
     writer = reading["process"]
-    if writer != process(writer["pid"]):
+    if writer != describe_process(writer["pid"]):
         return HeadraceError(
             f"the writer is process {writer['pid']} on {writer['host']}, and not of this machine. Run `headrace "
             "reload` there (kubectl exec), or send it SIGHUP."

@@ -13,7 +13,7 @@ Every message names topic, partition and offset where there are any. An error su
 """
 
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Source
+from writer.core.offsets import Source, source_name
 
 # The advice where this reader cannot read a log.
 SPARK_READER = "set `kafka.reader: spark`"
@@ -66,7 +66,7 @@ class Corrupt(ReadFailed):
 def damaged_batch(source: Source, offset: int, reason: str) -> Corrupt:
     """Return the error for a record batch that cannot be read. `offset`: its first."""
     topic, partition = source
-    return Corrupt(f"{topic}/{partition} at offset {offset}: {reason}", topic, partition, offset)
+    return Corrupt(f"{source_name(source)} at offset {offset}: {reason}", topic, partition, offset)
 
 
 class OldRecordFormat(ReadFailed):

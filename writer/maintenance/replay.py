@@ -25,7 +25,7 @@ from writer.commit.event_specs import check_version
 from writer.commit.privacy import RecordedPrivacy, check_policies
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
-from writer.core.offsets import Span, TopicPartition, joined
+from writer.core.offsets import Span, TopicPartition, merge_spans
 from writer.maintenance.dead_letters import Selection, as_read, places, read
 from writer.maintenance.local_pipeline import LocalPipeline, Piece, opened
 from writer.privacy.protected_schema import Privacy
@@ -91,7 +91,7 @@ class Replaying:
                     walk = self._opened()
                 continue
             for part, spans in places(dead_letters).items():
-                tried[part] = joined([*tried.get(part, []), *spans])
+                tried[part] = merge_spans([*tried.get(part, []), *spans])
 
     def _opened(self) -> LocalPipeline:
         """Open the pipeline, with what its table's log has of privacy by now."""

@@ -18,7 +18,7 @@ from writer.batch.staging.table_file import read_footer
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.files import BucketFile, BucketKey, group_by_bucket
-from writer.core.units import shifted
+from writer.core.units import shift_instant
 from writer.sealing.manifest import FOLDER, bucket_path
 from writer.storage.base import Store
 from writer.table.factory import main_table, side_table
@@ -68,7 +68,7 @@ def due(
     old = [
         ExpiredBucket(bucket, span, tuple(found[bucket]))
         for bucket, span in spans.items()
-        if span is not None and shifted(span[1], kept_for) <= now
+        if span is not None and shift_instant(span[1], kept_for) <= now
     ]
     return sorted(old, key=lambda one: (one.interval, tuple(value or "" for value in one.bucket)))
 

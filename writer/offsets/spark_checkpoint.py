@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from writer.core.errors import CheckpointUnusable
-from writer.core.offsets import Source
+from writer.core.offsets import Source, source_name
 from writer.offsets.start_decision import Refuse
 from writer.storage.base import S3Settings, StoreError, Unanswered
 from writer.storage.locations import store_at
@@ -63,10 +63,10 @@ def decide(newest: int | None, next_batch: NextBatch | None, frontier: Offsets) 
         return NewRun(newest + 1, f"run {newest} planned no batch")
     ahead = {source: offset for source, offset in next_batch.start.items() if offset > frontier.get(source, offset)}
     if ahead:
-        (topic, partition), offset = min(ahead.items())
-        committed_offset = frontier[topic, partition]
+        source, offset = min(ahead.items())
+        committed_offset = frontier[source]
         return Refuse(
-            f"run {newest} would continue {topic}/{partition} at offset {offset}, but the table ends at "
+            f"run {newest} would continue {source_name(source)} at offset {offset}, but the table ends at "
             f"{committed_offset}: {offset - committed_offset} records would be lost"
         )
     if next_batch.start.keys() != frontier.keys():

@@ -10,7 +10,7 @@ from writer.config.pipeline import Pipeline
 from writer.core import logging
 from writer.core.errors import FrontierLost, LogChanged, TopicMissing
 from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.core.units import instant, shifted
+from writer.core.units import instant, shift_instant
 from writer.offsets.log_check import Diverging, LogCheck
 from writer.offsets.start_decision import (
     Begin,
@@ -278,10 +278,10 @@ def gap_hints(
     for lost_range in lost:
         part = lost_range.part
         newest_us = snapshot.newest_event_time(part)
-        start = None if newest_us is None else shifted(instant(newest_us), -margin).isoformat()
+        start = None if newest_us is None else shift_instant(instant(newest_us), -margin).isoformat()
         _, timestamp_ms = first_records[part.topic, part.partition]
         until = now if timestamp_ms < 0 else instant(timestamp_ms * 1000)
-        hints.append({"from": start, "until": shifted(until, margin).isoformat()})
+        hints.append({"from": start, "until": shift_instant(until, margin).isoformat()})
     return hints
 
 

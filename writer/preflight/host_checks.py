@@ -18,7 +18,7 @@ from writer.config.connections import Http
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.table_sections import Catalog, Table, layout
-from writer.core.catalog_table import CatalogTable, written
+from writer.core.catalog_table import CatalogTable, written_locations
 from writer.core.errors import HeadraceError
 from writer.core.text import instant, plural
 from writer.core.units import show_size
@@ -268,7 +268,7 @@ def tables(name: str, pipeline: Pipeline, probed: ProbedLocations, *, offline: b
         else:
             table = table_at(checked.settings.format, location, name, s3=probed.s3, catalog=in_catalog)
             check_identity = partial(table.check_identity, checked.columns, checked.layout)
-            yield _table(checked.check, name, table, check_identity, written(location, in_catalog), probed)
+            yield _table(checked.check, name, table, check_identity, written_locations(location, in_catalog), probed)
             if checked.settings is pipeline.table:
                 yield from zone_data(pipeline, table, datetime.now(UTC))
     if not on_s3(pipeline.table.location) and not probed.is_unusable(pipeline.table.location):

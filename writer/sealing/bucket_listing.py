@@ -11,7 +11,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey, group_by_bucket
 from writer.core.text import instant, span
-from writer.core.units import shifted
+from writer.core.units import shift_instant
 from writer.sealing.manifest import Manifest, bucket_path
 from writer.sealing.rules import SealBlocked, SealLater, Unsealed, is_closed
 from writer.sealing.sealer import Sealer
@@ -147,7 +147,7 @@ class BucketListing:
             return "it goes by no time, so nothing closes it"
         if not self.sealer.settings.seal.enabled:
             return "sealing is switched off (seal.enabled)"
-        until = shifted(end, self.sealer.policy.allowed_lateness)
+        until = shift_instant(end, self.sealer.policy.allowed_lateness)
         mark = self.watermark
         if mark.instant is None:
             cause = f": {mark.held_by.full_name} has no row yet" if mark.held_by else ""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from writer.config.pipeline_sections import Seal
 from writer.core.offsets import Source
-from writer.core.units import shifted
+from writer.core.units import shift_instant
 from writer.sealing.sealer import BucketSnapshot
 from writer.sealing.watermark import KafkaEnds, Watermark
 
@@ -101,7 +101,7 @@ class Listener:
 
 def held_back(mark: Watermark, policy: Seal, now: datetime) -> bool:
     """Return whether an idle partition may hold the watermark: it has no event time of the last `idle_timeout`."""
-    return mark.instant is None or shifted(mark.instant, policy.out_of_orderness) <= now - policy.idle_timeout
+    return mark.instant is None or shift_instant(mark.instant, policy.out_of_orderness) <= now - policy.idle_timeout
 
 
 def frontier_of(standing: BucketSnapshot, numbers: Mapping[str, int]) -> dict[Source, int]:

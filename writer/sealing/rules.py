@@ -11,7 +11,7 @@ from typing import Literal
 
 from writer.config.pipeline_sections import Seal
 from writer.core.files import BucketKey
-from writer.core.units import shifted
+from writer.core.units import shift_instant
 from writer.sealing.manifest import Reason
 from writer.sealing.watermark import PartitionEventTime, furthest, watermark
 
@@ -113,12 +113,12 @@ def to_close(
 
 
 def _by_watermark(policy: Seal, ends: Sequence[datetime], reached: datetime | None) -> Close | None:
-    due = [end for end in ends if reached is not None and shifted(end, policy.allowed_lateness) <= reached]
+    due = [end for end in ends if reached is not None and shift_instant(end, policy.allowed_lateness) <= reached]
     return Close(due[-1], "watermark") if due else None
 
 
 def _by_clock(policy: Seal, ends: Sequence[datetime], now: datetime) -> Close | None:
-    due = [end for end in ends if policy.after is not None and shifted(end, policy.after) <= now]
+    due = [end for end in ends if policy.after is not None and shift_instant(end, policy.after) <= now]
     return Close(due[-1], "clock") if due else None
 
 

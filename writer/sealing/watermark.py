@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from writer.core.offsets import Source, TopicPartition
-from writer.core.units import shifted
+from writer.core.units import shift_instant
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -67,13 +67,15 @@ def watermark(parts: Iterable[PartitionEventTime], out_of_orderness: timedelta) 
     if not active:
         return Watermark(None, None, idle)
     behind = min(active, key=lambda seen: (seen.instant is not None, seen.instant or _EPOCH))
-    return Watermark(None if behind.instant is None else shifted(behind.instant, -out_of_orderness), behind.part, idle)
+    return Watermark(
+        None if behind.instant is None else shift_instant(behind.instant, -out_of_orderness), behind.part, idle
+    )
 
 
 def furthest(parts: Iterable[PartitionEventTime], out_of_orderness: timedelta) -> datetime | None:
     """Return the watermark that there would be if only the part that came furthest counted: an upper bound."""
     instants = [seen.instant for seen in parts if seen.instant is not None]
-    return shifted(max(instants), -out_of_orderness) if instants else None
+    return shift_instant(max(instants), -out_of_orderness) if instants else None
 
 
 def risen(known: Mapping[TopicPartition, int], found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

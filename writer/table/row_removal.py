@@ -14,7 +14,7 @@ from writer.batch.bucketing import TimeRule, times_of
 from writer.batch.staging import table_file
 from writer.batch.staging.parquet_files import Destination, OpenFile, unmeasured_columns
 from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import Span, TopicPartition, joined
+from writer.core.offsets import Span, TopicPartition, merge_spans
 from writer.storage.base import OutcomeUnknown, Store
 from writer.table.log.entries import remove_action
 from writer.table.log.foreign_writes import CommitFailed
@@ -233,13 +233,13 @@ def merge_offsets(many: Iterable[Offsets]) -> dict[TopicPartition, list[Span]]:
     merged: dict[TopicPartition, list[Span]] = {}
     for offsets in many:
         for part, spans in offsets.items():
-            merged[part] = joined([*merged.get(part, ()), *spans])
+            merged[part] = merge_spans([*merged.get(part, ()), *spans])
     return merged
 
 
 def mask_spans(offsets: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
     """Return for each offset whether it lies in one of the spans."""
-    starts, ends = (np.array(bounds, np.int64) for bounds in zip(*joined(spans), strict=True))
+    starts, ends = (np.array(bounds, np.int64) for bounds in zip(*merge_spans(spans), strict=True))
     indices = np.searchsorted(starts, offsets, side="right") - 1
     return np.asarray((indices >= 0) & (offsets < ends[indices]))
 

@@ -13,7 +13,7 @@ from writer.clients import native_kafka
 from writer.commit import builder
 from writer.core import logging
 from writer.core.errors import LogMoved
-from writer.core.offsets import LogMark, OffsetRange, Source
+from writer.core.offsets import LogMark, OffsetRange, Source, source_name
 from writer.driver.readers.native_reader import NativeReader
 from writer.driver.restart_policy import causes, java_trace
 from writer.kafka_reader.errors import OldRecordFormat, UnsupportedBroker
@@ -173,8 +173,7 @@ class SparkReader:
             return report
         # Asked before and after the tasks: what they read in between is of the same log.
         if gone := marks.keys() - self._check_unchanged(ends, marks):
-            topic, partition = min(gone)
-            raise LogMoved(f"the log of {topic}/{partition} lost records while they were read")
+            raise LogMoved(f"the log of {source_name(min(gone))} lost records while they were read")
         report.marks = {source: mark for source, mark in marks.items() if not mark.is_damaged}
         scan = _scan(carried)
         builder.check_record_count(report, _handed_over(scan))

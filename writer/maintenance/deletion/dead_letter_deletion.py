@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.commit import builder
-from writer.core.offsets import Span, TopicPartition, joined
+from writer.core.offsets import Span, TopicPartition, merge_spans
 from writer.maintenance.dead_letters import Selection, as_read, read
 from writer.maintenance.deletion.row_deletion import WHY
 from writer.maintenance.deletion.row_keys import Finder, Keys
@@ -52,7 +52,7 @@ def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schem
                 for group in sample.groups:
                     meant = group.records.filter(pa.array(finder.among(group.rows), pa.bool_()))
                     _note(found, meant, incarnation)
-    found.places = {part: joined(spans) for part, spans in found.places.items()}
+    found.places = {part: merge_spans(spans) for part, spans in found.places.items()}
     return found
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from writer.batch.task_report import EXITS, RAW, outcomes
-from writer.core.offsets import OffsetRange, Span, TopicPartition, joined, without
+from writer.core.offsets import OffsetRange, Span, TopicPartition, merge_spans, subtract_spans
 from writer.core.units import from_iso, to_iso
 
 Outcome = Literal["open", "done", "lost", "rewound"]
@@ -103,7 +103,7 @@ class BackfilledOffsets:
         """Add what another backfill brought."""
         names = (*outcomes(self.outcomes), *outcomes(other.outcomes))
         sums = {name: self.outcomes.get(name, 0) + other.outcomes.get(name, 0) for name in names}
-        spans = tuple(joined([*self.spans, *other.spans]))
+        spans = tuple(merge_spans([*self.spans, *other.spans]))
         without_records = self.without_records + other.without_records
         return BackfilledOffsets(spans, self.offsets + other.offsets, sums, without_records)
 
@@ -154,7 +154,7 @@ class GapRecord:
         for offset_range in self.skipped_ranges:
             part = offset_range.part
             filled_spans = self.backfilled.get(part, BackfilledOffsets()).spans
-            unfilled_spans = without([(offset_range.start, offset_range.end)], filled_spans)
+            unfilled_spans = subtract_spans([(offset_range.start, offset_range.end)], filled_spans)
             unfilled_ranges += [OffsetRange(part, start, end) for start, end in unfilled_spans]
         return unfilled_ranges
 
@@ -314,7 +314,7 @@ def _parse_backfilled_offsets(account: Mapping[str, Any]) -> BackfilledOffsets:
     """Return what an entry's account says of one part."""
     spans = _parse_spans(account["spans"])
     without_records = account.get("without_records", {}).get("offsets", 0)
-    return BackfilledOffsets(tuple(joined(spans)), _count_offsets(spans), outcomes(account), without_records)
+    return BackfilledOffsets(tuple(merge_spans(spans)), _count_offsets(spans), outcomes(account), without_records)
 
 
 def _parse_spans(pairs: Sequence[Sequence[int]]) -> tuple[Span, ...]:
