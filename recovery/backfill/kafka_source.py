@@ -105,8 +105,8 @@ class KafkaSource:
         """Raise SourceFailed where the records around a segment are not those of the table's rows."""
         if self._has_same_times(segment) is False:
             raise SourceFailed(
-                f"records of {source_name(segment.source)} around {segment.source_span[0]} have other times than the table's "
-                f"rows around offset {segment.range.start} of {segment.range.part.name}: the mapping is wrong. Correct "
+                f"records of {source_name(segment.source)} around {segment.source_span[0]} have other times than the "
+                f"table's rows around offset {segment.range.start} of {segment.range.part.name}: the mapping is wrong. Correct "
                 "--map."
             )
 
@@ -221,8 +221,8 @@ class KafkaSource:
         removed = [segment for segment in segments if earliest[segment.source] > segment.range.start]
         if without_records and removed:
             raise SourceFailed(
-                f"retention took offsets of {source_name(removed[0].source)} while they were read. Nothing of the chunk was "
-                "committed; the next look sees what is left."
+                f"retention took offsets of {source_name(removed[0].source)} while they were read. Nothing of the "
+                "chunk was committed; the next look sees what is left."
             )
         try:
             check_answers(

@@ -63,6 +63,6 @@ def confirm_every_record(without_records: Sequence[MissingOffsets]) -> None:
     if without_records:
         missing = without_records[0]
         raise SourceFailed(
-            f"{missing.offsets} offsets of {source_name(missing.source)} gave no record, such as {list(missing.spans[:3])}; "
-            "the source said that it has them. Nothing of the chunk was committed."
+            f"{missing.offsets} offsets of {source_name(missing.source)} gave no record, such as "
+            f"{list(missing.spans[:3])}; the source said that it has them. Nothing of the chunk was committed."
         )
