@@ -106,8 +106,8 @@ class KafkaSource:
         if self._has_same_times(segment) is False:
             raise SourceFailed(
                 f"records of {source_name(segment.source)} around {segment.source_span[0]} have other times than the "
-                f"table's rows around offset {segment.range.start} of {segment.range.part.name}: the mapping is wrong. Correct "
-                "--map."
+                f"table's rows around offset {segment.range.start} of {segment.range.part.name}: the mapping is wrong. "
+                "Correct --map."
             )
 
     def _segments(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
