@@ -22,7 +22,14 @@ from writer.commit.failed_records_limit import check_failed_records
 from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.offsets import Span, TopicPartition, subtract_spans
-from writer.maintenance.local_pipeline import ANY_AGE, LocalPipeline, Piece, age_of, believing, opened
+from writer.maintenance.local_pipeline import (
+    ANY_AGE,
+    LocalPipeline,
+    Piece,
+    age_of,
+    allow_older_events,
+    open_local_pipeline,
+)
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.gap_records import gap_records_in_snapshot
@@ -88,7 +95,7 @@ class BackfilledTable:
     def pipeline(self) -> LocalPipeline:
         """The pipeline, for tasks in this process. Raises RegistryUnreachable, ConfigError."""
         if self._pipeline is None:
-            self._pipeline = opened(self.name, self.config, self._schemas, tables=self.tables)
+            self._pipeline = open_local_pipeline(self.name, self.config, self._schemas, tables=self.tables)
         return self._pipeline
 
     @property
@@ -185,7 +192,7 @@ class BackfilledTable:
         """Stage rows without offsets whose keys the table does not have."""
         self.config.one_table(self.name)
         task_plan = self.pipeline.task_plan(datetime.now(UTC), "backfill", {})
-        rule = believing(self.pipeline.time_rule, ANY_AGE)
+        rule = allow_older_events(self.pipeline.time_rule, ANY_AGE)
         stage = NewRowStage(self.table, snapshot, self.settings, task_plan, rule)
         pieces = slow_down(chunk.read(self.pipeline.plan))
         rows = (piece.rows for piece in pieces if piece.rows is not None)

@@ -26,9 +26,9 @@ from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
-from writer.maintenance.dead_letters import Selection, read
+from writer.maintenance.dead_letters import Selection, read_dead_letters
 from writer.maintenance.local_pipeline import age_of
-from writer.maintenance.replay import Replaying, ReplayResult
+from writer.maintenance.replay import DeadLetterReplay, ReplayResult
 from writer.schemas.registry import SchemaSource
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import side_table
@@ -128,7 +128,7 @@ class ReprocessRun:
         self.name = name
         self._backfilled_table = BackfilledTable(name, config, schemas)
         self._request = request
-        self._replay = Replaying(name, config, schemas)
+        self._replay = DeadLetterReplay(name, config, schemas)
         self._bucketer = bucketers.build(self._backfilled_table.settings.bucket)
 
     @property
@@ -262,7 +262,7 @@ class ReprocessRun:
             return 0
         table = self._backfilled_table.tables.side(self._backfilled_table.settings.dead_letters)
         files = table.bucket_files(table.snapshot())
-        return sum(batch.num_rows for batch in read(table.store, files, _dead_letters_at(offsets)))
+        return sum(batch.num_rows for batch in read_dead_letters(table.store, files, _dead_letters_at(offsets)))
 
     def _replay_dead_letters(self, buckets: Sequence[BucketKey], now: datetime) -> ReplayResult:
         """Replay the dead letters between the first and the last row of the buckets, but none that was only late."""

@@ -32,7 +32,7 @@ from tests.support.time_zones import (
 from writer.batch.record_steps import RecordSteps
 from writer.config.pipeline import zones_of
 from writer.core.entry_text import describe_entry
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.preflight.zone_checks import zone_data as check_zone_data
 from writer.table.log.entries import Entry, parse_entry
 from writer.table.log.zone_records import find_zone_changes, format_zone_data, parse_zone_data
@@ -237,7 +237,7 @@ def test_a_command_that_writes_rows_says_that_its_data_are_others(
     driver = Driver(tmp_path, bucket=HOURLY)
     driver.start()
     install([NEW])
-    opened("clicks", driver.config, driver.schemas, tables=driver.tables)
+    open_local_pipeline("clicks", driver.config, driver.schemas, tables=driver.tables)
     assert "zone_data_differs" in caplog.text
 
 
@@ -263,7 +263,7 @@ def test_a_task_goes_by_the_drivers_data_whatever_its_machine_has(tmp_path: Path
     install([OLD])
     driver = Driver(tmp_path, bucket=HOURLY)
     driver.start()
-    plan = opened("clicks", driver.config, driver.schemas).task_plan(NOW, "test", {"clicks": 1})
+    plan = open_local_pipeline("clicks", driver.config, driver.schemas).task_plan(NOW, "test", {"clicks": 1})
     assert plan.zones == (OLD,)
     path = tmp_path / "plan.pickle"
     path.write_bytes(pickle.dumps(plan.zones))

@@ -19,7 +19,7 @@ from tests.support.sample_records import GAP_FACTS, NOW, event
 from writer.cli.main import app
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import Replaying
+from writer.maintenance.replay import DeadLetterReplay
 from writer.table.ledger.segment_store import FOLDER
 from writer.table.log.operations import Adoption, Closing, Gap
 
@@ -270,7 +270,7 @@ def test_on_s3_ledger_audit_and_replay_are_the_same(tmp_path, on_s3):
     assert pages
     found = audited(driver)
     assert found.adds_up, said(found)
-    done = Replaying("clicks", driver.config, driver.schemas).run(Selection(outcome="quarantined"), OLD)
+    done = DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(outcome="quarantined"), OLD)
     assert (done.chosen, done.rows) == (5, 5)
     found = audited(driver)
     assert found.adds_up, said(found)

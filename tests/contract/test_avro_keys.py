@@ -30,8 +30,8 @@ from writer.maintenance.compaction import here
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.local_pipeline import opened
-from writer.maintenance.replay import Replaying
+from writer.maintenance.local_pipeline import open_local_pipeline
+from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.preflight.source_checks import _keys
 from writer.schemas.registry import SchemaNotFound, source
@@ -126,7 +126,7 @@ def test_a_key_that_cannot_be_decoded_is_a_dead_letter_or_null(tmp_path: Path, b
     adds_up(driver)
     lenient = started(tmp_path, "delta", {**AVRO, "undecodable": "null"}, schemas=KNOWN)
     carried(lenient, {3: bad, 4: user(4)})
-    assert Replaying("clicks", lenient.config, lenient.schemas).run(Selection(), NOW).rows == 1
+    assert DeadLetterReplay("clicks", lenient.config, lenient.schemas).run(Selection(), NOW).rows == 1
     assert [(at, found and found["id"]) for at, found in shown(driver.lake)] == [
         (0, 0), (1, None), (2, 2), (3, None), (4, 4)
     ]  # fmt: skip
@@ -177,10 +177,10 @@ def test_keys_have_a_wire_format_of_their_own(tmp_path: Path, named: str, told_b
     }  # fmt: skip
     keys = {at: key({"id": at, "region": None}, schema_id, wire, {schema_id: USER}) for at in range(30)}
     records = log({at: event(at) for at in keys}, keys=keys, headers=headers)
-    driver._walk.settled(records)
+    driver._walk.settle_wire(records)
     driver.carry([records], {0: 30})
     assert shown(driver.lake) == [(at, {"id": at, "region": None}) for at in range(30)]
-    later = opened("clicks", driver.config, schemas)
+    later = open_local_pipeline("clicks", driver.config, schemas)
     assert later.key_wire == wire, "the table's commits keep it"
     assert later.needs_headers == (wire.header is not None)
 
@@ -194,7 +194,7 @@ def test_what_an_id_of_a_key_means_is_kept_and_another_schema_refused_until_it_i
     assert kept == schema_fingerprint(json.dumps(USER)), "as the registry has it"
     rebuilt = Schemas({**BY_ID, 5: {**USER, "name": "Other"}}, [1], [5])
     with pytest.raises(SchemaChanged, match="schema id 5 at"):
-        opened("clicks", driver.config, rebuilt)
+        open_local_pipeline("clicks", driver.config, rebuilt)
     out = Console(file=StringIO(), width=140)
     since = datetime(2026, 11, 20, 13, tzinfo=UTC)
     assert schema_accept.run_accept(
@@ -224,8 +224,8 @@ def test_a_copy_and_an_archive_bring_them_to_a_gap(tmp_path: Path, form: str) ->
 
 def test_late_rows_and_preview_have_them(tmp_path: Path, form: str) -> None:
     driver = started(tmp_path, form, AVRO, schemas=KNOWN, seal={"late": "late_table"})
-    walk = opened("clicks", driver.config, driver.schemas)
-    (group,) = walk.assigned(log({0: event(0)}, keys={0: user(3)}), NOW).groups
+    walk = open_local_pipeline("clicks", driver.config, driver.schemas)
+    (group,) = walk.assign_buckets(log({0: event(0)}, keys={0: user(3)}), NOW).groups
     assert group.rows.column("_key").to_pylist() == [{"id": 3, "region": "eu"}]
     found = [(one.check, one.message) for one in _keys(walk.schemas.keys, "clicks-key")]
     assert found[0] == ("keys", "id 5: decoded natively")

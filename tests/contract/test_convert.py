@@ -33,7 +33,7 @@ from writer.core.offsets import TopicPartition
 from writer.driver.sealing.seal_request import SealRequest, seal_buckets
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import Replaying
+from writer.maintenance.replay import DeadLetterReplay
 from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client
@@ -129,7 +129,7 @@ def goes_on(driver: Driver, root: Path) -> None:
     """Read on, replay, bring the gap back and rewind over the change."""
     driver.start()
     driver.carry([log({at: event(at, at=NOW) for at in range(75, 80)})], {0: 80})
-    assert Replaying("clicks", driver.config, KNOWING).run(Selection(), FUTURE).rows == 8
+    assert DeadLetterReplay("clicks", driver.config, KNOWING).run(Selection(), FUTURE).rows == 8
     (brought,) = fill_from_archives(driver, write_archive(root, {at: event(at, at=NOW) for at in range(45, 60)}))
     assert brought.gap_record.state == "done"
     found = facts(driver)

@@ -19,7 +19,7 @@ from writer.commit.targets import add_targets
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.sealing.steps import beside_seals, seal_due
 from writer.maintenance.compaction import here
-from writer.maintenance.local_pipeline import Piece, opened
+from writer.maintenance.local_pipeline import Piece, open_local_pipeline
 from writer.sealing.sealer import Sealer
 from writer.table.factory import all_tables
 
@@ -44,7 +44,7 @@ class Routed:
         """Commit rows of these schemas, ids and hours; `came`: minutes of Kafka's time."""
         main = self.tables.main
         self.tables.apply_side_files()
-        walk = opened("clicks", self.config, Schemas(SCHEMAS, [1, 2]), tables=self.tables)
+        walk = open_local_pipeline("clicks", self.config, Schemas(SCHEMAS, [1, 2]), tables=self.tables)
         snapshot, start = main.snapshot(), main.snapshot().frontier(P0) or 0
         values = {
             start + n: value(schema, SCHEMAS[schema], {"id": one, "at": BASE + timedelta(hours=hour), "note": None})

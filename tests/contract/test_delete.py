@@ -21,7 +21,7 @@ from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_deletion import RowDeletion
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.replay import Replaying
+from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.table.log.operations import Closing, RemovedRows, Rewrite
 
@@ -115,7 +115,7 @@ def test_a_dead_letter_that_is_deleted_while_a_replay_decodes_it_does_not_become
         driver.schemas = known
         run(driver)
 
-    Replaying("clicks", driver.config, Meanwhile(delete)).run(Selection(), NOW)
+    DeadLetterReplay("clicks", driver.config, Meanwhile(delete)).run(Selection(), NOW)
     assert ids(driver) == [0, 1, 2, 4, 5, 6, 7]
     check_gone(driver, 3)
 
@@ -123,7 +123,7 @@ def test_a_dead_letter_that_is_deleted_while_a_replay_decodes_it_does_not_become
 def test_a_dead_letter_that_a_replay_makes_a_row_while_it_is_deleted_goes_as_a_row(tmp_path: Path, form: str) -> None:
     driver = unknown(tmp_path, form)
     known = Schemas({1: EVENT, 2: EVENT}, [1])
-    driver.schemas = Meanwhile(lambda: Replaying("clicks", driver.config, known).run(Selection(), NOW), at=1)
+    driver.schemas = Meanwhile(lambda: DeadLetterReplay("clicks", driver.config, known).run(Selection(), NOW), at=1)
     run(driver)
     check_gone(driver, 3)
 

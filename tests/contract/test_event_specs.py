@@ -30,8 +30,8 @@ from writer.driver.pipeline_start import enter_specs
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.local_pipeline import Piece, opened
-from writer.maintenance.replay import Replaying
+from writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.status.commit_explanation import KafkaOffset, search_ledger
 from writer.status.model import Totals, event_time_newest
@@ -154,7 +154,7 @@ def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: 
     )
     assert audited(driver.config).total("dead_letters") == 6
     later = Schemas({1: EVENT, 9: WIDER}, [1])
-    done = Replaying("clicks", driver.config, later).run(Selection(), NOW)
+    done = DeadLetterReplay("clicks", driver.config, later).run(Selection(), NOW)
     assert (done.chosen, done.rows, done.filtered, done.failed) == (6, 5, 1, {})
     found = audited(driver.config)
     assert (found.total("rows"), found.total("filtered"), found.filtered) == (5, 1, {"Event": {"where": 1}})
@@ -162,7 +162,7 @@ def test_a_dead_letter_that_a_spec_leaves_out_is_filtered_by_a_replay(tmp_path: 
         update={"pipelines": {"clicks": driver.settings.model_copy(update={"specs": {}})}}
     )  # fmt: skip
     with pytest.raises(ConfigError, match="not those by which its writer runs"):
-        Replaying("clicks", other, later).run(Selection(), NOW)
+        DeadLetterReplay("clicks", other, later).run(Selection(), NOW)
 
 
 def test_records_that_fills_and_replays_filter_add_up_in_audits_since_any_version(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_records_that_fills_and_replays_filter_add_up_in_audits_since_any_versio
     driver.carry([log({at: value(9, WIDER, row) for at, row in rows.items()})], {0: 16})
     filling, wish = BackfilledTable("clicks", driver.config, driver.schemas), BackfillRequest(by="ann")
     fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Silent())
-    Replaying("clicks", driver.config, Schemas({1: EVENT, 9: WIDER}, [1])).run(Selection(), NOW)
+    DeadLetterReplay("clicks", driver.config, Schemas({1: EVENT, 9: WIDER}, [1])).run(Selection(), NOW)
     assert audited(driver.config).filtered == {"Event": {"where": 5}}
     for version in range(driver.table.snapshot().version + 1):
         found = audit(driver.config, "clicks", since=version, deep=False)
@@ -350,7 +350,7 @@ def test_a_spec_shapes_the_records_of_one_target_of_a_route(tmp_path: Path) -> N
     plan = SchemaPlan(pa.schema([])).extend(1, json.dumps(EVENT)).extend(2, json.dumps(OTHER))
     check_specs("clicks", settings.pipelines["clicks"], plan)
     version = enter_specs(tables.main, epoch, settings.pipelines["clicks"], plan)
-    walk = opened("clicks", settings, schemas, tables=tables)
+    walk = open_local_pipeline("clicks", settings, schemas, tables=tables)
     other = {at: value(2, OTHER, {"id": at, "at": NOW, "note": "x"}) for at in range(60, 100)}
     records = log({**{at: event(at) for at in range(60)}, **other})
     report = walk.run(lambda _: [Piece(records)], lambda _: walk.task_plan(NOW, "000001", {"clicks": 1}))

@@ -24,8 +24,8 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.driver.pipeline_start import set_rules
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.local_pipeline import Piece, opened
-from writer.maintenance.replay import Replaying
+from writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from writer.maintenance.replay import DeadLetterReplay
 from writer.privacy import field_decryption
 from writer.privacy.encryption import decrypted
 from writer.privacy.keyring import read_keyring
@@ -178,7 +178,7 @@ def test_a_replay_decrypts_what_the_registry_has_by_now(tmp_path: Path, registry
     driver.carry([log({0: event(0, producer.sealed("maria"))})], {0: 1})
     assert len(letters(driver)) == 1
     registry.keks, registry.deks = producer.registry.keks, producer.registry.deks
-    assert Replaying("clicks", driver.config, ConfluentRegistry(registry.url)).run(Selection(), NOW).rows == 1
+    assert DeadLetterReplay("clicks", driver.config, ConfluentRegistry(registry.url)).run(Selection(), NOW).rows == 1
     assert emails(driver) == {0: "maria"}
 
 
@@ -256,9 +256,9 @@ def test_a_route_sends_on_what_is_decrypted(tmp_path: Path, registry: CsfleRegis
     tables.main.create(PROVENANCE, [])
     tables.main.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-1"]})
     known = ConfluentRegistry(registry.url)
-    before = opened("clicks", settings, known, before_route=True)
+    before = open_local_pipeline("clicks", settings, known, before_route=True)
     set_rules(tables.main, 1, settings.pipelines["clicks"], before.schemas)
-    walk = opened("clicks", settings, known, tables=tables)
+    walk = open_local_pipeline("clicks", settings, known, tables=tables)
     records = log({0: event(0, Producer(registry).sealed("maria")), 1: event(1, "no")})
     report = walk.run(lambda _: [Piece(records)], lambda _: walk.task_plan(NOW, "1", {"clicks": 1}))
     counts = report.counts["clicks", 0]
@@ -297,13 +297,13 @@ def test_the_log_has_the_names_of_keks_and_a_command_keeps_to_them(tmp_path: Pat
         update={"pipelines": {"clicks": driver.settings.model_copy(update={"privacy": privacy})}}
     )  # fmt: skip
     with pytest.raises(ConfigError, match="privacy policies of pipeline 'clicks' are not those by which its writer"):
-        Replaying("clicks", other, driver.schemas).run(Selection(), NOW)
+        DeadLetterReplay("clicks", other, driver.schemas).run(Selection(), NOW)
 
 
 def test_a_preview_decrypts(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     driver = started(tmp_path, registry)
-    walk = opened("clicks", driver.config, ConfluentRegistry(registry.url), with_table=False)
+    walk = open_local_pipeline("clicks", driver.config, ConfluentRegistry(registry.url), with_table=False)
     steps, sample = walk._sample(log({0: event(0, Producer(registry).sealed("maria"))}), NOW)
     assert [group.rows["email"].to_pylist() for group in sample.groups] == [["maria"]]
     assert not steps.report.unknown_schemas

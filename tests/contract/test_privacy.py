@@ -23,8 +23,8 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.driver.pipeline_start import check_rules, set_rules
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.local_pipeline import opened
-from writer.maintenance.replay import Replaying
+from writer.maintenance.local_pipeline import open_local_pipeline
+from writer.maintenance.replay import DeadLetterReplay
 from writer.preflight import source_checks
 from writer.privacy.encryption import decrypted
 from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
@@ -254,7 +254,7 @@ def test_another_hash_key_refuses_the_start_until_it_is_entered(tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"hash key h2 .* joins break"):
         started(tmp_path)
     with pytest.raises(ConfigError, match="joins break"):
-        Replaying("clicks", driver.config, driver.schemas).run(Selection(), NOW)
+        DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(), NOW)
     assert driver.table.snapshot().privacy == 1
     done = CliRunner().invoke(app, ["keys", "check", file])
     assert "hash key h1 is in use and not primary" in str(done.exception)
@@ -305,8 +305,8 @@ def test_a_replay_gives_the_same_hashes_and_none_by_other_policies(tmp_path: Pat
         update={"pipelines": {"clicks": driver.settings.model_copy(update={"privacy": None})}}
     )  # fmt: skip
     with pytest.raises(ConfigError, match="privacy policies of pipeline 'clicks' are not those by which its writer"):
-        Replaying("clicks", other, later).run(Selection(), NOW)
-    assert Replaying("clicks", driver.config, later).run(Selection(), NOW).rows == 1
+        DeadLetterReplay("clicks", other, later).run(Selection(), NOW)
+    assert DeadLetterReplay("clicks", driver.config, later).run(Selection(), NOW).rows == 1
     assert ids_of(driver) == {hashed(tmp_path, 0), hashed(tmp_path, 1)}
 
 
@@ -376,9 +376,12 @@ def test_a_route_sends_on_what_is_left_and_each_table_judges_for_itself(tmp_path
     tables.main.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-1"]})
     known = Schemas({1: TAGGED, 2: other}, [1, 2])
     set_rules(
-        tables.main, 1, settings.pipelines["clicks"], opened("clicks", settings, known, before_route=True).schemas
+        tables.main,
+        1,
+        settings.pipelines["clicks"],
+        open_local_pipeline("clicks", settings, known, before_route=True).schemas,
     )
-    walk = opened("clicks", settings, known, tables=tables)
+    walk = open_local_pipeline("clicks", settings, known, tables=tables)
     with pytest.raises(ConfigError, match=r"is a column that rows are put in order by.*\(record Other\)"):
         check_rules("clicks", settings.pipelines["clicks"], walk.schemas, None)
     assert walk.targets is not None
@@ -404,7 +407,7 @@ def test_validate_says_what_is_protected_and_that_the_hash_key_is_another(tmp_pa
     driver = started(tmp_path)
 
     def findings() -> list[tuple[str, str]]:
-        schemas = opened("clicks", driver.config, driver.schemas).schemas
+        schemas = open_local_pipeline("clicks", driver.config, driver.schemas).schemas
         return [(one.status, one.message) for one in source_checks._privacy("clicks", driver.config, schemas)]
 
     assert findings() == [("ok", "id (hash), note (encrypt)")]

@@ -26,8 +26,8 @@ from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.local_pipeline import opened
-from writer.maintenance.replay import Replaying
+from writer.maintenance.local_pipeline import open_local_pipeline
+from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.preflight.samples import preview
 from writer.privacy.keyring import read_keyring, write_keyring
@@ -82,7 +82,7 @@ def test_dead_letters_are_encrypted_and_replayed(tmp_path: Path) -> None:
         assert letter["value"].startswith(b"hr1.k1.")
         assert letter["key"].startswith(b"hr1.k1.")
     later = Schemas({1: TAGGED, 9: TAGGED}, [1])
-    assert Replaying("clicks", driver.config, later).run(Selection(), NOW).rows == 2
+    assert DeadLetterReplay("clicks", driver.config, later).run(Selection(), NOW).rows == 2
     assert ids_of(driver) == {hashed(tmp_path, 0), hashed(tmp_path, 1)}
     (left,) = letters(driver)
     assert left["value"].startswith(b"hr1.k1."), "what fails again is encrypted again"
@@ -95,7 +95,7 @@ def test_redacted_dead_letters_have_no_bytes_and_are_left_by_a_replay(tmp_path: 
     (letter,) = letters(driver)
     assert (letter["key"], letter["value"], letter["schema_id"]) == (None, None, 9)
     later = Schemas({1: TAGGED, 9: TAGGED}, [1])
-    done = Replaying("clicks", driver.config, later).run(Selection(), NOW)
+    done = DeadLetterReplay("clicks", driver.config, later).run(Selection(), NOW)
     assert (done.chosen, done.rows) == (0, 0)
     assert len(letters(driver)) == 1
 
@@ -146,7 +146,7 @@ def test_screens_show_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_live_records_and_previews_show_what_is_left(tmp_path: Path) -> None:
     driver = started(tmp_path)
     batch = log({0: event(4711)}, keys={0: b"maria"})
-    walk = opened("clicks", driver.config, driver.schemas)
+    walk = open_local_pipeline("clicks", driver.config, driver.schemas)
     for at, opened_at in (("raw", None), ("decoded", walk), ("assigned", walk)):
         found = repr(preview._describe(driver.config, "clicks", at, batch, opened_at, NOW))
         assert not re.search("maria|4711|" + event(4711).hex(), found)

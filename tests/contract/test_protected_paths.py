@@ -22,10 +22,10 @@ from writer.cli.table.convert import run_convert
 from writer.commit.privacy import record_privacy
 from writer.core.errors import ConfigError
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.migration.promotion import Promotion, PromotionRequest
 from writer.maintenance.migration.shadow import shadow_writer_config
-from writer.maintenance.replay import Replaying
+from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.preflight import source_checks
 from writer.privacy.path_policies import PathPolicy
@@ -158,7 +158,7 @@ def test_a_replay_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> None:
     taught(tmp_path)
     driver = again(tmp_path, schemas=Schemas({}, []))
     driver.carry([log({1: note(1)})], {0: 2})
-    assert Replaying("clicks", driver.config, Schemas({2: NEW}, [2])).run(Selection(), NOW).rows == 1
+    assert DeadLetterReplay("clicks", driver.config, Schemas({2: NEW}, [2])).run(Selection(), NOW).rows == 1
     assert notes(driver) == digests(tmp_path, 0, 1)
     assert leaks(tmp_path) == set()
 
@@ -167,7 +167,7 @@ def test_the_writer_protects_the_paths_that_a_replay_found(tmp_path: Path) -> No
     """It runs on beside the command, and has met no schema with the tag."""
     driver = started(tmp_path, Schemas({2: NEW}, [2]), POLICIES, **placed("delta"))
     driver.carry([log({0: note(0, 1, TAGGED)})], {0: 1})
-    assert Replaying("clicks", driver.config, Schemas({1: TAGGED}, [])).run(Selection(), NOW).rows == 1
+    assert DeadLetterReplay("clicks", driver.config, Schemas({1: TAGGED}, [])).run(Selection(), NOW).rows == 1
     with pytest.raises(PrivacyChanged, match="they are made anew"):
         driver.carry([log({1: note(1)})], {0: 2})
     snapshot = driver.table.snapshot()
@@ -178,10 +178,10 @@ def test_the_writer_protects_the_paths_that_a_replay_found(tmp_path: Path) -> No
 
 def test_a_command_that_the_writer_overtakes_begins_anew(tmp_path: Path) -> None:
     driver = started(tmp_path, Schemas({2: NEW}, [2]), POLICIES, **placed("delta"))
-    replaying = Replaying("clicks", driver.config, Schemas({1: TAGGED, 2: NEW}, [2]))
-    walk = replaying._opened()
+    replaying = DeadLetterReplay("clicks", driver.config, Schemas({1: TAGGED, 2: NEW}, [2]))
+    walk = replaying._open_pipeline()
     driver.schemas = Schemas({1: TAGGED, 2: NEW}, [2])
-    other = opened("clicks", driver.config, Schemas({1: TAGGED}, [1]), tables=driver.tables)
+    other = open_local_pipeline("clicks", driver.config, Schemas({1: TAGGED}, [1]), tables=driver.tables)
     record_privacy(driver.table, other.schemas, None)
     assert walk.schemas.privacy_version < driver.table.snapshot().privacy
     driver._walk.schemas.remember(driver.table.snapshot().protected_paths, driver.table.snapshot().privacy)
@@ -249,8 +249,8 @@ def test_a_converted_table_keeps_what_is_protected(tmp_path: Path) -> None:
 
 def test_a_preview_shows_no_value_of_a_path_that_the_log_has(tmp_path: Path) -> None:
     driver = taught(tmp_path)
-    walk = opened("clicks", driver.config, Schemas({2: NEW}, [2]))
-    sample = walk.decoded(log({1: note(1)}))
+    walk = open_local_pipeline("clicks", driver.config, Schemas({2: NEW}, [2]))
+    sample = walk.decode(log({1: note(1)}))
     (group,) = sample.groups
     assert group.rows["note"].to_pylist() == [hashed(tmp_path, f"{SECRET}1")]
 
@@ -359,7 +359,7 @@ def test_validate_says_what_a_start_would_refuse(tmp_path: Path) -> None:
     driver = taught(tmp_path)
     settings = driver.settings.model_copy(update={"privacy": None})
     config = driver.config.model_copy(update={"pipelines": {"clicks": settings}})
-    schemas = opened("clicks", config, Schemas({2: NEW}, [2])).schemas
+    schemas = open_local_pipeline("clicks", config, Schemas({2: NEW}, [2])).schemas
     ((status, message),) = [(one.status, one.message) for one in source_checks._privacy("clicks", config, schemas)]
     assert status == "failed"
     assert "'note' of record Event (hash, by tag PII) would be in the clear" in message

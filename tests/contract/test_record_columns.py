@@ -21,8 +21,8 @@ from writer.maintenance.compaction import here
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.local_pipeline import opened
-from writer.maintenance.replay import Replaying
+from writer.maintenance.local_pipeline import open_local_pipeline
+from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.table.log.operations import Closing
 
@@ -71,7 +71,7 @@ def test_what_does_not_have_its_type_is_a_dead_letter_with_its_headers(tmp_path:
     assert found == [(1, b"k1", "the header 'n' is no long", "n", b"t")]
     adds_up(driver)
     lenient = started(tmp_path, form, {**COLUMNS, "undecodable": "null"})
-    assert Replaying("clicks", lenient.config, lenient.schemas).run(Selection(), NOW).rows == 1
+    assert DeadLetterReplay("clicks", lenient.config, lenient.schemas).run(Selection(), NOW).rows == 1
     assert shown(driver.lake)[1] == (1, "k1", b"t", "t", None)
     adds_up(lenient)
 
@@ -80,7 +80,7 @@ def test_a_replayed_dead_letter_has_its_key_and_its_headers(tmp_path: Path, form
     driver = started(tmp_path, form, COLUMNS)
     driver.carry([log({0: event(0, at=OLD)}, headers={0: {"trace-id": b"t"}})], {0: 1})
     assert shown(driver.lake) == []
-    assert Replaying("clicks", driver.config, driver.schemas).run(Selection(), OLD).rows == 1
+    assert DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(), OLD).rows == 1
     assert shown(driver.lake) == [(0, "k0", b"t", "t", None)]
     adds_up(driver)
 
@@ -155,7 +155,9 @@ def test_a_merged_bucket_keeps_them(tmp_path: Path, form: str) -> None:
 
 def test_preview_shows_them(tmp_path: Path) -> None:
     driver = started(tmp_path, "delta", COLUMNS)
-    sample = opened("clicks", driver.config, driver.schemas).assigned(log({0: event(0)}, headers={0: {"n": b"7"}}), NOW)
+    sample = open_local_pipeline("clicks", driver.config, driver.schemas).assign_buckets(
+        log({0: event(0)}, headers={0: {"n": b"7"}}), NOW
+    )
     (group,) = sample.groups
     assert group.rows.select(["_key", "_headers", "trace", "size"]).to_pylist() == [
         {"_key": "k0", "_headers": [("n", b"7")], "trace": None, "size": 7}

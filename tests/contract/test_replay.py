@@ -18,7 +18,7 @@ from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.core.errors import HeadraceError
 from writer.maintenance.dead_letters import DeadLettersGone, Selection
-from writer.maintenance.replay import Replaying, ReplayResult
+from writer.maintenance.replay import DeadLetterReplay, ReplayResult
 from writer.schemas.registry import RegistryUnreachable
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations import Replay
@@ -56,7 +56,7 @@ def driver(tmp_path: Path, form: str) -> Driver:
 
 
 def replayed(driver: Driver, selection: Selection = ALL, *, now=NOW, schemas: Schemas = KNOWING) -> ReplayResult:
-    return Replaying("clicks", driver.config, schemas).run(selection, now)
+    return DeadLetterReplay("clicks", driver.config, schemas).run(selection, now)
 
 
 def check(driver: Driver, rows: int, dead_letters: int) -> None:
@@ -189,7 +189,7 @@ def test_replays_at_once_carry_each_dead_letter_once(driver):
 
 def test_redo_by_the_writer_is_redo(driver):
     """The replay dies between its commit and its redo; the writer's next batch takes the letters out."""
-    doing = Replaying("clicks", driver.config, KNOWING)
+    doing = DeadLetterReplay("clicks", driver.config, KNOWING)
     doing._tables.side = lambda _: Undone()
     with pytest.raises(Died):
         doing.run(ALL, NOW)
@@ -218,8 +218,8 @@ import sys
 from pathlib import Path
 from tests.support.local_driver import Driver
 from tests.contract.test_replay import ALL, KNOWING, NOW
-from writer.maintenance.replay import Replaying
-Replaying("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, KNOWING).run(ALL, NOW)
+from writer.maintenance.replay import DeadLetterReplay
+DeadLetterReplay("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, KNOWING).run(ALL, NOW)
 """
 
 
@@ -277,7 +277,7 @@ def test_a_file_of_dead_letters_that_is_gone_is_a_sentence(driver):
 
 def test_without_tables_it_is_a_sentence(tmp_path):
     with pytest.raises(HeadraceError, match=r"has no table at .* yet"):
-        Replaying("clicks", config(tmp_path), KNOWING)
+        DeadLetterReplay("clicks", config(tmp_path), KNOWING)
 
 
 def config_file(driver: Driver, tmp_path: Path) -> str:

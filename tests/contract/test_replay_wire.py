@@ -16,7 +16,7 @@ from writer.audit.audit import audit
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.wire_format import Wire
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import Replaying
+from writer.maintenance.replay import DeadLetterReplay
 
 FUTURE = NOW + timedelta(days=3)
 FORMATS: dict[str, dict[str, Any]] = {
@@ -66,7 +66,7 @@ def test_dead_letters_become_rows_by_the_wire_format_of_their_records(tmp_path: 
     wider = 0 if wire.format == "bare" else 7
     assert len(oracle.rows(Path(driver.lake), "_offset")) == 70 - 14 - wider
     later = driver.config if told_by == "the configuration" else config(tmp_path)
-    found = Replaying("clicks", later, known(wire, EVENT, WIDER)).run(Selection(), FUTURE)
+    found = DeadLetterReplay("clicks", later, known(wire, EVENT, WIDER)).run(Selection(), FUTURE)
     assert (found.chosen, found.rows) == (14 + wider, 7 + wider)
     oracle.check(Path(driver.lake), "clicks", {("clicks", 0): 50, ("clicks", 1): 20})
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up

@@ -44,7 +44,7 @@ from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import Replaying
+from writer.maintenance.replay import DeadLetterReplay
 from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
 from writer.table.ledger.segment_store import LedgerStore
@@ -230,7 +230,7 @@ def test_rows_become_dead_letters_and_come_back(tmp_path: Path) -> None:
     check_sound(wrong)
     again = made(tmp_path, "delta")
     assert reprocessed(again).buckets == [], "no bucket has rows that say their offsets"
-    Replaying("clicks", again.config, TWO).run(Selection(), NOW)
+    DeadLetterReplay("clicks", again.config, TWO).run(Selection(), NOW)
     assert (rows(again), letters(again)) == (before, aside)
     check_sound(again)
 

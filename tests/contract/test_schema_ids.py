@@ -25,8 +25,8 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, SchemaChanged
 from writer.driver.pipeline import PipelineRun
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.local_pipeline import opened
-from writer.maintenance.replay import Replaying
+from writer.maintenance.local_pipeline import open_local_pipeline
+from writer.maintenance.replay import DeadLetterReplay
 from writer.schemas.schema_id_check import place
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed
@@ -159,7 +159,7 @@ def moved(driver: Driver, **registry: Any) -> Config:
 def test_a_registry_at_another_address_is_another_one(delta: Driver) -> None:
     for schemas in (delta.schemas, REBUILT):
         config = moved(delta, url="http://registry-2:8081")
-        assert opened("clicks", config, schemas).schemas.meant(Report(schemas={1})).keys() == {
+        assert open_local_pipeline("clicks", config, schemas).schemas.meant(Report(schemas={1})).keys() == {
             NAME.replace("127.0.0.1%3A1", "registry-2%3A8081")
         }
 
@@ -180,7 +180,7 @@ def test_a_registry_is_known_by_its_address(tmp_path: Path, url: str, named: str
 
 
 def test_each_kind_of_id_has_meanings_of_its_own_and_a_fingerprint_needs_none(delta: Driver) -> None:
-    known = opened("clicks", delta.config, delta.schemas).schemas
+    known = open_local_pipeline("clicks", delta.config, delta.schemas).schemas
     kinds = ("confluent", "global", "content", "fingerprint")
     names = {ids: known.meanings.of({1: json.dumps(EVENT)}, ids) for ids in kinds}  # type: ignore[misc]
     assert [list(found) for found in names.values()] == [
@@ -194,22 +194,22 @@ def test_each_kind_of_id_has_meanings_of_its_own_and_a_fingerprint_needs_none(de
 def test_files_are_held_against_the_log_as_a_registry_is(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form)
     driver.config = moved(driver, files={"1": str(tmp_path / "1.avsc")})
-    driver._walk = opened("clicks", driver.config, driver.schemas)
+    driver._walk = open_local_pipeline("clicks", driver.config, driver.schemas)
     driver.start()
     driver.carry([log({0: event(0)})], {0: 1})
     with pytest.raises(SchemaChanged, match="schema id 1 at files is another"):
-        opened("clicks", driver.config, REBUILT)
+        open_local_pipeline("clicks", driver.config, REBUILT)
 
 
 def test_a_replay_refuses_and_the_dead_letters_stay(driver: Driver) -> None:
     driver.carry([log({20: value(2, WIDER, {"id": 20, "at": NOW, "note": None, "extra": 1})})], {0: 21})
-    refused(driver, lambda: Replaying("clicks", driver.config, REBUILT).run(Selection(), NOW))
+    refused(driver, lambda: DeadLetterReplay("clicks", driver.config, REBUILT).run(Selection(), NOW))
     changed = Schemas({1: EVENT, 2: WIDER}, [1])
-    assert Replaying("clicks", driver.config, changed).run(Selection(), NOW).rows == 1
+    assert DeadLetterReplay("clicks", driver.config, changed).run(Selection(), NOW).rows == 1
     assert kept(driver.table.snapshot()).keys() == {NAME, NAME[:-1] + "2"}
     refused_2 = Schemas({1: EVENT, 2: OTHER}, [1, 2])
     with pytest.raises(SchemaChanged, match="schema id 2 at"):
-        Replaying("clicks", driver.config, refused_2).run(Selection(), NOW)
+        DeadLetterReplay("clicks", driver.config, refused_2).run(Selection(), NOW)
 
 
 def test_a_backfill_refuses_and_keeps_what_ids_mean(driver: Driver, tmp_path: Path) -> None:
@@ -224,8 +224,13 @@ def test_a_backfill_refuses_and_keeps_what_ids_mean(driver: Driver, tmp_path: Pa
 
 
 def test_a_preview_refuses_as_a_start_does(delta: Driver) -> None:
-    refused(delta, lambda: opened("clicks", delta.config, REBUILT))
-    assert opened("clicks", delta.config, REBUILT, checked=False).plan.columns.names == ["id", "at", "note", "session"]
+    refused(delta, lambda: open_local_pipeline("clicks", delta.config, REBUILT))
+    assert open_local_pipeline("clicks", delta.config, REBUILT, checked=False).plan.columns.names == [
+        "id",
+        "at",
+        "note",
+        "session",
+    ]
 
 
 # What an operator accepts.
@@ -258,7 +263,7 @@ def test_earlier_dead_letters_stay_dead_letters_when_they_are_replayed(driver: D
     unlucky = {at: event(at, at=NOW + timedelta(days=9)) for at in range(20, 25)}  # quarantined, and sound
     driver.carry([log(unlucky, came=NOW - timedelta(hours=1))], {0: 25})
     accepted(driver)
-    replay = Replaying("clicks", driver.config, REBUILT)
+    replay = DeadLetterReplay("clicks", driver.config, REBUILT)
     found = replay.run(Selection(), NOW + timedelta(days=9))
     assert (found.chosen, found.rows) == (7, 0)
     assert "session" not in oracle.rows(Path(driver.lake), "*", "LIMIT 0")
@@ -268,10 +273,10 @@ def test_earlier_dead_letters_stay_dead_letters_when_they_are_replayed(driver: D
 
 def test_records_from_before_an_accepted_schema_are_dead_letters(delta: Driver) -> None:
     accepted(delta)
-    walk = opened("clicks", delta.config, REBUILT)
-    old = walk.decoded(records([event(1), event(2)], came=NOW - timedelta(seconds=1)))
-    assert (old.rows, [dead_letter.place[2] for dead_letter in old.dead_letters]) == (0, [0, 1])
-    new = walk.decoded(records([event(1), event(2)], came=NOW))
+    walk = open_local_pipeline("clicks", delta.config, REBUILT)
+    old = walk.decode(records([event(1), event(2)], came=NOW - timedelta(seconds=1)))
+    assert (old.rows, [dead_letter.position[2] for dead_letter in old.dead_letters]) == (0, [0, 1])
+    new = walk.decode(records([event(1), event(2)], came=NOW))
     assert ([group.rows.column("session").to_pylist() for group in new.groups], new.dead_letters) == ([[1, 2]], [])
 
 
@@ -315,7 +320,7 @@ def test_the_verb_shows_first_and_writes_with_yes(tmp_path: Path, form: str) -> 
     (tmp_path / "1.avsc").write_text(json.dumps(EVENT))
     driver = Driver(tmp_path, form)
     driver.config = moved(driver, files={"1": str(tmp_path / "1.avsc")})
-    driver._walk = opened("clicks", driver.config, driver.schemas)
+    driver._walk = open_local_pipeline("clicks", driver.config, driver.schemas)
     driver.start()
     driver.carry([log({0: event(0)})], {0: 1})
     (tmp_path / "1.avsc").write_text(json.dumps(OTHER))

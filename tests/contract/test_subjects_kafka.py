@@ -14,7 +14,7 @@ from writer.avro.wire_format import Ids
 from writer.cli.main import app
 from writer.config.connections import Strategy
 from writer.config.loader import load
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.schemas.registry import ConfluentRegistry, by, of_keys, source
 from writer.schemas.subjects import Subjects
 
@@ -105,7 +105,7 @@ def test_a_start_and_the_commands_know_them(site: Site, topic: Any) -> None:
     assert f"none is registered as {clicks}-value" in said("validate", "--sample", "0")
     site.overrides["registry"] = {"url": site.registry_url, "subjects": "topic_record_name"}
     config = load(site.config)
-    walk = opened("clicks", config, source(config.registry), with_table=False)
+    walk = open_local_pipeline("clicks", config, source(config.registry), with_table=False)
     assert walk.plan.columns.names == ["event_time", "price"]
     assert "price int32" in said("validate", "--sample", "0")
     assert "adds tax int32" in (plan := said("schema", "plan", "--file", str(wider)))

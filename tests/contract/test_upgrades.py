@@ -17,7 +17,7 @@ from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, SchemaChanged
 from writer.core.offsets import TopicPartition
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.retention import works
 from writer.offsets import start_offsets
 from writer.preflight import host_checks
@@ -240,9 +240,9 @@ def registry_url(driver: Driver) -> None:
     raw = driver.config.model_dump(mode="json", exclude_unset=True)
     config = Config.model_validate({**raw, "registry": {"url": "http://registry-2:8081"}})
     other = Schemas({1: {**EVENT, "name": "Other"}}, [1])
-    assert 1 in opened("clicks", config, other).plan.schemas
+    assert 1 in open_local_pipeline("clicks", config, other).plan.schemas
     with pytest.raises(SchemaChanged):
-        opened("clicks", driver.config, other)
+        open_local_pipeline("clicks", driver.config, other)
 
 
 def registry_file(driver: Driver) -> None:
@@ -250,13 +250,13 @@ def registry_file(driver: Driver) -> None:
     path = Path(driver.lake).with_name("1.avsc")
     path.write_text(json.dumps(EVENT))
     driver.config = Config.model_validate({**raw, "registry": {"files": {"1": str(path)}}})
-    driver._walk = opened("clicks", driver.config, source(driver.config.registry))
+    driver._walk = open_local_pipeline("clicks", driver.config, source(driver.config.registry))
     driver.carry([log({5: event(5)})], {0: 6})
     path.write_text(json.dumps({**EVENT, "doc": "the same"}))
-    opened("clicks", driver.config, source(driver.config.registry))
+    open_local_pipeline("clicks", driver.config, source(driver.config.registry))
     path.write_text(json.dumps({**EVENT, "name": "Other"}))
     with pytest.raises(SchemaChanged):
-        opened("clicks", driver.config, source(driver.config.registry))
+        open_local_pipeline("clicks", driver.config, source(driver.config.registry))
 
 
 def start(driver: Driver) -> None:

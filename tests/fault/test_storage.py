@@ -17,7 +17,7 @@ from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW
 from writer.core.errors import HeadraceError
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import Replaying
+from writer.maintenance.replay import DeadLetterReplay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 STEPS = {"local": 1, "s3": 5} if WHOLE else {"local": 7, "s3": 29}  # every so many, a different lot in each mode
@@ -66,7 +66,7 @@ def test_whichever_operation_of_a_replay_fails_nothing_is_lost_or_twice(
     """The letters of a batch whose clock was wrong become rows; others, of the same files, stay."""
 
     def replay(driver: Driver) -> None:
-        Replaying("clicks", driver.config, driver.schemas).run(Selection(outcome="quarantined"), NOW)
+        DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(outcome="quarantined"), NOW)
 
     def life(place: Place, storage: Storage) -> None:
         driver = carry(place.root, place.location, form, clock=[NOW, NOW - timedelta(days=400), NOW])

@@ -29,7 +29,7 @@ from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.replay import Replaying
+from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.table.log.operations import Closing, Sealing
 from writer.table.table import PipelineTable
@@ -177,7 +177,7 @@ class History:
 
     def replay(self, _: None) -> None:
         """Replay all dead letters on a day on which those are of the past that were to come."""
-        Replaying("clicks", self.driver.config, self.driver.schemas).run(Selection(), LATER)
+        DeadLetterReplay("clicks", self.driver.config, self.driver.schemas).run(Selection(), LATER)
         self.replayed |= {
             (p, offset)
             for p, end in self.ends.items()

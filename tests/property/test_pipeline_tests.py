@@ -18,7 +18,7 @@ from tests.support.example_counts import share
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, records, value
 from writer.avro.wire_format import HEADERS
 from writer.clients.kafka_sample import RECORDS
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.preflight.samples import preview
 from writer.preflight.testing.avro_json import AvroEncoder
 from writer.preflight.testing.outcomes import outcomes
@@ -75,7 +75,7 @@ def test_what_it_says_is_what_the_steps_say_of_each_record(
         known, batch = Schemas({1: EVENT, 2: WIDER}, [1]), records(values, partitions=partitions)
         saved_sample.save(root / "sample", preview.record_sample(made, "clicks", ["clicks"], batch, known))
         found = outcomes(made, "clicks", saved_sample.load(root / "sample"), NOW, None)
-        ready = opened("clicks", made, known, topics=["clicks"])
+        ready = open_local_pipeline("clicks", made, known, topics=["clicks"])
         steps = preview.describe_buckets(ready, batch, NOW)
         rows = {(one["topic"], one["partition"], one["offset"]): one for one in preview.describe_rows(ready, batch)}
     assert len(found) == batch.num_rows == len(steps)

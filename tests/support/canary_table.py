@@ -26,7 +26,7 @@ from writer.maintenance.compaction import here
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.replay import Replaying
+from writer.maintenance.replay import DeadLetterReplay
 from writer.maintenance.vacuum import find_unneeded, remove
 from writer.output.tables import console
 from writer.privacy.keyring import read_keyring
@@ -69,7 +69,7 @@ def live(root: Path, form: str, policy: str) -> Driver:
     snapshot, compact = driver.table.snapshot(), compactor(driver)
     for pieces in compact.planned(snapshot, hours, open_too=True).values():
         list(compact.carry_out(snapshot, pieces, here))
-    Replaying("clicks", driver.config, _LATER).run(Selection(schema_id=9), NOW)
+    DeadLetterReplay("clicks", driver.config, _LATER).run(Selection(schema_id=9), NOW)
     driver.schemas = _LATER
     reprocessed(driver)
     texts = [f"share IN ({', '.join(map(str, _DELETED))})"]

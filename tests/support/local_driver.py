@@ -23,7 +23,7 @@ from writer.config.pipelines import Config
 from writer.config.table_sections import layout
 from writer.core.offsets import TopicPartition
 from writer.driver.pipeline_start import check_rules, make_raw_table, set_rules
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.table.factory import all_tables
 from writer.table.log.operations import Batch
 
@@ -75,7 +75,7 @@ class Driver:
         self.tables = all_tables("clicks", self.config)
         self.table, self.side = self.tables.main, self.tables.side
         self.columns = bucketers.build(self.settings.bucket).columns
-        self._walk = opened("clicks", self.config, self.schemas)
+        self._walk = open_local_pipeline("clicks", self.config, self.schemas)
         columns = [*self._walk.schemas.columns(), *(pa.field(name, pa.string()) for name in self.columns)]
         self.table.create(pa.schema(columns), self.columns, layout(self.settings.bucket))
         self.side(self.dead_letters).create(DEAD_LETTERS, [])

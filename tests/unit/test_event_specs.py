@@ -17,7 +17,7 @@ from writer.cli.main import app
 from writer.config.loader import checked
 from writer.config.record_rules import EventSpec
 from writer.core.errors import ConfigError
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.preflight import source_checks
 from writer.preflight.samples.preview import describe_rows
 from writer.specs.functions import ALLOWED
@@ -363,7 +363,7 @@ def test_schema_plan_says_what_a_schema_does_to_the_spec(tmp_path: Path) -> None
 def validated(tmp_path: Path, values: int = 9, **specs: Any) -> dict[str, str]:
     """What `validate` says of the schema and of a sample, by check."""
     settings, schemas = config(tmp_path, specs=specs), Schemas({1: EVENT}, [1])
-    walk = opened("clicks", settings, schemas)
+    walk = open_local_pipeline("clicks", settings, schemas)
     found = [*source_checks._specs("clicks", settings.pipelines["clicks"], walk.plan)]
     found += source_checks.sample_findings(walk, records([event(n) for n in range(values)]), NOW)
     return {one.check: f"{one.status} {one.message}" for one in found}
@@ -381,6 +381,8 @@ def test_validate_says_what_a_start_would_say_of_specs(tmp_path: Path) -> None:
 
 
 def test_preview_shows_what_is_filtered_and_why(tmp_path: Path) -> None:
-    walk = opened("clicks", config(tmp_path, specs={"Event": {"where": "id <> 1"}}), Schemas({1: EVENT}, [1]))
+    walk = open_local_pipeline(
+        "clicks", config(tmp_path, specs={"Event": {"where": "id <> 1"}}), Schemas({1: EVENT}, [1])
+    )
     shown = [(one["outcome"], one.get("reason")) for one in describe_rows(walk, records([event(n) for n in range(3)]))]
     assert shown == [("row", None), ("filtered", "where of spec 'Event'"), ("row", None)]

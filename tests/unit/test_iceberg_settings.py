@@ -19,7 +19,7 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.config.table_sections import ICEBERG_RESERVED, Catalog
 from writer.core.errors import ConfigError
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.table.iceberg.catalog.catalog_errors import describe_error, without_secrets
 
 SQL = {"type": "sql", "uri": "sqlite:////lake/catalog.db"}
@@ -250,5 +250,5 @@ def test_an_iceberg_log_of_a_route_decodes_what_a_table_of_another_format_may_ho
     fields = [*EVENT["fields"], {"name": "_file", "type": "string"}]
     route = {"targets": {"Event": {"location": str(tmp_path / "events"), "format": "delta"}}}
     schemas = Schemas({1: {**EVENT, "fields": fields}}, [1])
-    found = opened("clicks", iceberg(tmp_path, route=route), schemas, before_route=True)
+    found = open_local_pipeline("clicks", iceberg(tmp_path, route=route), schemas, before_route=True)
     assert not isinstance(found.plan.schemas[1], RejectedSchema)

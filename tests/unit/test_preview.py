@@ -33,7 +33,7 @@ OUTCOMES = [
 
 @pytest.fixture
 def ready(tmp_path):
-    return local_pipeline.opened("clicks", config(tmp_path), Schemas({1: EVENT, 2: WIDER}, [1]))
+    return local_pipeline.open_local_pipeline("clicks", config(tmp_path), Schemas({1: EVENT, 2: WIDER}, [1]))
 
 
 def wide(width: int) -> Console:
@@ -49,7 +49,7 @@ def test_each_record_has_its_outcome_in_the_order_of_the_offsets(ready):
 def test_a_look_and_a_task_agree_on_every_record(ready, tmp_path):
     batch = records(MIXED * 20, partitions=3)
     seen = Counter(record["outcome"] for record in preview.describe_buckets(ready, batch, NOW))
-    report = ready.staged(batch, NOW, tmp_path)
+    report = ready.stage(batch, NOW, tmp_path)
     counts = Counter[str]()
     for source in report.counts.values():
         counts.update(source.outcomes())
@@ -130,7 +130,7 @@ def test_an_existing_table_decides_the_columns_and_must_be_ours(tmp_path):
     pipeline = settings.pipelines["clicks"]
     columns = pa.schema([("id", pa.int64()), ("old", pa.string()), ("hour", pa.string())])
     delta_table(pipeline.table.location, "clicks").create(columns, ["hour"], layout(pipeline.bucket))
-    assert local_pipeline.opened("clicks", settings, Schemas({1: EVENT}, [1])).plan.columns.names == [
+    assert local_pipeline.open_local_pipeline("clicks", settings, Schemas({1: EVENT}, [1])).plan.columns.names == [
         "id",
         "old",
         "at",
@@ -138,16 +138,18 @@ def test_an_existing_table_decides_the_columns_and_must_be_ours(tmp_path):
     ]
     other = config(tmp_path, bucket={"type": "event_time", "width": "1 d"})
     with pytest.raises(ConfigError, match="keep 'bucket' as it was"):
-        local_pipeline.opened("clicks", other, Schemas({1: EVENT}, [1]))
+        local_pipeline.open_local_pipeline("clicks", other, Schemas({1: EVENT}, [1]))
 
 
 def test_a_field_that_is_no_time_is_a_sentence(tmp_path):
-    looked = local_pipeline.opened("clicks", config(tmp_path, event_time={"field": "nope"}), Schemas({1: EVENT}, [1]))
+    looked = local_pipeline.open_local_pipeline(
+        "clicks", config(tmp_path, event_time={"field": "nope"}), Schemas({1: EVENT}, [1])
+    )
     said = r"pipelines\.clicks\.event_time: .*nope"
     with pytest.raises(ConfigError, match=said):
         preview.describe_buckets(looked, records(MIXED), NOW)
     with pytest.raises(ConfigError, match=said):
-        looked.staged(records(MIXED), NOW, tmp_path)
+        looked.stage(records(MIXED), NOW, tmp_path)
 
 
 def test_staged_files_are_measured_and_gone(ready, tmp_path, monkeypatch):

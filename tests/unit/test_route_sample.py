@@ -10,7 +10,7 @@ import pytest
 from tests.support.sample_records import EVENT, NOW, Schemas, config, records, value
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster
-from writer.maintenance.local_pipeline import LocalPipeline, opened
+from writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
 from writer.preflight import traffic
 from writer.preflight.finding import Finding
 from writer.preflight.sample_checks import route_sample_findings
@@ -31,7 +31,7 @@ def cut(schema_id: int) -> bytes:
 
 def routed(root: Path, **route: Any) -> LocalPipeline:
     targets = {name: str(root / name) for name in NAMES.values()}
-    return opened("clicks", config(root, route={"targets": targets, **route}), SCHEMAS, before_route=True)
+    return open_local_pipeline("clicks", config(root, route={"targets": targets, **route}), SCHEMAS, before_route=True)
 
 
 def findings(root: Path, values: list[bytes], **route: Any) -> dict[str, Finding]:
@@ -52,12 +52,12 @@ def test_a_table_gets_the_columns_of_its_own_schemas(tmp_path: Path, by: Any, wi
     newer = {**EVENT, "name": "Click", "fields": [*EVENT["fields"], {"name": "more", "type": "int", "default": 0}]}
     schemas = Schemas({1: {**EVENT, "name": "Click"}, 2: view, 3: newer}, [1, 2, 3])
     settings = config(tmp_path, route={"by": by, "targets": {name: str(tmp_path / name) for name in NAMES.values()}})
-    walk = opened("clicks", settings, schemas, before_route=True)
+    walk = open_local_pipeline("clicks", settings, schemas, before_route=True)
     row = {"at": NOW, "note": "Click"}
     batch = records([value(1, EVENT, {**row, "id": 1}), value(2, view, {**row, "id": "x", "note": "View"})])
     for part in split(walk, batch).parts:
         table = open_part("clicks", part, schemas, with_table=with_table)
-        assert table.decoded(part.records).rows == 1
+        assert table.decode(part.records).rows == 1
         registered = ["more"] if part.target == "Click" and by == "record" else []  # before a record brings it
         assert table.plan.columns.names == ["id", "at", "note", *registered]
 

@@ -15,7 +15,7 @@ from writer.avro.wire_format import Wire
 from writer.cli.main import app
 from writer.clients.kafka_sample import RECORDS
 from writer.core.errors import ConfigError
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.output.tables import plain
 from writer.preflight.samples import preview
 from writer.schemas import saved_sample
@@ -52,7 +52,7 @@ def test_a_sample_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_the_records_of_a_file_are_shown_as_those_of_kafka(tmp_path: Path, at: str) -> None:
     batch = records(MIXED, partitions=2)
     path, _ = file_of(tmp_path, batch)
-    ready = opened("clicks", config(tmp_path), KNOWN, topics=["clicks"])
+    ready = open_local_pipeline("clicks", config(tmp_path), KNOWN, topics=["clicks"])
     wanted = preview.describe_rows(ready, batch) if at == "decoded" else preview.describe_buckets(ready, batch, NOW)
     (tmp_path / "pipelines.yaml").write_text(json.dumps({
         "kafka": {"bootstrap_servers": "${env:NOWHERE}"}, "pipelines": {"clicks": {
@@ -79,8 +79,10 @@ def test_schemas_are_kept_by_the_ids_of_the_wire_format(tmp_path: Path, wire: st
     schema_id = 1 if wire == "apicurio" else crc_fingerprint(json.dumps(EVENT))
     path, _ = file_of(tmp_path, records([found.value_header(schema_id) + plain_value]), wire=wire)
     sample = saved_sample.load(path)
-    walk = opened("clicks", config(tmp_path, wire=wire), sample.schemas, topics=sample.topics, with_table=False)
-    assert walk.decoded(sample.records).rows == 1
+    walk = open_local_pipeline(
+        "clicks", config(tmp_path, wire=wire), sample.schemas, topics=sample.topics, with_table=False
+    )
+    assert walk.decode(sample.records).rows == 1
 
 
 def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from writer.cli.main import app
 from writer.config.loader import load
 from writer.config.table_sections import layout
 from writer.core.errors import HeadraceError
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.schemas.registry import source
 from writer.table.factory import main_table
 
@@ -154,7 +154,10 @@ def in_iceberg(site: Path, *, existing: bool, schemas: dict[int, str]) -> None:
     (site / "headrace.yaml").write_text(yaml.safe_dump(content))
     if existing:
         config = load(site / "headrace.yaml")
-        columns, clicks = opened("clicks", config, source(config.registry)).plan.columns, config.pipelines["clicks"]
+        columns, clicks = (
+            open_local_pipeline("clicks", config, source(config.registry)).plan.columns,
+            config.pipelines["clicks"],
+        )
         buckets = bucketers.build(clicks.bucket).columns
         named = pa.schema([*columns, *((name, pa.string()) for name in buckets)])
         main_table("clicks", config).create(named, buckets, layout(clicks.bucket))

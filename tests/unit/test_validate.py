@@ -36,7 +36,7 @@ PAIR = {
 def found(batch, tmp_path, schemas=None, registered=(1,), **pipeline):
     """Findings about a sample, by check."""
     settings = config(tmp_path, **pipeline)
-    looked = local_pipeline.opened("clicks", settings, Schemas(schemas or {1: EVENT}, registered))
+    looked = local_pipeline.open_local_pipeline("clicks", settings, Schemas(schemas or {1: EVENT}, registered))
     return {finding.check: finding for finding in source_checks.sample_findings(looked, batch, NOW)}
 
 

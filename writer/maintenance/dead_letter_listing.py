@@ -11,8 +11,8 @@ import pyarrow as pa
 from writer.commit.privacy import record_screen
 from writer.config.pipelines import Config
 from writer.maintenance import local_pipeline
-from writer.maintenance.dead_letters import Selection, as_read, read
-from writer.maintenance.local_pipeline import record_places
+from writer.maintenance.dead_letters import Selection, read_dead_letters, to_records
+from writer.maintenance.local_pipeline import record_positions
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import side_table
 
@@ -108,13 +108,13 @@ def decode_dead_letters(
 
     Raises RegistryUnreachable, SchemaChanged.
     """
-    pipeline = local_pipeline.opened(name, config, source)
+    pipeline = local_pipeline.open_local_pipeline(name, config, source)
     pipeline.assume_wires()
     decoded = {}
-    for batch in as_read(dead_letters).combine_chunks().to_batches():
-        for group in pipeline.decoded(batch).groups:
+    for batch in to_records(dead_letters).combine_chunks().to_batches():
+        for group in pipeline.decode(batch).groups:
             # cold: the dead letters of one screen
-            for position, row in zip(record_places(group.records), group.rows.to_pylist(), strict=True):
+            for position, row in zip(record_positions(group.records), group.rows.to_pylist(), strict=True):
                 decoded[position] = {column: value for column, value in row.items() if value is not None}
     return decoded
 
@@ -122,4 +122,4 @@ def decode_dead_letters(
 def _read(name: str, config: Config, selection: Selection, columns: list[str]) -> Iterator[pa.RecordBatch]:
     table = side_table(name, config, config.pipelines[name].dead_letters)
     table.check_exists()
-    return read(table.store, table.bucket_files(table.snapshot()), selection, columns=columns)
+    return read_dead_letters(table.store, table.bucket_files(table.snapshot()), selection, columns=columns)

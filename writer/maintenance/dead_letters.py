@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,10 +17,9 @@ from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
 from writer.core.offsets import Span, TopicPartition
 from writer.storage.base import Store
-from writer.table.row_removal import Offsets, mask_offsets, mask_partition_offsets, spans_of
+from writer.table.row_removal import Offsets, mask_offsets, mask_partition_offsets
 
 _ROWS_AT_ONCE = 1_000
-_PLACE = ("_topic", "_incarnation", "_partition")
 
 
 class DeadLettersGone(HeadraceError, FileNotFoundError):
@@ -32,41 +30,59 @@ class DeadLettersGone(HeadraceError, FileNotFoundError):
 class Selection:
     """Which dead letters are meant; what is None does not matter."""
 
-    outcome: str | None = None  # dead_letter, quarantined
-    reason: str | None = None  # part of it, case ignored
+    # One of dead_letter and quarantined.
+    outcome: str | None = None
+    # A part of it, case ignored.
+    reason: str | None = None
     topic: str | None = None
     partition: int | None = None
     offsets: Span | None = None
     schema_id: int | None = None
-    since: datetime | None = None  # by the broker's time
+    # By the broker's time.
+    since: datetime | None = None
     until: datetime | None = None
-    within: Offsets | None = None  # at these offsets
-    without_late: bool = False  # none that was only late
+    # Only those at these offsets.
+    within: Offsets | None = None
+    # None that was only late.
+    without_late: bool = False
 
-    def of(self, dead_letters: pa.RecordBatch) -> pa.RecordBatch:
+    def filter(self, dead_letters: pa.RecordBatch) -> pa.RecordBatch:
         """Return those that are meant."""
-        equal = {
-            "outcome": self.outcome, "_topic": self.topic, "_partition": self.partition, "schema_id": self.schema_id,
-        }  # fmt: skip
-        kept = [pc.equal(dead_letters.column(name), value) for name, value in equal.items() if value is not None]
+        masks = [*self._equality_masks(dead_letters), *self._range_masks(dead_letters)]
         if self.reason is not None:
-            kept.append(pc.match_substring(dead_letters.column("error"), self.reason, ignore_case=True))
-        if self.offsets is not None:
-            at = dead_letters.column("_offset")
-            kept.append(pc.and_(pc.greater_equal(at, self.offsets[0]), pc.less(at, self.offsets[1])))
+            masks.append(pc.match_substring(dead_letters.column("error"), self.reason, ignore_case=True))
         if self.within is not None:
-            kept.append(pa.array(mask_offsets(dead_letters, self.within)))
+            masks.append(pa.array(mask_offsets(dead_letters, self.within)))
         if self.without_late:
-            kept.append(pc.invert(pc.fill_null(pc.starts_with(dead_letters.column("error"), LATE), False)))
+            is_late = pc.starts_with(dead_letters.column("error"), LATE)
+            masks.append(pc.invert(pc.fill_null(is_late, False)))
+        if not masks:
+            return dead_letters
+        return dead_letters.filter(reduce(pc.and_, masks))
+
+    def _equality_masks(self, dead_letters: pa.RecordBatch) -> Iterator[pa.Array]:
+        values = {
+            "outcome": self.outcome,
+            "_topic": self.topic,
+            "_partition": self.partition,
+            "schema_id": self.schema_id,
+        }
+        for name, value in values.items():
+            if value is not None:
+                yield pc.equal(dead_letters.column(name), value)
+
+    def _range_masks(self, dead_letters: pa.RecordBatch) -> Iterator[pa.Array]:
+        offsets = dead_letters.column("_offset")
         times = dead_letters.column("_kafka_time")
+        if self.offsets is not None:
+            yield pc.and_(pc.greater_equal(offsets, self.offsets[0]), pc.less(offsets, self.offsets[1]))
         if self.since is not None:
-            kept.append(pc.greater_equal(times, pa.scalar(self.since, times.type)))
+            yield pc.greater_equal(times, pa.scalar(self.since, times.type))
         if self.until is not None:
-            kept.append(pc.less(times, pa.scalar(self.until, times.type)))
-        return dead_letters.filter(reduce(pc.and_, kept)) if kept else dead_letters
+            yield pc.less(times, pa.scalar(self.until, times.type))
 
 
-def read(
+def read_dead_letters(
     store: Store,
     files: Sequence[BucketFile],
     selection: Selection,
@@ -75,24 +91,26 @@ def read(
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the chosen dead letters, a small batch at a time; `without`: offsets that are left out."""
+    columns = columns or DEAD_LETTERS.names
     for file in files:
         if selection.offsets is not None and not file.reaches(*selection.offsets):
             continue
-        with _opened(store, file) as source:
-            there = [name for name in columns or DEAD_LETTERS.names if name in source.names]
-            for batch in source.iter_batches(_ROWS_AT_ONCE, there):
-                found = selection.of(_shaped(batch, columns or DEAD_LETTERS.names))
+        with _open_file(store, file) as source:
+            names = [name for name in columns if name in source.names]
+            for batch in source.iter_batches(_ROWS_AT_ONCE, names):
+                dead_letters = selection.filter(_cast_columns(batch, columns))
                 for part, spans in (without or {}).items():
-                    found = found.filter(pa.array(~mask_partition_offsets(found, part, spans)))
-                if found.num_rows:
-                    yield found
+                    is_left_out = mask_partition_offsets(dead_letters, part, spans)
+                    dead_letters = dead_letters.filter(pa.array(~is_left_out))
+                if dead_letters.num_rows:
+                    yield dead_letters
 
 
 @contextmanager
-def _opened(store: Store, file: BucketFile) -> Iterator[TableFile]:
+def _open_file(store: Store, file: BucketFile) -> Iterator[TableFile]:
     try:
-        with table_file.open_parquet(store, file.path) as found:
-            yield found
+        with table_file.open_parquet(store, file.path) as source:
+            yield source
     except FileNotFoundError as error:
         raise DeadLettersGone(
             f"{store.path(file.path)} is gone, and the table names it. Restore it; without it the "
@@ -100,29 +118,20 @@ def _opened(store: Store, file: BucketFile) -> Iterator[TableFile]:
         ) from error
 
 
-def as_read(dead_letters: pa.Table) -> pa.Table:
+def to_records(dead_letters: pa.Table) -> pa.Table:
     """Return dead letters as the records that a task got."""
     names = {"_topic": "topic", "_partition": "partition", "_offset": "offset", "_kafka_time": "timestamp"}
-    kept = ["key", "value", "headers"]
-    return dead_letters.select([*names, *kept]).rename_columns([*names.values(), *kept])
+    same_names = ["key", "value", "headers"]
+    return dead_letters.select([*names, *same_names]).rename_columns([*names.values(), *same_names])
 
 
-def _shaped(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+def _cast_columns(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """Give dead letters the table's types, by any writer of the file; null where it lacks a column."""
-    columns = [
-        batch.column(name).cast(DEAD_LETTERS.field(name).type)
-        if name in batch.schema.names
-        else pa.nulls(batch.num_rows, DEAD_LETTERS.field(name).type)
-        for name in names
-    ]
+    columns = []
+    for name in names:
+        column_type = DEAD_LETTERS.field(name).type
+        if name in batch.schema.names:
+            columns.append(batch.column(name).cast(column_type))
+        else:
+            columns.append(pa.nulls(batch.num_rows, column_type))
     return pa.record_batch(columns, names=list(names))
-
-
-def places(dead_letters: pa.Table | pa.RecordBatch) -> dict[TopicPartition, list[Span]]:
-    """Return the offsets of dead letters, as ranges by partition."""
-    found: dict[TopicPartition, list[Span]] = {}
-    listed = pa.table(dead_letters.select([*_PLACE, "_offset"])).group_by(list(_PLACE), use_threads=False)
-    for row in listed.aggregate([("_offset", "list")]).to_pylist():  # one turn a part
-        part = TopicPartition(*(row[name] for name in _PLACE))
-        found[part] = spans_of(np.array(row["_offset_list"], np.int64))
-    return found

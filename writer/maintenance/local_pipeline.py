@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,9 +44,14 @@ from writer.table.log.zone_records import find_zone_changes
 from writer.table.pipeline_tables import Tables
 from writer.table.table import PipelineTable
 
-ANY_AGE = timedelta(days=36_500)  # of an event whose broker timestamp is unknown
-PLACES = ("table", "dead_letters", "late")  # folders of staged files
-_NO_TIME_YEAR = 1970  # of the timestamp that stands for none
+# The age of an event whose broker timestamp is unknown.
+ANY_AGE = timedelta(days=36_500)
+# Folders of staged files, one for each table.
+STAGING_FOLDERS = ("table", "dead_letters", "late")
+# The year of the timestamp that stands for none.
+_NO_TIME_YEAR = 1970
+# Commits that are asked for the unit of event times and the wire format.
+_COMMITS_READ = 10
 
 
 @dataclass(frozen=True)
@@ -60,10 +66,12 @@ class Piece:
 class DeadLetter:
     """A record that became no row, and why."""
 
-    place: tuple[str, int, int]  # topic, partition, offset
+    # Topic, partition and offset.
+    position: tuple[str, int, int]
     schema_id: int | None
     value: bytes
-    outcome: str  # dead_letter, quarantined, filtered
+    # One of dead_letter, quarantined and filtered.
+    outcome: str
     reason: str
 
 
@@ -73,7 +81,8 @@ class Sample:
 
     groups: list[Group] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    filtered: list[DeadLetter] = field(default_factory=list)  # what specs leave out, and by which rule
+    # Records that specs leave out, and by which rule.
+    filtered: list[DeadLetter] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -84,15 +93,16 @@ class Sample:
         self, records: pa.Table, schema_id: int | None, reason: Callable[[int], str], outcome: str = "dead_letter"
     ) -> None:
         """Take records that become no row."""
-        for at, (place, value) in enumerate(
-            zip(record_places(records), records.column("value").to_pylist(), strict=True)
-        ):
-            self.dead_letters.append(DeadLetter(place, schema_id, value, outcome, reason(at)))
+        values = records.column("value").to_pylist()
+        for index, position in enumerate(record_positions(records)):
+            self.dead_letters.append(DeadLetter(position, schema_id, values[index], outcome, reason(index)))
 
     def leave_out(self, records: pa.Table, schema_id: int | None, spec: str, rule: str) -> None:
         """Take records that a spec leaves out."""
-        why = f"{rule} of spec {spec!r}"
-        self.filtered += [DeadLetter(place, schema_id, b"", "filtered", why) for place in record_places(records)]
+        reason = f"{rule} of spec {spec!r}"
+        self.filtered += [
+            DeadLetter(position, schema_id, b"", "filtered", reason) for position in record_positions(records)
+        ]
 
 
 @dataclass
@@ -102,13 +112,20 @@ class LocalPipeline:
     name: str
     config: Config
     schemas: Schemas
-    unit: str  # of the event time; as configured, or as the table's commits have found it
-    wire: Wire | None  # likewise; None until records show it
-    hidden: bool  # files of its table wait for their commit where readers do not look
-    folder: str  # of its table's files
-    key_wire: Wire | None = None  # as `wire`, of keys that are Avro
-    targets: Targets | None = None  # of a route
-    specs: int = 0  # version of the event specs, as the table's log has it
+    # Of the event time: as configured, or as the table's commits have it.
+    unit: str
+    # As configured, or as the table's commits have it; None until records show it.
+    wire: Wire | None
+    # Files of its table wait for their commit where readers do not look.
+    hidden: bool
+    # Of its table's files.
+    folder: str
+    # As `wire`, of keys that are Avro.
+    key_wire: Wire | None = None
+    # The tables of a route.
+    targets: Targets | None = None
+    # The version of the event specs, as the table's log has it.
+    specs: int = 0
     _decoders: Decoders = field(default_factory=dict)
     _key_decoders: Decoders = field(default_factory=dict)
 
@@ -122,40 +139,53 @@ class LocalPipeline:
         """The pipeline's rule for event times."""
         return self.config.pipelines[self.name].event_time.rule(self.unit)
 
-    def decoded(self, records: pa.RecordBatch) -> Sample:
+    def decode(self, records: pa.RecordBatch) -> Sample:
         """Take the steps up to the rows. Raises RegistryUnreachable, SchemaChanged, UnclearWire."""
-        return self._sample(records, datetime.now(UTC))[1]
+        _, sample = self._decode(records, datetime.now(UTC))
+        return sample
 
-    def assigned(self, records: pa.RecordBatch, now: datetime) -> Sample:
+    def assign_buckets(self, records: pa.RecordBatch, now: datetime) -> Sample:
         """Take the steps up to the buckets. Raises ConfigError when the event-time field is no time; as `decoded`."""
-        steps, sample = self._sample(records, now)
+        steps, sample = self._decode(records, now)
         try:
             sample.groups = [steps.assign(group) for group in sample.groups]
         except ValueError as error:
-            raise self._no_time(error) from error
+            raise self._event_time_error(error) from error
         return sample
 
-    def staged(
-        self, records: pa.RecordBatch, now: datetime, into: Path, *, closed_until: datetime | None = None,
+    def stage(
+        self,
+        records: pa.RecordBatch,
+        now: datetime,
+        folder: Path,
+        *,
+        closed_until: datetime | None = None,
         leave_out: LeaveOut | None = None,
-    ) -> Report:  # fmt: skip
-        """Run a whole task on the records, into files below `into`. Raises ConfigError, RegistryUnreachable.
+    ) -> Report:
+        """Run a whole task on the records, into files below a folder. Raises ConfigError, RegistryUnreachable.
 
         `closed_until`: buckets that end by then are closed, if the table has any that close. `leave_out` may hear of
         a record again, when the task runs again.
         """
         incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), 1)
-        settings, (table, dead_letters, late) = self.config.pipelines[self.name], (str(into / one) for one in PLACES)
-        closed_until = closed_until if closes_buckets(settings, bucketers.build(settings.bucket)) else None
+        settings = self.config.pipelines[self.name]
+        table, dead_letters, late_table = (str(folder / name) for name in STAGING_FOLDERS)
+        if not closes_buckets(settings, bucketers.build(settings.bucket)):
+            closed_until = None
 
-        def plan(_: Piece | None) -> TaskPlan:
+        def build_plan(_: Piece | None) -> TaskPlan:
             return replace(
-                self.task_plan(now, "sample", incarnations), table=table, dead_letters=dead_letters,
-                late_table=settings.late_table and late, closed_until=closed_until, entropy_bits=0, hidden=False,
+                self.task_plan(now, "sample", incarnations),
+                table=table,
+                dead_letters=dead_letters,
+                late_table=settings.late_table and late_table,
+                closed_until=closed_until,
+                entropy_bits=0,
+                hidden=False,
                 folder="",
-            )  # fmt: skip
+            )
 
-        return self.run(lambda _: [Piece(records)], plan, leave_out)
+        return self.run(lambda _: [Piece(records)], build_plan, leave_out)
 
     def task_plan(
         self, now: datetime, prefix: str, incarnations: Mapping[str, int], older: timedelta = timedelta(0)
@@ -165,14 +195,27 @@ class LocalPipeline:
         `older`: how long ago the broker had the records; what was believable then is believed.
         """
         plan = build_task_plan(
-            self.config.pipelines[self.name], self.config.s3.settings, self.plan, self.wire or CONFLUENT, self.unit,
-            now=now, prefix=prefix, incarnations=incarnations, hidden=self.hidden,
+            self.config.pipelines[self.name],
+            self.config.s3.settings,
+            self.plan,
+            self.wire or CONFLUENT,
+            self.unit,
+            now=now,
+            prefix=prefix,
+            incarnations=incarnations,
+            hidden=self.hidden,
             folder=self.folder,
             record_columns=self.schemas.record_columns,
-        )  # fmt: skip
-        plan = plan if self.targets is None else add_targets(plan, self.targets, {})
-        targets = {name: replace(one, time_rule=believing(one.time_rule, older)) for name, one in plan.targets.items()}
-        return replace(plan, time_rule=believing(plan.time_rule, older), targets=targets) if older else plan
+        )
+        if self.targets is not None:
+            plan = add_targets(plan, self.targets, {})
+        if not older:
+            return plan
+        targets = {
+            name: replace(target, time_rule=allow_older_events(target.time_rule, older))
+            for name, target in plan.targets.items()
+        }
+        return replace(plan, time_rule=allow_older_events(plan.time_rule, older), targets=targets)
 
     def grow(self, table: PipelineTable) -> None:
         """Give the table, or those of the route, the columns that staged rows have. Raises CommitFailed.
@@ -187,29 +230,35 @@ class LocalPipeline:
 
     def side_files(self, report: Report) -> dict[str, list[StagedFile]]:
         """Files that a task staged for tables beside the pipeline's, by their locations."""
-        of_targets = {} if self.targets is None else self.targets.side_files(report)
-        return {**builder.side_files(self.config.pipelines[self.name], report), **of_targets}
+        files = builder.side_files(self.config.pipelines[self.name], report)
+        if self.targets is not None:
+            files |= self.targets.side_files(report)
+        return files
 
     def run(
-        self, read: Callable[[SchemaPlan], Iterable[Piece]], plan: Callable[[Piece | None], TaskPlan],
+        self,
+        read: Callable[[SchemaPlan], Iterable[Piece]],
+        build_plan: Callable[[Piece | None], TaskPlan],
         leave_out: LeaveOut | None = None,
-    ) -> Report:  # fmt: skip
+    ) -> Report:
         """Run one task on what `read` gives, and again, read anew, when it met schemas that the plan lacked.
 
-        `plan`: of the task, by the first piece. Raises ConfigError, RegistryUnreachable, what `read` raises.
+        `build_plan`: returns the task's plan, by the first piece. Raises ConfigError, RegistryUnreachable, what `read`
+        raises.
         """
-        size = self.config.pipelines[self.name].arrow_batch_records
+        batch_records = self.config.pipelines[self.name].arrow_batch_records
         self.schemas.unsettle()
         while True:
-            pieces = map(self._unsealed, read(self.plan))
-            first = next(pieces, None)
-            if first is not None and first.rows is None:
-                self.settled(first.records)
-            task = Task(plan(first), leave_out)
+            pieces = map(self._unseal, read(self.plan))
+            first_pieces = list(islice(pieces, 1))
+            for piece in first_pieces:
+                if piece.rows is None:
+                    self.settle_wire(piece.records)
+            task = Task(build_plan(next(iter(first_pieces), None)), leave_out)
             try:
-                report = task.run(chain([] if first is None else [first], pieces), partial(_take, task, size))
+                report = task.run(chain(first_pieces, pieces), partial(_take, task, batch_records))
             except ValueError as error:
-                raise self._no_time(error) from error
+                raise self._event_time_error(error) from error
             if not report.lacks_schemas:
                 if self.targets is not None:
                     self.targets.keep(report)
@@ -221,13 +270,16 @@ class LocalPipeline:
     @property
     def needs_headers(self) -> bool:
         """Whether the headers of records are needed: for columns, or for a schema id in them, which may be there."""
-        wires = [self.wire, *([] if self.schemas.keys is None else [self.key_wire])]
-        columns = self.config.pipelines[self.name].record_columns
         if self.targets is not None and self.targets.needs_headers:
             return True
-        return columns.has_headers or any(wire is None or wire.header is not None for wire in wires)
+        if self.config.pipelines[self.name].record_columns.has_headers:
+            return True
+        wires = [self.wire]
+        if self.schemas.keys is not None:
+            wires.append(self.key_wire)
+        return any(wire is None or wire.header is not None for wire in wires)
 
-    def settled(self, records: pa.RecordBatch) -> Wire:
+    def settle_wire(self, records: pa.RecordBatch) -> Wire:
         """Return the wire format; from the first records if neither file nor table has it. Raises UnclearWire.
 
         And find that of the keys, where they are Avro, at the first records that have some.
@@ -245,38 +297,50 @@ class LocalPipeline:
 
     def assume_wires(self) -> None:
         """Take Confluent's format where none is known: dead letters show what a format is not."""
-        self.wire, self.key_wire = self.wire or CONFLUENT, self.key_wire or CONFLUENT
+        self.wire = self.wire or CONFLUENT
+        self.key_wire = self.key_wire or CONFLUENT
 
-    def _unsealed(self, piece: Piece) -> Piece:
+    def _unseal(self, piece: Piece) -> Piece:
         """Return records as Kafka had them, also those that a table keeps encrypted."""
         privacy = self.plan.privacy
-        return piece if privacy is None else replace(piece, records=privacy.sealing.unsealed(piece.records))
+        if privacy is None:
+            return piece
+        return replace(piece, records=privacy.sealing.unsealed(piece.records))
 
-    def _sample(self, records: pa.RecordBatch, now: datetime) -> tuple[RecordSteps, Sample]:
-        records = self._unsealed(Piece(records)).records
-        self.settled(records)
+    def _decode(self, records: pa.RecordBatch, now: datetime) -> tuple[RecordSteps, Sample]:
+        """Take the steps up to the rows, once with all schemas that the records need."""
+        records = self._unseal(Piece(records)).records
+        self.settle_wire(records)
+        # The pipeline of a route has no columns of its own.
+        is_routed = self.config.pipelines[self.name].route is not None
         while True:
             sample = Sample()
             plan = self.task_plan(now, "sample", {})
-            steps = RecordSteps(
-                plan, sample.refuse, self._decoders, self._key_decoders, leave_out=sample.leave_out
-            )  # fmt: skip
-            is_routed = self.config.pipelines[self.name].route is not None  # it has no columns of its own
+            steps = RecordSteps(plan, sample.refuse, self._decoders, self._key_decoders, leave_out=sample.leave_out)
             groups = steps.decode_values(records) if is_routed else steps.decode_rows(records)
             sample.groups = [group for group in groups if group.records.num_rows]
             if not steps.report.lacks_schemas:
                 return steps, sample
             self.schemas.learn_from(steps.report)
 
-    def _no_time(self, error: ValueError) -> ConfigError:
+    def _event_time_error(self, error: ValueError) -> ConfigError:
         return ConfigError(f"pipelines.{self.name}.event_time: {error}")
 
 
-def opened(
-    name: str, config: Config, schemas: SchemaSource, *, topics: Sequence[str] | None = None, with_table: bool = True,
-    checked: bool = True, tables: Tables | None = None, before_route: bool = False, forgives: bool = False,
-    admission: Admission | None = None, recorded: RecordPolicies | None = None,
-) -> LocalPipeline:  # fmt: skip
+def open_local_pipeline(
+    name: str,
+    config: Config,
+    source: SchemaSource,
+    *,
+    topics: Sequence[str] | None = None,
+    with_table: bool = True,
+    checked: bool = True,
+    tables: Tables | None = None,
+    before_route: bool = False,
+    forgives: bool = False,
+    admission: Admission | None = None,
+    recorded: RecordPolicies | None = None,
+) -> LocalPipeline:
     """Open a pipeline: its table's columns, if there is a table, and the registered schemas on top.
 
     `topics`: that it reads; by default those that are named, and those of its pattern that its table knows.
@@ -289,73 +353,124 @@ def opened(
     Raises ConfigError for a table that is not the pipeline's, CommitFailed for one that cannot be read,
     RegistryUnreachable.
     """
-    pipeline = config.pipelines[name] if before_route or tables is not None else config.one_table(name)
+    has_pipeline_log = before_route or tables is not None
+    pipeline = config.pipelines[name] if has_pipeline_log else config.one_table(name)
     is_routed = pipeline.route is not None
-    buckets = () if is_routed else bucketers.build(pipeline.bucket).columns
-    table, columns, seen = main_table(name, config), pa.schema([]), dict[str, list[str]]()
-    unit, wire, key = str(pipeline.event_time.unit), pipeline.wire.fixed, pipeline.columns.avro_key
-    specs, privacy = 0, open_privacy(name, config)
-    key_wire = None if key is None else key.wire.fixed
-    version = 0
+    table = main_table(name, config)
+    bucket_columns = () if is_routed else bucketers.build(pipeline.bucket).columns
+    privacy = open_privacy(name, config)
     recorded = recorded or config.protected_before(name)
+    state = _TableState(
+        unit=str(pipeline.event_time.unit),
+        wire=pipeline.wire.fixed,
+        key_wire=pipeline.columns.avro_key.wire.fixed if pipeline.columns.avro_key else None,
+    )
     meanings = IdMeanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
     if with_table and table.exists():
-        table.check_identity(buckets, "" if is_routed else layout(pipeline.bucket))
-        snapshot, recent = table.snapshot(), table.recent_commits(10)
-        columns, seen = snapshot.columns(), snapshot.incarnations()
-        unit, wire = unit_of(unit, recent), wire or wire_of(recent)
-        key_wire = key_wire or wire_of(recent, "key")
-        specs, version = snapshot.specs, snapshot.privacy
+        table.check_identity(bucket_columns, "" if is_routed else layout(pipeline.bucket))
+        snapshot = table.snapshot()
+        state = state.merge(snapshot, table.recent_commits(_COMMITS_READ))
         recorded = overlaid(recorded, snapshot.protected_paths)
         if tables is not None:
             _warn_of_zone_changes(name, pipeline, snapshot)
             check_version(name, pipeline, snapshot.specs_fingerprint)
             check_policies(name, pipeline, privacy, RecordedPrivacy.of(snapshot))
-    known = Schemas(
-        name, schemas, meanings, decode_only=is_routed, bucket_columns=buckets,
-        record_columns=pipeline.record_columns, rules=pipeline.column_rules,
-        wire=wire or CONFLUENT, key_wire=key_wire or CONFLUENT,
-        specs=tuple(replace(one, forgives=forgives) for one in pipeline.record_specs),
-        admission=admission, privacy=privacy,
-    )  # fmt: skip
-    known.read_topics(pipeline.topics.among(seen) if topics is None else topics)
-    known.remember(recorded, version)
-    known.follow(columns)
+    schemas = Schemas(
+        name,
+        source,
+        meanings,
+        decode_only=is_routed,
+        bucket_columns=bucket_columns,
+        record_columns=pipeline.record_columns,
+        rules=pipeline.column_rules,
+        wire=state.wire or CONFLUENT,
+        key_wire=state.key_wire or CONFLUENT,
+        specs=tuple(replace(spec, forgives=forgives) for spec in pipeline.record_specs),
+        admission=admission,
+        privacy=privacy,
+    )
+    schemas.read_topics(pipeline.topics.among(state.incarnations) if topics is None else topics)
+    schemas.remember(recorded, state.privacy)
+    schemas.follow(state.columns)
+    targets = None
     if tables is not None:
-        check_recorded_paths(name, pipeline, known.plan, None if known.keys is None else known.keys.plan)
-    targets = None if tables is None or not is_routed else Targets(name, config, tables, known)
-    if targets is not None:
-        targets.begin(None)
-    return LocalPipeline(name, config, known, unit, wire, table.hidden, table.folder, key_wire, targets, specs)
+        check_recorded_paths(name, pipeline, schemas.plan, None if schemas.keys is None else schemas.keys.plan)
+        if is_routed:
+            targets = Targets(name, config, tables, schemas)
+            targets.begin(None)
+    return LocalPipeline(
+        name,
+        config,
+        schemas,
+        state.unit,
+        state.wire,
+        table.hidden,
+        table.folder,
+        key_wire=state.key_wire,
+        targets=targets,
+        specs=state.specs,
+    )
+
+
+@dataclass(frozen=True)
+class _TableState:
+    """What a pipeline takes from the log of its table; where there is no table, what is configured."""
+
+    unit: str
+    wire: Wire | None
+    key_wire: Wire | None
+    columns: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    # Topic → ids of its incarnations.
+    incarnations: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    # Version of the event specs.
+    specs: int = 0
+    # Version of the privacy policies.
+    privacy: int = 0
+
+    def merge(self, snapshot: PipelineSnapshot, commits: Sequence[Mapping[str, Any]]) -> "_TableState":
+        """Return the state of a table. `commits`: the newest, which say what the configuration leaves open."""
+        return _TableState(
+            unit=unit_of(self.unit, commits),
+            wire=self.wire or wire_of(commits),
+            key_wire=self.key_wire or wire_of(commits, "key"),
+            columns=snapshot.columns(),
+            incarnations=snapshot.incarnations(),
+            specs=snapshot.specs,
+            privacy=snapshot.privacy,
+        )
 
 
 def _warn_of_zone_changes(name: str, pipeline: Pipeline, snapshot: PipelineSnapshot) -> None:
     """Log time zones of which this process has other data than those by which the table's rows got their buckets."""
-    data = map(find_zone_data, zones_of(pipeline))
-    for change in find_zone_changes(snapshot.zone_data, data, datetime.now(UTC)):
+    zone_data = map(find_zone_data, zones_of(pipeline))
+    for change in find_zone_changes(snapshot.zone_data, zone_data, datetime.now(UTC)):
         logging.warning("zone_data_differs", pipeline=name, change=change.phrase)
 
 
-def believing(rule: TimeRule, older: timedelta) -> TimeRule:
-    """Believe what was believable when the broker had it: its records may be far older than `event_time.max_age`."""
-    return rule if rule.age_max >= ANY_AGE else replace(rule, age_max=min(ANY_AGE, rule.age_max + older))
+def allow_older_events(rule: TimeRule, older: timedelta) -> TimeRule:
+    """Accept event times that were accepted when the broker had them, so long ago; at most `ANY_AGE` in all."""
+    if rule.age_max >= ANY_AGE:
+        return rule
+    return replace(rule, age_max=min(ANY_AGE, rule.age_max + older))
 
 
 def age_of(oldest: datetime | None, now: datetime) -> timedelta:
     """Return how long ago the broker had its oldest record; if that is unknown, any age is accepted."""
-    return ANY_AGE if oldest is None or oldest.year <= _NO_TIME_YEAR else max(now - oldest, timedelta(0))
+    if oldest is None or oldest.year <= _NO_TIME_YEAR:
+        return ANY_AGE
+    return max(now - oldest, timedelta(0))
 
 
-def record_places(records: pa.Table) -> list[tuple[str, int, int]]:
+def record_positions(records: pa.Table) -> list[tuple[str, int, int]]:
     """Return topic, partition and offset of each record."""
     columns = [records.column(name).to_pylist() for name in ("topic", "partition", "offset")]
     return list(zip(*columns, strict=True))
 
 
-def _take(task: Task, size: int, piece: Piece) -> None:
-    for at in range(0, piece.records.num_rows, size):
-        records = piece.records.slice(at, size)
+def _take(task: Task, batch_records: int, piece: Piece) -> None:
+    for start in range(0, piece.records.num_rows, batch_records):
+        records = piece.records.slice(start, batch_records)
         if piece.rows is None:
             task.take(records)
         else:
-            task.take_rows(records, piece.rows.slice(at, size))
+            task.take_rows(records, piece.rows.slice(start, batch_records))

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from writer.avro.schema_plan import PROVENANCE
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.staging.parquet_files import open_file
 from writer.batch.task_report import Report
@@ -26,17 +25,21 @@ from writer.commit.privacy import RecordedPrivacy, check_policies
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
 from writer.core.offsets import Span, TopicPartition, merge_spans
-from writer.maintenance.dead_letters import Selection, as_read, places, read
-from writer.maintenance.local_pipeline import LocalPipeline, Piece, opened
+from writer.maintenance.dead_letters import Selection, read_dead_letters, to_records
+from writer.maintenance.local_pipeline import LocalPipeline, Piece, open_local_pipeline
 from writer.privacy.protected_schema import Privacy
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import Overtaken, PrivacyChanged
 from writer.table.log.operations import Replay
+from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, offsets_by_partition
 
-DEAD_LETTERS_AT_ONCE = 50_000  # of one commit, which names their offsets
+# Dead letters of one commit, which names their offsets.
+DEAD_LETTERS_AT_ONCE = 50_000
 BYTES_AT_ONCE = 64 * 2**20
-_TRIES = 10  # of a commit that other replays overtake
+# Tries of a commit that other replays overtake.
+_TRIES = 10
+_REASON_COLUMNS = [*OFFSET_COLUMNS, "schema_id", "outcome", "error"]
 
 
 @dataclass
@@ -45,21 +48,54 @@ class ReplayResult:
 
     chosen: int = 0
     rows: int = 0
-    filtered: int = 0  # that a spec leaves out by now
-    failed: dict[tuple[str, int | None, str], int] = field(default_factory=dict)  # (outcome, schema id, reason)
-    versions: list[int] = field(default_factory=list)  # of the main table
+    # Records that a spec leaves out by now.
+    filtered: int = 0
+    # By outcome, schema id and reason.
+    failed: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
+    # Versions of the main table.
+    versions: list[int] = field(default_factory=list)
 
 
-class Replaying:
+@dataclass(frozen=True)
+class _Attempt:
+    """What the tasks made of some dead letters, before the commit."""
+
+    dead_letters: pa.Table
+    report: Report
+    # Dead letters that failed again, without their bytes.
+    failed: pa.Table
+    # Records that a spec leaves out.
+    filtered: Mapping[TopicPartition, int]
+
+    @property
+    def row_files(self) -> list[StagedFile]:
+        """Files of the rows that they became."""
+        return builder.row_files(self.report)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that they became."""
+        return sum(file.rows for file in self.row_files)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether some became a row, are left out, or failed for another reason."""
+        return bool(self.rows or self.filtered or _has_other_reasons(self.dead_letters, self.failed))
+
+
+class DeadLetterReplay:
     """A replay of one pipeline's dead letters."""
 
     def __init__(self, name: str, config: Config, schemas: SchemaSource) -> None:
         """Open the tables. Raises HeadraceError when there are none."""
+        self._name = name
+        self._config = config
         self._settings = config.pipelines[name]
-        self._name, self._config, self._source = name, config, schemas
+        self._source = schemas
         self._tables = all_tables(name, config)
-        self._main, self._dead_letters = self._tables.main, self._tables.side(self._settings.dead_letters)
-        self._walk: LocalPipeline | None = None
+        self._main = self._tables.main
+        self._dead_letters = self._tables.side(self._settings.dead_letters)
+        self._pipeline: LocalPipeline | None = None
         self._privacy: Privacy | None = None
         self._older = timedelta(0)
         self._main.check_exists()
@@ -71,36 +107,37 @@ class Replaying:
         `older`: how long ago the broker had them; event times that were believable then are believed.
         """
         self._older = older
-        done = ReplayResult()
-        tried: dict[TopicPartition, list[Span]] = {}
-        walk = self._opened()
+        result = ReplayResult()
+        offsets_tried: dict[TopicPartition, list[Span]] = {}
+        pipeline = self._open_pipeline()
         tries = 0
         while True:
-            generation = self._settled()
+            replays = self._apply_side_files()
             try:
-                dead_letters = self._some(selection, tried)
+                dead_letters = self._read_next(selection, offsets_tried)
                 if dead_letters.num_rows == 0:
-                    return done
-                self._replay(walk, dead_letters, generation, now, done)
+                    return result
+                self._replay(pipeline, dead_letters, replays, now, result)
                 tries = 0
             except Overtaken as error:
                 tries += 1
                 if tries == _TRIES:
                     raise
                 if isinstance(error, PrivacyChanged):
-                    walk = self._opened()
+                    pipeline = self._open_pipeline()
                 continue
-            for part, spans in places(dead_letters).items():
-                tried[part] = merge_spans([*tried.get(part, []), *spans])
+            for part, spans in offsets_by_partition(dead_letters).items():
+                offsets_tried[part] = merge_spans([*offsets_tried.get(part, []), *spans])
 
-    def _opened(self) -> LocalPipeline:
+    def _open_pipeline(self) -> LocalPipeline:
         """Open the pipeline, with what its table's log has of privacy by now."""
-        walk = self._walk = opened(self._name, self._config, self._source, tables=self._tables)
-        self._privacy = walk.plan.privacy
-        walk.assume_wires()
-        return walk
+        pipeline = open_local_pipeline(self._name, self._config, self._source, tables=self._tables)
+        self._pipeline = pipeline
+        self._privacy = pipeline.plan.privacy
+        pipeline.assume_wires()
+        return pipeline
 
-    def _settled(self) -> int:
+    def _apply_side_files(self) -> int:
         """Apply side files. Returns the number of replays that the dead-letter table has seen then.
 
         Raises ConfigError where the writer was started with other event specs meanwhile.
@@ -111,17 +148,20 @@ class Replaying:
         self._tables.apply_side_files()
         return snapshot.replays
 
-    def _some(self, selection: Selection, tried: Mapping[TopicPartition, Sequence[Span]]) -> pa.Table:
+    def _read_next(self, selection: Selection, offsets_tried: Mapping[TopicPartition, Sequence[Span]]) -> pa.Table:
         """Read the next of the chosen dead letters that were not tried yet: as many as one commit carries."""
         snapshot = self._dead_letters.snapshot()
-        held: list[pa.RecordBatch] = []
-        rows = size = 0
+        batches: list[pa.RecordBatch] = []
+        rows = 0
+        size = 0
         try:
             files = self._dead_letters.bucket_files(snapshot)
-            for found in read(self._dead_letters.store, files, selection, without=tried):
-                batch = found.filter(found.column("value").is_valid())  # without its bytes none can be replayed
-                held.append(batch)
-                rows, size = rows + batch.num_rows, size + batch.nbytes
+            for dead_letters in read_dead_letters(self._dead_letters.store, files, selection, without=offsets_tried):
+                # Without its bytes none can be replayed.
+                batch = dead_letters.filter(dead_letters.column("value").is_valid())
+                batches.append(batch)
+                rows += batch.num_rows
+                size += batch.nbytes
                 if rows >= DEAD_LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:
                     break
         except FileNotFoundError as error:
@@ -130,118 +170,131 @@ class Replaying:
             raise Overtaken(
                 f"another replay of pipeline {self._name!r} wrote dead letters anew while they were read"
             ) from error
-        return pa.Table.from_batches(held) if held else DEAD_LETTERS.empty_table()
+        if not batches:
+            return DEAD_LETTERS.empty_table()
+        return pa.Table.from_batches(batches)
 
     def _replay(
-        self, walk: LocalPipeline, dead_letters: pa.Table, generation: int, now: datetime, done: ReplayResult
+        self, pipeline: LocalPipeline, dead_letters: pa.Table, replays: int, now: datetime, result: ReplayResult
     ) -> None:
-        reports, filtered = list[Report](), dict[TopicPartition, int]()
+        """Run tasks on dead letters and commit what changed. `replays`: the number of those before it."""
+        reports: list[Report] = []
+        filtered: dict[TopicPartition, int] = {}
         try:
             for incarnation in pc.unique(dead_letters.column("_incarnation")).to_pylist():
-                mine = dead_letters.filter(pc.equal(dead_letters.column("_incarnation"), incarnation))
-                reports.append(self._run_task(walk, mine, incarnation, now))
-                for (topic, partition), counts in reports[-1].counts.items():
-                    filtered |= (
-                        {TopicPartition(topic, incarnation, partition): counts.filtered} if counts.filtered else {}
-                    )
+                is_of_incarnation = pc.equal(dead_letters.column("_incarnation"), incarnation)
+                report = self._run_task(pipeline, dead_letters.filter(is_of_incarnation), incarnation, now)
+                reports.append(report)
+                for (topic, partition), counts in report.counts.items():
+                    if counts.filtered:
+                        filtered[TopicPartition(topic, incarnation, partition)] = counts.filtered
             report = builder.merge_reports(reports)
-            failed, rows = self._read(report.dead_letter_files), sum(file.rows for file in builder.row_files(report))
-            if rows or filtered or _differ(dead_letters, failed):
-                done.versions.append(self._commit(walk, dead_letters, failed, report, filtered, generation, now))
+            attempt = _Attempt(dead_letters, report, self._read_failed(report.dead_letter_files), filtered)
+            if attempt.has_changes:
+                result.versions.append(self._commit(pipeline, attempt, replays, now))
                 self._tables.apply_side_files()
             else:
                 self._discard(report)
         except Overtaken:
             self._discard(builder.merge_reports(reports))
             raise
-        done.chosen += dead_letters.num_rows
-        done.rows, done.filtered = done.rows + rows, done.filtered + sum(filtered.values())
-        for one in failed.group_by(["outcome", "schema_id", "error"]).aggregate([([], "count_all")]).to_pylist():
-            kind = (one["outcome"], one["schema_id"], one["error"])
-            done.failed[kind] = done.failed.get(kind, 0) + one["count_all"]
+        _add_attempt(result, attempt)
 
-    def _run_task(self, walk: LocalPipeline, dead_letters: pa.Table, incarnation: int, now: datetime) -> Report:
+    def _run_task(self, pipeline: LocalPipeline, dead_letters: pa.Table, incarnation: int, now: datetime) -> Report:
         """Run a task on the dead letters of one incarnation."""
-        records = as_read(dead_letters)
+        records = to_records(dead_letters)
         incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), incarnation)
-        return walk.run(
+        return pipeline.run(
             lambda _: map(Piece, records.to_batches()),
-            lambda _: walk.task_plan(now, "replay", incarnations, self._older),
+            lambda _: pipeline.task_plan(now, "replay", incarnations, self._older),
         )
 
-    def _commit(
-        self,
-        walk: LocalPipeline,
-        dead_letters: pa.Table,
-        failed: pa.Table,
-        report: Report,
-        filtered: Mapping[TopicPartition, int],
-        generation: int,
-        now: datetime,
-    ) -> int:
-        walk.grow(self._main)  # before any file has them
-        files = builder.row_files(report)
+    def _commit(self, pipeline: LocalPipeline, attempt: _Attempt, replays: int, now: datetime) -> int:
+        """Commit the rows, and the offsets whose dead letters go. Returns the version of the main table."""
+        # The table has the columns before any file has them.
+        pipeline.grow(self._main)
+        report = attempt.report
+        files = attempt.row_files
         facts = {
-            "started": now.isoformat(), "moves": _moves(dead_letters, failed, filtered, files),
-            **builder.spec_facts(report, walk.specs),
-            "letters": dead_letters.num_rows, **builder.sums(files), **builder.target_facts(report),
-        }  # fmt: skip
-        planned = Replay(
-            uuid4().hex, generation, report.files, walk.side_files(report),
-            {self._settings.dead_letters: places(dead_letters)}, facts, walk.schemas.meant(report),
-            walk.schemas.privacy_version,
-        )  # fmt: skip
-        return self._main.replay(self._main.snapshot(), planned)
+            "started": now.isoformat(),
+            "moves": _moves(attempt, files),
+            **builder.spec_facts(report, pipeline.specs),
+            "letters": attempt.dead_letters.num_rows,
+            **builder.sums(files),
+            **builder.target_facts(report),
+        }
+        operation = Replay(
+            uuid4().hex,
+            replays,
+            report.files,
+            pipeline.side_files(report),
+            {self._settings.dead_letters: offsets_by_partition(attempt.dead_letters)},
+            facts,
+            pipeline.schemas.meant(report),
+            pipeline.schemas.privacy_version,
+        )
+        return self._main.replay(self._main.snapshot(), operation)
 
-    def _read(self, files: Sequence[StagedFile]) -> pa.Table:
+    def _read_failed(self, files: Sequence[StagedFile]) -> pa.Table:
         """Read dead letters that failed again: without their bytes."""
-        columns = [*PROVENANCE.names[:4], "schema_id", "outcome", "error"]
-        schema = pa.schema([DEAD_LETTERS.field(name) for name in columns])
-        opened = (open_file(self._dead_letters.store, file.path) for file in files)
-        found = [pq.read_table(source, columns=columns).cast(schema) for source in opened]
-        return pa.concat_tables([schema.empty_table(), *found])
+        schema = pa.schema([DEAD_LETTERS.field(name) for name in _REASON_COLUMNS])
+        tables = [schema.empty_table()]
+        for file in files:
+            source = open_file(self._dead_letters.store, file.path)
+            tables.append(pq.read_table(source, columns=_REASON_COLUMNS).cast(schema))
+        return pa.concat_tables(tables)
 
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
-        assert self._walk is not None, "what was staged was staged by it"
-        self._tables.discard(report.files, self._walk.side_files(report))
+        assert self._pipeline is not None, "what was staged was staged by it"
+        self._tables.discard(report.files, self._pipeline.side_files(report))
 
 
-def _moves(
-    dead_letters: pa.Table, failed: pa.Table, filtered: Mapping[TopicPartition, int], files: Sequence[StagedFile]
-) -> list[dict[str, Any]]:
+def _add_attempt(result: ReplayResult, attempt: _Attempt) -> None:
+    """Add what became of some dead letters to the result."""
+    result.chosen += attempt.dead_letters.num_rows
+    result.rows += attempt.rows
+    result.filtered += sum(attempt.filtered.values())
+    failures = attempt.failed.group_by(["outcome", "schema_id", "error"]).aggregate([([], "count_all")])
+    for row in failures.to_pylist():
+        failure = (row["outcome"], row["schema_id"], row["error"])
+        result.failed[failure] = result.failed.get(failure, 0) + row["count_all"]
+
+
+def _moves(attempt: _Attempt, files: Sequence[StagedFile]) -> list[dict[str, Any]]:
     """Return what the replay changes of each part's outcomes: in sum nothing, from what was read and written."""
-    found: dict[TopicPartition, dict[str, int]] = {}
-    for table, sign in ((dead_letters, -1), (failed, 1)):
-        for part, outcome, count in _outcomes(table):
-            mine = found.setdefault(part, {"rows": 0, "dead_letters": 0, "quarantined": 0})
-            mine["quarantined" if outcome == "quarantined" else "dead_letters"] += sign * count
-    for part, count in filtered.items():
-        found[part]["filtered"] = count
-    for mine in found.values():
-        mine["rows"] = -sum(mine.values())
-    assert sum(mine["rows"] for mine in found.values()) == sum(file.rows for file in files), f"{found}, {files}"
-    return [{**vars(part), **mine} for part, mine in found.items()]
+    moves: dict[TopicPartition, dict[str, int]] = {}
+    for table, sign in ((attempt.dead_letters, -1), (attempt.failed, 1)):
+        for part, outcome, count in _count_outcomes(table):
+            part_moves = moves.setdefault(part, {"rows": 0, "dead_letters": 0, "quarantined": 0})
+            part_moves["quarantined" if outcome == "quarantined" else "dead_letters"] += sign * count
+    for part, count in attempt.filtered.items():
+        moves[part]["filtered"] = count
+    for part_moves in moves.values():
+        part_moves["rows"] = -sum(part_moves.values())
+    rows = sum(part_moves["rows"] for part_moves in moves.values())
+    assert rows == sum(file.rows for file in files), f"{moves}, {files}"
+    return [{**vars(part), **part_moves} for part, part_moves in moves.items()]
 
 
-def _outcomes(table: pa.Table) -> Iterator[tuple[TopicPartition, str, int]]:
-    keys = ["_topic", "_incarnation", "_partition", "outcome"]
-    for row in table.group_by(keys, use_threads=False).aggregate([([], "count_all")]).to_pylist():
-        yield TopicPartition(row["_topic"], row["_incarnation"], row["_partition"]), row["outcome"], row["count_all"]
+def _count_outcomes(dead_letters: pa.Table) -> Iterator[tuple[TopicPartition, str, int]]:
+    """Yield the number of dead letters of each part and outcome."""
+    groups = dead_letters.group_by([*PARTITION_COLUMNS, "outcome"], use_threads=False)
+    for row in groups.aggregate([([], "count_all")]).to_pylist():
+        part = TopicPartition(*(row[name] for name in PARTITION_COLUMNS))
+        yield part, row["outcome"], row["count_all"]
 
 
-def _differ(before: pa.Table, after: pa.Table) -> bool:
+def _has_other_reasons(before: pa.Table, after: pa.Table) -> bool:
     """Return whether dead letters that failed again did so for other reasons. That the window moved is none."""
     return _reasons(before) != _reasons(after)
 
 
 def _reasons(dead_letters: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    names = [*PROVENANCE.names[:4], "schema_id", "outcome", "error"]
-    return {
-        tuple(row[name] for name in names[:4]): (
-            row["schema_id"],
-            row["outcome"],
-            row["error"].partition(", outside [")[0],
-        )
-        for row in dead_letters.select(names).to_pylist()  # cold: dead letters only
-    }
+    """Return by which schema, with which outcome and why each record failed, by its offset."""
+    reasons = {}
+    for row in dead_letters.select(_REASON_COLUMNS).to_pylist():
+        offset = tuple(row[name] for name in OFFSET_COLUMNS)
+        error, _, _ = row["error"].partition(", outside [")
+        reasons[offset] = (row["schema_id"], row["outcome"], error)
+    return reasons

@@ -51,7 +51,7 @@ def sample_findings(local_pipeline: LocalPipeline, batch: pa.RecordBatch, now: d
         yield from (not_checked(check, why) for check in SAMPLED[1:])
         return
     registered = set(local_pipeline.plan.schemas)
-    sample = local_pipeline.decoded(batch)
+    sample = local_pipeline.decode(batch)
     bare = [dead_letter.value for dead_letter in sample.dead_letters if dead_letter.schema_id is None]
     yield _wire(bare, wire, len(values), batch.num_rows - len(values), _screen(local_pipeline))
     if len(bare) == len(values):
@@ -70,7 +70,7 @@ def sample_findings(local_pipeline: LocalPipeline, batch: pa.RecordBatch, now: d
     else:
         yield _buckets(
             bucketers.build(local_pipeline.config.pipelines[local_pipeline.name].bucket).columns,
-            local_pipeline.assigned(batch, now),
+            local_pipeline.assign_buckets(batch, now),
         )
     yield scratch(
         local_pipeline.config.pipelines[local_pipeline.name],
@@ -83,7 +83,7 @@ def _wire_format(local_pipeline: LocalPipeline, batch: pa.RecordBatch, values: p
     if len(values) == 0:
         return not_checked("wire", "the topics hold no records with a value")
     try:
-        return local_pipeline.settled(batch)
+        return local_pipeline.settle_wire(batch)
     except UnclearWire as error:
         message, _, fix = str(error).partition(". ")
         if not isinstance(error, MixedWire):

@@ -15,7 +15,7 @@ from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import plural
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.output import tables
 from writer.output.tables import plain
 from writer.schemas.registry import SchemaSource, source
@@ -66,7 +66,7 @@ def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path 
         number = _NOT_REGISTERED
         text = _read(file)
         label = str(file)
-    before = opened(name, config, SourceWithout(schemas, number), checked=False).plan
+    before = open_local_pipeline(name, config, SourceWithout(schemas, number), checked=False).plan
     after = before.extend(number, text)
     planned = after.schemas[number]
     spec = SpecEffect.of(spec_of(before.specs, full_name(text)), before, after, planned)

@@ -23,7 +23,7 @@ from writer.config.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
 from writer.core.text import join_first, plural
 from writer.core.units import show_duration
-from writer.maintenance.local_pipeline import LocalPipeline, opened
+from writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
 from writer.output.tables import short_type
 from writer.preflight.engine_checks import readers
 from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
@@ -105,11 +105,13 @@ def pipeline(name: str, config: Config, reach: ReachableSystems, records: int, n
 def _open_pipeline(name: str, config: Config, schemas: SchemaSource, topics: Sequence[str]) -> LocalPipeline:
     is_routed = config.pipelines[name].route is not None
     try:
-        return opened(name, config, schemas, topics=topics, before_route=is_routed)
+        return open_local_pipeline(name, config, schemas, topics=topics, before_route=is_routed)
     # The check of the table reports the error. The schemas can be judged without the table.
     except (ConfigError, CommitFailed):
         recorded = recorded_paths(name, config)
-        return opened(name, config, schemas, topics=topics, with_table=False, before_route=is_routed, recorded=recorded)
+        return open_local_pipeline(
+            name, config, schemas, topics=topics, with_table=False, before_route=is_routed, recorded=recorded
+        )
 
 
 def _no_sample(

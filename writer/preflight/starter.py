@@ -25,7 +25,7 @@ from writer.config.table_sections import EventTime, Roll, Table
 from writer.core.errors import ConfigError
 from writer.core.text import plural
 from writer.core.units import show_duration, show_size
-from writer.maintenance.local_pipeline import Sample, opened
+from writer.maintenance.local_pipeline import Sample, open_local_pipeline
 from writer.preflight.sample_checks import Times, times_in
 from writer.schemas.registry import source
 
@@ -87,7 +87,7 @@ def summary(name: str, config: Config, field: str | None, records: int, now: dat
     Raises ConfigError where wire format or event time cannot be found, BrokerUnreachable, RegistryUnreachable.
     """
     (topic,) = config.pipelines[name].topics.names
-    local_pipeline = opened(name, config, source(config.registry), with_table=False)
+    local_pipeline = open_local_pipeline(name, config, source(config.registry), with_table=False)
     spans = kafka_sample.spans(kafka_sample.open_cluster(config.kafka), [topic], records)
     batch = kafka_sample.read(config.kafka, spans)
     values = len(batch.column("value").drop_null())
@@ -95,10 +95,10 @@ def summary(name: str, config: Config, field: str | None, records: int, now: dat
     wire_reason = "the topic holds no values yet"
     sample = Sample()
     if values:
-        wire_format = local_pipeline.settled(batch)
+        wire_format = local_pipeline.settle_wire(batch)
         wire = _wire(wire_format)
         wire_reason = f"{plural(values, 'sampled value')}: {wire_format.description}"
-        sample = local_pipeline.decoded(batch)
+        sample = local_pipeline.decode(batch)
     try:
         if field is None:
             field, field_reason = _choose_event_time(local_pipeline.plan.columns, sample, now)

@@ -18,7 +18,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, ExitCode, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural, span
-from writer.maintenance.local_pipeline import LocalPipeline, opened
+from writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
 from writer.preflight.samples.route_sample import open_part, split
 from writer.preflight.samples.staged_sample import StagedSample, raw_record_bytes, stage_sample
 from writer.preflight.sizing import Traffic
@@ -114,7 +114,7 @@ def measure_traffic(
     schemas = source(config.registry)
     topics = choose_topics(cluster, settings.topics).names
     batch = kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, records))
-    local_pipeline = opened(name, config, schemas, topics=topics, before_route=settings.route is not None)
+    local_pipeline = open_local_pipeline(name, config, schemas, topics=topics, before_route=settings.route is not None)
     parts, left_out = _parts(local_pipeline, schemas, batch, now)
     # A sample is small, so Python objects do no harm.
     times = [time for time in batch.column("timestamp").to_pylist() if time is not None]
@@ -134,7 +134,7 @@ def measure_traffic(
     if settings.raw_place:
         traffic = replace(traffic, raw_bytes=raw_record_bytes(local_pipeline, batch, now))
     tables = {target: (_of_part(part, per_s, how), part.settings) for target, part in parts.items() if settings.route}
-    scope = f"the newest {plural(values, 'record')} of {', '.join(topics)} ({local_pipeline.settled(batch).format})"
+    scope = f"the newest {plural(values, 'record')} of {', '.join(topics)} ({local_pipeline.settle_wire(batch).format})"
     dropped = values - sum(part.staged.rows for part in parts.values())
     looked_at = f"{scope}, {instant(min(times))} to {instant(max(times))}"
     if dropped:

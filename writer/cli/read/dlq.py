@@ -23,7 +23,7 @@ from writer.maintenance.dead_letter_listing import (
     group_dead_letters,
 )
 from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import Replaying, ReplayResult
+from writer.maintenance.replay import DeadLetterReplay, ReplayResult
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline, options_of, time_of
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import (
@@ -240,7 +240,7 @@ def _run_replay(name: str, config: Config, chosen: Selection, *, write: bool, as
         else:
             _show_groups(name, groups)
         return bool(groups)
-    result = Replaying(name, config, source(config.registry)).run(chosen, datetime.now(UTC))
+    result = DeadLetterReplay(name, config, source(config.registry)).run(chosen, datetime.now(UTC))
     if as_json:
         emit_whole(_replay_document(result))
     else:

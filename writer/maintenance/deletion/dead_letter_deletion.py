@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from writer.commit import builder
 from writer.core.offsets import Span, TopicPartition, merge_spans
-from writer.maintenance.dead_letters import Selection, as_read, read
+from writer.maintenance.dead_letters import Selection, read_dead_letters, to_records
 from writer.maintenance.deletion.row_deletion import WHY
 from writer.maintenance.deletion.row_keys import Finder, Keys
 from writer.maintenance.local_pipeline import LocalPipeline
@@ -41,13 +41,13 @@ class DeadLetters:
 def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schema) -> DeadLetters:
     """Find the dead letters that hold such rows. Raises ConfigError, CommitFailed, RegistryUnreachable, OSError."""
     found, finder = DeadLetters(), Finder(keys, columns)
-    for batch in read(side.store, side.bucket_files(side.snapshot()), Selection()):
+    for batch in read_dead_letters(side.store, side.bucket_files(side.snapshot()), Selection()):
         dead_letters = pa.Table.from_batches([batch])
         found.dead_letters += dead_letters.num_rows
         for incarnation in pc.unique(dead_letters.column("_incarnation")).to_pylist():
             mine = dead_letters.filter(pc.equal(dead_letters.column("_incarnation"), incarnation))
-            for records in as_read(mine).combine_chunks().to_batches():
-                sample = walk.decoded(records)
+            for records in to_records(mine).combine_chunks().to_batches():
+                sample = walk.decode(records)
                 found.undecodable += len(sample.dead_letters)
                 for group in sample.groups:
                     meant = group.records.filter(pa.array(finder.among(group.rows), pa.bool_()))

@@ -15,7 +15,7 @@ from writer.maintenance.deletion import dead_letter_deletion
 from writer.maintenance.deletion.dead_letter_deletion import DeadLetters
 from writer.maintenance.deletion.row_deletion import DeletionResult, DeletionScan, RawDeletion, RowDeletion
 from writer.maintenance.deletion.row_keys import Keys, with_hashes
-from writer.maintenance.local_pipeline import opened
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.privacy.keyring import read_keyring
 from writer.privacy.policy import Action, PrivacyError
 from writer.schemas.registry import SchemaSource
@@ -100,7 +100,7 @@ def delete_rows(config: Config, request: DeletionRequest, source: SchemaSource, 
         dead_letters = None
         side = whole_pipeline.side(settings.dead_letters)
         if request.with_dead_letters and side.exists():
-            pipeline = opened(request.pipeline, config, source, forgives=True)
+            pipeline = open_local_pipeline(request.pipeline, config, source, forgives=True)
             find = partial(dead_letter_deletion.find, side, pipeline, keys, main.snapshot().columns())
             if write:
                 dead_letters = dead_letter_deletion.delete(
@@ -166,7 +166,7 @@ def _protect_keys(config: Config, request: DeletionRequest, main: PipelineTable,
 
 def _list_actions(config: Config, request: DeletionRequest, source: SchemaSource) -> Iterator[tuple[str, Action]]:
     """Yield the columns that are named with the policies of their values, of each schema."""
-    plan = opened(request.pipeline, config, source).plan
+    plan = open_local_pipeline(request.pipeline, config, source).plan
     specs = config.pipelines[request.pipeline].record_specs
     assert plan.privacy is not None, "the pipeline has policies"
     for column in request.keys.fields:

@@ -20,7 +20,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, Span
 from writer.core.text import plural
-from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, opened, record_places
+from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, open_local_pipeline, record_positions
 from writer.output import tables
 from writer.output.tables import Column, TextTable, emit, plain
 from writer.preflight.samples.preview_text import (
@@ -116,12 +116,14 @@ def record_sample(
     """Return records with the schemas that their steps ask for. Raises HeadraceError."""
     recorder = SchemaRecorder(schemas)
     is_routed = config.pipelines[name].route is not None
-    local_pipeline = opened(name, config, recorder, topics=topics, with_table=False, before_route=is_routed)
+    local_pipeline = open_local_pipeline(
+        name, config, recorder, topics=topics, with_table=False, before_route=is_routed
+    )
     if batch.num_rows and is_routed:
         for part in split(local_pipeline, batch).parts:
-            open_part(name, part, recorder, with_table=False).decoded(part.records)
+            open_part(name, part, recorder, with_table=False).decode(part.records)
     elif batch.num_rows:
-        local_pipeline.decoded(batch)
+        local_pipeline.decode(batch)
     return SavedSample(name, topics, batch, SavedSchemas(recorder.saved))
 
 
@@ -144,7 +146,7 @@ def newest_records(config: Config, name: str, *, step: Step, records: int, now: 
     if config.pipelines[name].route is None or step == "raw":
         return _describe(config, name, step, batch, _open_pipeline(config, name, step), now)
     schemas = source(config.registry)
-    route_split = split(opened(name, config, schemas, topics=topics, before_route=True), batch)
+    route_split = split(open_local_pipeline(name, config, schemas, topics=topics, before_route=True), batch)
     parts = [
         {"target": part.target, **record}
         for part in route_split.parts
@@ -158,9 +160,9 @@ def _open_pipeline(config: Config, name: str, step: Step) -> LocalPipeline | Non
     if step == "raw":
         return None
     cluster, topics = _open_cluster(config, name)
-    local_pipeline = opened(name, config, source(config.registry), topics=topics)
+    local_pipeline = open_local_pipeline(name, config, source(config.registry), topics=topics)
     if local_pipeline.wire is None:
-        local_pipeline.settled(kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, RECORDS_MAX)))
+        local_pipeline.settle_wire(kafka_sample.read(config.kafka, kafka_sample.spans(cluster, topics, RECORDS_MAX)))
     return local_pipeline
 
 
@@ -222,7 +224,7 @@ class PreviewSession:
         if self.saved is None or self.step == "raw":
             local_pipeline = _open_pipeline(self.config, self.name, self.step)
         else:
-            local_pipeline = opened(
+            local_pipeline = open_local_pipeline(
                 self.name, self.config, self.saved.schemas, topics=self.saved.topics, with_table=False
             )
         for batch in batches:
@@ -241,7 +243,7 @@ class PreviewSession:
         schemas = source(self.config.registry) if self.saved is None else self.saved.schemas
         topics = batch.column("topic").unique().to_pylist()
         with_table = self.saved is None
-        local_pipeline = opened(
+        local_pipeline = open_local_pipeline(
             self.name, self.config, schemas, topics=topics, before_route=True, with_table=with_table
         )
         route_split = split(local_pipeline, batch)
@@ -333,16 +335,16 @@ def _wire_format(
 
 def describe_rows(local_pipeline: LocalPipeline, batch: pa.RecordBatch) -> list[Record]:
     """Describe records after decode and conform: the row, or why there is none."""
-    return _records(batch, local_pipeline.decoded(batch), local_pipeline)
+    return _records(batch, local_pipeline.decode(batch), local_pipeline)
 
 
 def describe_buckets(local_pipeline: LocalPipeline, batch: pa.RecordBatch, now: datetime) -> list[Record]:
     """Describe records after assign: event time and bucket, or why there is none."""
-    return _records(batch, local_pipeline.assigned(batch, now), local_pipeline)
+    return _records(batch, local_pipeline.assign_buckets(batch, now), local_pipeline)
 
 
 def _describe_unrouted(dead_letter: DeadLetter) -> Record:
-    topic, partition, offset = dead_letter.place
+    topic, partition, offset = dead_letter.position
     position = {"topic": topic, "partition": partition, "offset": offset}
     return {"target": None, **position, **_describe_dead_letter(dead_letter)}
 
@@ -367,10 +369,10 @@ def _records(batch: pa.RecordBatch, sample: Sample, local_pipeline: LocalPipelin
             )
         else:
             results = ({"row": row} for row in group.rows.to_pylist())
-        for position, result in zip(record_places(group.records), results, strict=True):
+        for position, result in zip(record_positions(group.records), results, strict=True):
             records[position] = {**keys, **result}
     for dead_letter in (*sample.dead_letters, *sample.filtered):
-        records[dead_letter.place] = _describe_dead_letter(dead_letter)
+        records[dead_letter.position] = _describe_dead_letter(dead_letter)
     tombstone = {"schema_id": None, "outcome": "tombstone"}
     return [
         {**keys, **records.get(position, tombstone)} for position, keys in _record_keys(pa.Table.from_batches([batch]))

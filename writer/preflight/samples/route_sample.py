@@ -14,7 +14,7 @@ from writer.commit.targets import record_names
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, opened, record_places
+from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, open_local_pipeline, record_positions
 from writer.privacy.path_policies import RecordPolicies
 from writer.privacy.record_sealing import RecordScreen
 from writer.schemas.registry import SchemaSource
@@ -65,7 +65,7 @@ def split(local_pipeline: LocalPipeline, batch: pa.RecordBatch) -> RouteSplit:
     """Split records of a pipeline that was opened `before_route`. Raises RegistryUnreachable, UnclearWire."""
     name = local_pipeline.name
     config = local_pipeline.config
-    sample = local_pipeline.decoded(batch)
+    sample = local_pipeline.decode(batch)
     route = _route(config.pipelines[name], record_names(local_pipeline.plan))
     screen = RecordScreen(local_pipeline.plan.privacy is not None and route.by == "header")
 
@@ -98,16 +98,18 @@ def open_part(name: str, part: TargetPart, schemas: SchemaSource, *, with_table:
     that its records have. Without `with_table` it is as the writer makes it, which also rejects schemas without the
     event time; with it, this is left to the check that says what to do.
     """
-    topics = sorted({topic for topic, _, _ in record_places(pa.Table.from_batches([part.records]))})
+    topics = sorted({topic for topic, _, _ in record_positions(pa.Table.from_batches([part.records]))})
     if with_table:
         # The check of the table reports the error.
         with suppress(ConfigError, CommitFailed):
             admission = Admission(part.registered)
-            return opened(name, part.config, schemas, topics=topics, admission=admission, recorded=part.recorded)
+            return open_local_pipeline(
+                name, part.config, schemas, topics=topics, admission=admission, recorded=part.recorded
+            )
     settings = part.config.pipelines[name]
     extend = SchemaPlan.extend if with_table else partial(admit_schema, settings, str(settings.event_time.unit))
     admission = Admission(part.registered, extend)
-    return opened(
+    return open_local_pipeline(
         name, part.config, schemas, topics=topics, with_table=False, admission=admission, recorded=part.recorded
     )
 

@@ -67,12 +67,12 @@ def stage_sample(local_pipeline: LocalPipeline, records: pa.RecordBatch, now: da
     """Carry the records through a task into files, measure them, and remove them."""
     with tempfile.TemporaryDirectory(prefix="headrace-staged-") as directory:
         into = Path(directory)
-        report = local_pipeline.staged(records, now, into)
+        report = local_pipeline.stage(records, now, into)
         by_file = {file.path: columns([into / "table" / file.path]) for file in report.files}
         by_file |= {file.path: columns([into / "dead_letters" / file.path]) for file in report.dead_letter_files}
         table_columns = columns(into / "table" / file.path for file in report.files)
     size = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
-    sample = local_pipeline.decoded(records)
+    sample = local_pipeline.decode(records)
     in_memory = sum(group.rows.nbytes for group in sample.groups) / max(sample.rows, 1)
     return StagedSample(report, table_columns, by_file, size, in_memory)
 

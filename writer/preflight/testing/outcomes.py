@@ -13,7 +13,7 @@ import bucketers
 from writer.commit.event_specs import check_specs
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
-from writer.maintenance.local_pipeline import PLACES, LocalPipeline, opened, record_places
+from writer.maintenance.local_pipeline import STAGING_FOLDERS, LocalPipeline, open_local_pipeline, record_positions
 from writer.preflight.samples.route_sample import open_part, split
 from writer.preflight.testing.case_file import Exit
 from writer.preflight.testing.records import RecordPosition
@@ -42,19 +42,19 @@ def outcomes(
 ) -> dict[RecordPosition, Outcome]:
     """Return what becomes of each record. Raises HeadraceError for what a start or a batch of the pipeline refuses."""
     is_routed = config.pipelines[name].route is not None
-    local_pipeline = opened(
+    local_pipeline = open_local_pipeline(
         name, config, sample.schemas, topics=sample.topics, with_table=False, before_route=is_routed
     )
     check_specs(name, config.pipelines[name], local_pipeline.plan)
     records = pa.Table.from_batches([sample.records])
-    outcomes: dict[RecordPosition, Outcome] = dict.fromkeys(record_places(records), Outcome("tombstone"))
+    outcomes: dict[RecordPosition, Outcome] = dict.fromkeys(record_positions(records), Outcome("tombstone"))
     if sample.records.num_rows == 0:
         return outcomes
     if not is_routed:
         return outcomes | _run_task(local_pipeline, sample.records, None, now, closed_until)
     route_split = split(local_pipeline, sample.records)
     for dead_letter in route_split.refused:
-        outcomes[dead_letter.place] = Outcome("dead_letter", reason=dead_letter.reason)
+        outcomes[dead_letter.position] = Outcome("dead_letter", reason=dead_letter.reason)
     for part in route_split.parts:
         table = open_part(name, part, sample.schemas, with_table=False)
         outcomes |= _run_task(table, part.records, part.target, now, closed_until)
@@ -73,11 +73,11 @@ def _run_task(
     columns = bucketers.build(local_pipeline.config.pipelines[local_pipeline.name].bucket).columns
 
     def leave_out(records: pa.Table, schema_id: int | None, spec: str, rule: str) -> None:  # noqa: ARG001 - LeaveOut's
-        outcomes.update(dict.fromkeys(record_places(records), Outcome("filtered", spec=spec, rule=rule)))
+        outcomes.update(dict.fromkeys(record_positions(records), Outcome("filtered", spec=spec, rule=rule)))
 
     with tempfile.TemporaryDirectory(prefix="headrace-test-") as folder:
-        report = local_pipeline.staged(records, now, Path(folder), closed_until=closed_until, leave_out=leave_out)
-        table_folder, dead_letters, late_folder = (Path(folder) / folder_name for folder_name in PLACES)
+        report = local_pipeline.stage(records, now, Path(folder), closed_until=closed_until, leave_out=leave_out)
+        table_folder, dead_letters, late_folder = (Path(folder) / folder_name for folder_name in STAGING_FOLDERS)
 
         def add_rows(exit_: Exit, folder: Path, file: StagedFile) -> None:
             bucket = bucket_path(list(columns), file.bucket)
