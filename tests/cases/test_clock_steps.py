@@ -29,7 +29,7 @@ from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
 from writer.driver.supervisor_channel import ChannelFolder
 from writer.hooks.outbox import OutboxEntry
-from writer.sealing.rules import SealLater, SealNow, Unsealed, to_seal
+from writer.sealing.rules import SealLater, SealNow, Unsealed, choose_seals
 from writer.status.document import document
 from writer.status.lag_sample import Lag, LagSample
 from writer.status.model import Sample
@@ -217,7 +217,7 @@ def test_a_sealed_bucket_that_got_late_rows_rests_no_longer_for_a_step(step: tim
 
 
 def one_state(policy: Seal, bucket: Unsealed, now: datetime) -> object:
-    (state,) = to_seal(policy, [bucket], [], NOON + HOUR, now)
+    (state,) = choose_seals(policy, [bucket], [], NOON + HOUR, now)
     return state
 
 

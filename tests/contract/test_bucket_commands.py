@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from tests.servers.scripted import Reply, scripted
 from tests.support.sealed_lake import DAY, SealedLake
 from writer.cli.main import app
-from writer.sealing.bucket_grid import BucketOverview
+from writer.sealing.bucket_overview import BucketOverview
 from writer.sealing.sealer import Sealer
 
 
@@ -154,7 +154,7 @@ def test_the_page_is_told_the_same_as_who_asks_the_lake(lake: SealedLake, run: C
         "buckets"
     ]
     now = DAY + timedelta(hours=8)
-    cells = BucketOverview(Sealer("clicks", lake.config)).look(lake.sealer.follow(keep=False), now)
+    cells = BucketOverview(Sealer("clicks", lake.config)).refresh(lake.sealer.follow(write=False), now)
     assert [(c.bucket.partition("=")[2], c.state, c.rows, c.late, c.version or None) for c in cells] == [
         (b["bucket"][0], b["state"], b["rows"], b["late"], b["version"]) for b in told
     ]
@@ -165,7 +165,7 @@ def test_the_page_is_told_the_same_as_who_asks_the_lake(lake: SealedLake, run: C
 def test_a_look_for_the_page_rests_and_then_sees_what_is_new(lake: SealedLake) -> None:
     clock = iter((1.0, 1.5, 10.9, 11.1, 11.2))  # the first look takes half a second, so it rests for ten
     overview, now = BucketOverview(lake.sealer, lambda: next(clock)), DAY + timedelta(hours=8)
-    first = overview.look(lake.sealer.follow(keep=False), now)
+    first = overview.refresh(lake.sealer.follow(write=False), now)
     lake.add(9, 5)
-    assert overview.look(lake.sealer.follow(keep=False), now) is first, "it rests"
-    assert len(overview.look(lake.sealer.follow(keep=False), now)) == len(first) + 1
+    assert overview.refresh(lake.sealer.follow(write=False), now) is first, "it rests"
+    assert len(overview.refresh(lake.sealer.follow(write=False), now)) == len(first) + 1

@@ -10,7 +10,7 @@ from tests.support.bucket_lake import MINUTE, NOON, PARTS, Lake, SilentTopics
 from writer.clients.kafka import BrokerUnreachable
 from writer.driver.sealing.rounds import Rounds
 from writer.driver.sealing.steps import Closer, seal_due
-from writer.sealing.idleness import Listener
+from writer.sealing.idleness import LogEndWatch
 from writer.sealing.sealer import Sealer
 from writer.status.progress import Progress
 
@@ -43,7 +43,7 @@ def test_an_idle_partition_holds_no_watermark_that_is_shown(lake: Lake, young: b
         ends | {("clicks", 1): ends["clicks", 1] + waits}, {("clicks", 0), *([("clicks", 1)] if young else [])}
     )
     sealer, progress = lake.sealer(), Progress("clicks")
-    step = Closer(Listener(kafka, ["clicks"]), lambda: {"clicks": 1})
+    step = Closer(LogEndWatch(kafka, ["clicks"]), lambda: {"clicks": 1})
     rounds = Rounds(sealer, {"close": step}, progress, now=lambda: NOON + 41 * MINUTE)
     rounds.once()
     found = progress.view().bucket_counts
@@ -61,7 +61,7 @@ def test_an_idle_partition_holds_no_watermark_that_is_shown(lake: Lake, young: b
 def test_kafka_that_does_not_answer_holds_up_no_round(lake: Lake) -> None:
     lake.write(NOON, seen={PARTS[0]: NOON + 40 * MINUTE, PARTS[1]: NOON + MINUTE})
     progress = Progress("clicks")
-    step = Closer(Listener(Down({}), ["clicks"]), lambda: {"clicks": 1})
+    step = Closer(LogEndWatch(Down({}), ["clicks"]), lambda: {"clicks": 1})
     Rounds(lake.sealer(), {"close": step}, progress, now=lambda: NOON + 41 * MINUTE).once()
     found = progress.view().bucket_counts
     assert found is not None

@@ -12,7 +12,7 @@ from tests.support.sample_records import GAP_FACTS
 from writer.core.offsets import OffsetRange
 from writer.core.units import microseconds
 from writer.driver.sealing.steps import Closer, seal_due
-from writer.sealing.idleness import Listener
+from writer.sealing.idleness import LogEndWatch
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import SealBlocked, SealLater, SealNow
 from writer.sealing.unsealed import INDEX, IndexCheckpoint
@@ -21,7 +21,7 @@ from writer.table.log.operations import Closing, Gap, RemovedRows, Rewrite, Seal
 
 
 def closer(ends: dict[tuple[str, int], int] | None = None) -> Closer:
-    return Closer(Listener(SilentTopics(ends or {}), ["clicks"]), lambda: {"clicks": 1})
+    return Closer(LogEndWatch(SilentTopics(ends or {}), ["clicks"]), lambda: {"clicks": 1})
 
 
 def closed(lake: Lake, until: datetime) -> int | None:
@@ -258,12 +258,12 @@ def test_a_seal_whose_manifest_was_not_put_yet_is_completed_by_the_next_reader(l
     closed(lake, NOON + HOUR)
     sealer = lake.sealer()
     standing = sealer.follow()
-    (drawn,), _ = sealer.draw(standing, [SealNow(label(NOON))], NOON + 2 * HOUR)
-    version = lake.table.seal(standing.snapshot, Sealing(uuid4().hex, [drawn.to_json()]))
-    assert lake.sealer().follow(keep=False).unsealed.buckets == {}
+    (drawn,), _ = sealer.build_manifests(standing, [SealNow(label(NOON))], NOON + 2 * HOUR)
+    version = lake.table.seal(standing.table_snapshot, Sealing(uuid4().hex, [drawn.to_json()]))
+    assert lake.sealer().follow(write=False).unsealed.buckets == {}
     assert manifest(lake, NOON) is None  # a reader that keeps nothing puts nothing
     lake.sealer().follow()
-    assert manifest(lake, NOON) == drawn.standing(version)
+    assert manifest(lake, NOON) == drawn.with_table_version(version)
 
 
 def test_many_sealers_beside_a_writer_seal_each_state_once_and_no_row_is_lost(lake: Lake) -> None:

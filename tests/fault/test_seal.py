@@ -47,7 +47,7 @@ def test_a_process_that_dies_leaves_a_bucket_closed_or_sealed(tmp_path: Path, fo
         before, known = lake.rows(), seals(lake)
         again = moment in ("before_close", "after_close") and late  # they are closed: it does not come there
         seal(lake, f"{moment}:1", code=0 if again else -9)
-        standing = lake.sealer().follow(keep=False)
+        standing = lake.sealer().follow(write=False)
         unsealed, sealed = set(standing.unsealed.buckets), {bucket for bucket, _ in seals(lake)[len(known) :]}
         mine = {label(NOON)[0], *([] if late else label(NOON + HOUR))}
         assert {bucket for (bucket,) in unsealed} | sealed == mine

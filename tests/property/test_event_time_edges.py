@@ -30,8 +30,8 @@ from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
 from writer.maintenance.retention import due
-from writer.sealing.rules import KeepOpen, Unsealed, to_close
-from writer.sealing.watermark import PartitionEventTime, furthest, watermark
+from writer.sealing.rules import KeepOpen, Unsealed, choose_close
+from writer.sealing.watermark import PartitionEventTime, highest_watermark, watermark
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICRO, HOUR, DAY = timedelta(microseconds=1), timedelta(hours=1), timedelta(days=1)
@@ -240,9 +240,9 @@ POLICY = Seal(out_of_orderness=5 * HOUR, allowed_lateness=5 * HOUR, idle_timeout
 @given(INSTANTS, INSTANTS)
 def test_buckets_at_the_ends_are_closed_as_any_other(seen, end):
     assert watermark([PartitionEventTime(PART, seen)], DAY).instant == max(FIRST + DAY, seen) - DAY
-    assert furthest([PartitionEventTime(PART, seen)], DAY) == max(FIRST + DAY, seen) - DAY
+    assert highest_watermark([PartitionEventTime(PART, seen)], DAY) == max(FIRST + DAY, seen) - DAY
     bucket = Unsealed(("b",), None, end, NOW)
-    found = to_close(POLICY, [bucket], [PartitionEventTime(PART, seen)], None, NOW, caught_up=False)
+    found = choose_close(POLICY, [bucket], [PartitionEventTime(PART, seen)], None, NOW, caught_up=False)
     due = microseconds(end) + 5 * 3_600_000_000 <= microseconds(seen) - 5 * 3_600_000_000
     assert (not isinstance(found, KeepOpen)) is due
 

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from writer.config.pipeline_sections import Seal
 from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
-from writer.sealing.idleness import Listener
+from writer.sealing.idleness import LogEndWatch
 from writer.sealing.rules import (
     AskKafka,
     Close,
@@ -18,11 +18,11 @@ from writer.sealing.rules import (
     SealLater,
     SealNow,
     Unsealed,
+    choose_close,
+    choose_seals,
     is_closed,
-    to_close,
-    to_seal,
 )
-from writer.sealing.watermark import KafkaEnds, PartitionEventTime, furthest, risen, watermark
+from writer.sealing.watermark import KafkaEnds, PartitionEventTime, advanced_event_times, highest_watermark, watermark
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -65,7 +65,7 @@ def test_no_active_part_is_behind_the_watermark(parts, minutes):
     else:
         seen = [s.instant for s in parts if s.instant is not None]
         assert found.instant == (max(seen) - slack if seen else None)
-    best = furthest(parts, slack)
+    best = highest_watermark(parts, slack)
     assert found.instant is None or (best is not None and found.instant <= best)
 
 
@@ -90,7 +90,7 @@ def test_a_partition_keeps_the_latest_event_time_that_it_has_seen(known, batches
     wanted = dict(table)
     for batch in batches:
         found = {TopicPartition("t", 1, p): at for p, at in batch.items()}
-        written = risen(table, found)
+        written = advanced_event_times(table, found)
         assert all(at > table.get(part, at - 1) for part, at in written.items())
         table |= written
         wanted |= {part: max(at, wanted.get(part, at)) for part, at in found.items()}
@@ -99,7 +99,7 @@ def test_a_partition_keeps_the_latest_event_time_that_it_has_seen(known, batches
 
 @given(POLICIES, BUCKETS, PARTS, st.none() | MOMENTS, MOMENTS, st.booleans())
 def test_a_close_ends_a_bucket_that_nothing_is_expected_for(policy, buckets, parts, closed, now, caught_up):
-    decision = to_close(policy, buckets, parts, closed, now, caught_up=caught_up)
+    decision = choose_close(policy, buckets, parts, closed, now, caught_up=caught_up)
     assert not isinstance(decision, AskKafka)
     reached = watermark(parts, policy.out_of_orderness).instant
     due = [
@@ -117,11 +117,11 @@ def test_a_close_ends_a_bucket_that_nothing_is_expected_for(policy, buckets, par
 @given(POLICIES, BUCKETS, PARTS, st.none() | MOMENTS, MOMENTS)
 def test_kafka_is_asked_when_its_answer_may_close_a_bucket_and_only_then(policy, buckets, parts, closed, now):
     unasked = [PartitionEventTime(s.part, s.instant) for s in parts]
-    first = to_close(policy, buckets, unasked, closed, now, caught_up=None)
+    first = choose_close(policy, buckets, unasked, closed, now, caught_up=None)
     if isinstance(first, Close):
         return
     answers = [
-        to_close(policy, buckets, [PartitionEventTime(s.part, s.instant, s.part.partition in idle) for s in parts],
+        choose_close(policy, buckets, [PartitionEventTime(s.part, s.instant, s.part.partition in idle) for s in parts],
         closed, now,
                  caught_up=caught_up)
         for caught_up in (True, False)
@@ -137,7 +137,7 @@ def test_kafka_is_asked_when_its_answer_may_close_a_bucket_and_only_then(policy,
     POLICIES, BUCKETS, st.lists(st.builds(MissingRange, st.just("g"), st.none() | MOMENTS, MOMENTS)), MOMENTS, MOMENTS
 )
 def test_every_closed_bucket_is_sealed_now_later_or_has_a_reason(policy, buckets, missing_ranges, closed, now):
-    states = {state.bucket: state for state in to_seal(policy, buckets, missing_ranges, closed, now)}
+    states = {state.bucket: state for state in choose_seals(policy, buckets, missing_ranges, closed, now)}
     assert set(states) == {b.bucket for b in buckets if b.end <= closed}
     for b in buckets:
         missing = any(
@@ -150,36 +150,36 @@ def test_every_closed_bucket_is_sealed_now_later_or_has_a_reason(policy, buckets
 
 def test_a_sealed_bucket_rests_before_it_is_sealed_again() -> None:
     changed = bucket(NOON, sealed=1, changed=NOON + HOUR)
-    (early,) = to_seal(POLICY, [changed], [], NOON, NOON + HOUR + 9 * MINUTE)
+    (early,) = choose_seals(POLICY, [changed], [], NOON, NOON + HOUR + 9 * MINUTE)
     assert early == SealLater(changed.bucket, NOON + HOUR + 10 * MINUTE)
     gap = MissingRange("g", None, NOON)  # it blocked the first manifest, or was accepted then
-    (due,) = to_seal(POLICY, [changed], [gap], NOON, early.due)
+    (due,) = choose_seals(POLICY, [changed], [gap], NOON, early.due)
     assert due == SealNow(changed.bucket)
 
 
 def test_a_bucket_that_does_not_go_by_time_is_never_closed() -> None:
     timeless = Unsealed(("DE",), None, None, NOON, added=1)
     parts = [PartitionEventTime(TopicPartition("t", 1, 0), NOON + 9 * HOUR)]
-    assert to_close(POLICY, [timeless], parts, None, NOON + 10 * HOUR, caught_up=None) == KeepOpen()
-    assert to_seal(POLICY, [timeless], [], NOON + 9 * HOUR, NOON) == []
+    assert choose_close(POLICY, [timeless], parts, None, NOON + 10 * HOUR, caught_up=None) == KeepOpen()
+    assert choose_seals(POLICY, [timeless], [], NOON + 9 * HOUR, NOON) == []
 
 
 def test_an_outage_with_unread_backlog_closes_nothing_by_silence() -> None:
     """Partition 1 has three hours unread; partition 0 is read to its end."""
     frontier, ends = {("t", 0): 50, ("t", 1): 10}, {("t", 0): 50, ("t", 1): 90}
     look = KafkaEnds(NOON + 3 * HOUR, ends, frozenset(ends))  # nobody has written for a while: quiet, both of them
-    assert look.idle(frontier) == {("t", 0)}
-    assert not look.caught_up(frontier)
-    idle = look.idle(frontier)
+    assert look.idle_sources(frontier) == {("t", 0)}
+    assert not look.has_caught_up(frontier)
+    idle = look.idle_sources(frontier)
     parts = [
         PartitionEventTime(TopicPartition("t", 1, 0), NOON + 3 * HOUR, ("t", 0) in idle),
         PartitionEventTime(TopicPartition("t", 1, 1), NOON - MINUTE, ("t", 1) in idle),
     ]
     waiting = [bucket(NOON), bucket(NOON + HOUR)]
-    assert to_close(POLICY, waiting, parts, None, look.at, caught_up=look.caught_up(frontier)) == KeepOpen()
+    assert choose_close(POLICY, waiting, parts, None, look.at, caught_up=look.has_caught_up(frontier)) == KeepOpen()
     read = {**frontier, ("t", 1): 90}
     parts = [PartitionEventTime(s.part, s.instant, True) for s in parts]
-    decision = to_close(POLICY, waiting, parts, None, look.at, caught_up=look.caught_up(read))
+    decision = choose_close(POLICY, waiting, parts, None, look.at, caught_up=look.has_caught_up(read))
     assert decision == Close(NOON + HOUR, "watermark")
 
 
@@ -238,10 +238,10 @@ def test_a_partition_whose_end_has_not_moved_for_the_timeout_is_idle_whatever_it
     stamps_ms: tuple[int, ...], first_look_is_idle: bool
 ) -> None:
     broker, clock = Broker(*stamps_ms), [1_000.0]
-    listener = Listener(broker, ["t"], seconds=lambda: clock[0])
+    listener = LogEndWatch(broker, ["t"], seconds=lambda: clock[0])
 
     def idle() -> bool:
-        return bool(listener.look(10 * MINUTE, NOON).idle(broker.ends))
+        return bool(listener.fetch(10 * MINUTE, NOON).idle_sources(broker.ends))
 
     assert idle() == first_look_is_idle
     clock[0] += 599
@@ -254,15 +254,15 @@ def test_a_partition_whose_end_has_not_moved_for_the_timeout_is_idle_whatever_it
     assert not idle()
     clock[0] += 1
     assert idle()
-    assert not listener.look(10 * MINUTE, NOON).idle({("t", 0): len(stamps_ms)}), "one record waits"
+    assert not listener.fetch(10 * MINUTE, NOON).idle_sources({("t", 0): len(stamps_ms)}), "one record waits"
 
 
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=8))
 def test_a_step_of_the_wall_clock_makes_no_partition_idle_and_none_busy(steps: list[int]) -> None:
     broker, clock = Broker(ms(NOON)), [0.0]
-    listener = Listener(broker, ["t"], seconds=lambda: clock[0])
+    listener = LogEndWatch(broker, ["t"], seconds=lambda: clock[0])
     for step in [0, *steps]:
-        assert not listener.look(10 * MINUTE, NOON + timedelta(seconds=step)).idle(broker.ends)
+        assert not listener.fetch(10 * MINUTE, NOON + timedelta(seconds=step)).idle_sources(broker.ends)
         clock[0] += 60
     clock[0] = 600.0
-    assert listener.look(10 * MINUTE, NOON + timedelta(seconds=steps[0])).idle(broker.ends)
+    assert listener.fetch(10 * MINUTE, NOON + timedelta(seconds=steps[0])).idle_sources(broker.ends)

@@ -95,9 +95,9 @@ class SealedLake:
             assert not self.sealer.seal([ready], end + timedelta(minutes=1))
             return self.sealer.sealed[-1]
         standing = self.sealer.follow()
-        ((manifest,), _) = self.sealer.draw(standing, [ready], end)
+        ((manifest,), _) = self.sealer.build_manifests(standing, [ready], end)
         sealing = Sealing(uuid4().hex, [manifest.to_json()], {"at": end.isoformat()})
-        return manifest.standing(self.table.seal(standing.snapshot, sealing))
+        return manifest.with_table_version(self.table.seal(standing.table_snapshot, sealing))
 
 
 def _row(offset: int, at: datetime) -> dict[str, Any]:

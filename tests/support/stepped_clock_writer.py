@@ -25,7 +25,7 @@ from writer.audit.audit import audit
 from writer.core import fault_points
 from writer.driver.sealing.rounds import Rounds
 from writer.driver.sealing.steps import Closer, seal_due
-from writer.sealing.idleness import Listener
+from writer.sealing.idleness import LogEndWatch
 from writer.sealing.sealer import Sealer
 from writer.status.progress import Progress
 from writer.status.rate_limit import Throttle
@@ -99,7 +99,7 @@ def carry(root: Path, form: str, step: timedelta, moment: str) -> Result:
     driver, topic, progress = Driver(root, form, interval=2, **SETTINGS), Topic(), Progress("clicks")
     driver.start(2)
     sealer = Sealer("clicks", driver.config)
-    closer = Closer(Listener(topic, ["clicks"]), lambda: {"clicks": 1})
+    closer = Closer(LogEndWatch(topic, ["clicks"]), lambda: {"clicks": 1})
     rounds = Rounds(sealer, {"close": closer, "seal": seal_due}, progress)
     throttle = Throttle(driver.table.store, "clicks", driver.settings.commit, progress.limited)
     throttle.begin([])
@@ -163,7 +163,7 @@ def _hour(bucket: tuple[str | None, ...]) -> datetime:
 
 def _is_complete(sealer: Sealer) -> bool:
     """Return whether all buckets but the newest are sealed: that is so once the silent partition counts as idle."""
-    standing = sealer.follow(keep=False)
+    standing = sealer.follow(write=False)
     manifests = list(sealer.manifests.all())
     return len(manifests) == BATCHES - 1 and len(standing.unsealed.buckets) == 1
 

@@ -26,7 +26,7 @@ from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
 from writer.sealing.bucket_states import BucketState, bucket_state
 from writer.sealing.manifest import Manifest
-from writer.sealing.rules import SealBlocked, SealLater, SealNow, State, Unsealed
+from writer.sealing.rules import SealBlocked, SealDecision, SealLater, SealNow, Unsealed
 from writer.status.progress import Progress
 from writer.web import http_server, live_records, page
 from writer.web.endpoints import serving, starts
@@ -156,7 +156,7 @@ KEY: BucketKey = ("2026-11-20T05",)
     ],
 )
 def test_a_bucket_is_shown_as_the_log_has_it(
-    one: Unsealed | None, state: State | None, until: datetime | None, known: Manifest | None,
+    one: Unsealed | None, state: SealDecision | None, until: datetime | None, known: Manifest | None,
     shown: tuple[str, int | None, int | None, str],
 ) -> None:  # fmt: skip
     found = bucket_state("hour=2026-11-20T05", (NOW, NOW + HOUR), [file(), file()], one, state, until, known)

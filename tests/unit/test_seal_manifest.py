@@ -95,4 +95,4 @@ def test_a_newer_headrace_may_say_more() -> None:
 
 
 def test_a_manifest_says_where_it_stands_once_it_does() -> None:
-    assert replace(SEALED, table_version=None).standing(7).table_version == 7
+    assert replace(SEALED, table_version=None).with_table_version(7).table_version == 7

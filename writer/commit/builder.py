@@ -16,7 +16,7 @@ from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, merge_spans
 from writer.core.units import instant, show_duration, to_iso
 from writer.offsets.spark_checkpoint import Offsets
-from writer.sealing.watermark import risen
+from writer.sealing.watermark import advanced_event_times
 from writer.table import held_files
 from writer.table.log.operations import Batch
 
@@ -189,7 +189,7 @@ def batch(
         side,
         {**facts, **_batch_facts(report, committing, closed_until)},
         settled,
-        risen(seen, _event_times(report, committing)),
+        advanced_event_times(seen, _event_times(report, committing)),
         closed_until,
         closed_targets,
         meanings=meanings or {},

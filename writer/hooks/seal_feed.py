@@ -54,7 +54,7 @@ class Seals:
             match facts.get("kind"):
                 case "seal":
                     seals += [
-                        Seal(entry, Manifest.from_json(document, f"version {entry}").standing(entry))
+                        Seal(entry, Manifest.from_json(document, f"version {entry}").with_table_version(entry))
                         for document in facts["manifests"]
                     ]
                 case "rewrite" if (facts.get("taken") or {}).get("why") == RETENTION:

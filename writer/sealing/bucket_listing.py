@@ -17,7 +17,7 @@ from writer.sealing.rules import SealBlocked, SealLater, Unsealed, is_closed
 from writer.sealing.sealer import Sealer
 from writer.sealing.watermark import watermark
 
-BucketState = Literal["open", "closed", "sealed", "reopened"]
+ListedState = Literal["open", "closed", "sealed", "reopened"]
 _MANIFESTS_AT_ONCE = 16
 
 
@@ -28,14 +28,19 @@ class ListedBucket:
     key: BucketKey
     start: datetime | None
     end: datetime | None
-    state: BucketState
-    rows: int | None  # None: another client wrote a file and does not say
+    state: ListedState
+    # None: another client wrote a file and does not say.
+    rows: int | None
     files: int
     bytes: int
-    late: int  # rows that came after it was closed, since it began
-    manifest: Manifest | None  # the newest
-    reason: str  # why it is not sealed, or not again
-    elsewhere: Mapping[str, int]  # rows that came late and did not join it, by policy (seal.late)
+    # Rows that came after it was closed, since it began.
+    late: int
+    # The newest.
+    manifest: Manifest | None
+    # Why it is not sealed, or not again.
+    reason: str
+    # Rows that came late and did not join it, by policy (seal.late).
+    elsewhere: Mapping[str, int]
 
 
 class BucketListing:
@@ -54,7 +59,7 @@ class BucketListing:
     def refresh(self, now: datetime) -> None:
         """Read the table once more. Raises CommitFailed, OSError."""
         self.now = now
-        self.snapshot = self.sealer.follow(keep=False)
+        self.snapshot = self.sealer.follow(write=False)
         numbers = {topic: len(ids) for topic, ids in self.snapshot.progress.incarnations().items()}
         parts = self.sealer.parts(self.snapshot, numbers, frozenset())
         self.watermark = watermark(parts, self.sealer.policy.out_of_orderness)
@@ -65,15 +70,15 @@ class BucketListing:
 
     def list_buckets(self, since: datetime | None) -> list[ListedBucket]:
         """Return the buckets that end after an instant, the earliest first; those that go by no time come last."""
-        files = group_by_bucket(self.sealer.table.bucket_files(self.snapshot.snapshot))
+        files = group_by_bucket(self.sealer.table.bucket_files(self.snapshot.table_snapshot))
         keys = [key for key in files if since is None or self._ends_after(key, since)]
         unsealed = self.snapshot.unsealed.buckets
         sealed_keys = [key for key in keys if key not in unsealed or unsealed[key].sealed]
         with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as threads:
             manifests = dict(zip(sealed_keys, threads.map(self.sealer.manifests.newest, sealed_keys), strict=True))
         buckets = [self._bucket(key, files[key], manifests.get(key)) for key in keys]
-        end_of_time = datetime.max.replace(tzinfo=UTC)
-        return sorted(buckets, key=lambda bucket: (bucket.start or end_of_time, tuple(map(str, bucket.key))))
+        last_time = datetime.max.replace(tzinfo=UTC)
+        return sorted(buckets, key=lambda bucket: (bucket.start or last_time, tuple(map(str, bucket.key))))
 
     def explain(self, key: BucketKey, version: int) -> tuple[str, str]:
         """Return the state of a bucket, and why it is not sealed in this version yet.
@@ -81,54 +86,56 @@ class BucketListing:
         A bucket that is closed and has no row is `empty`.
         """
         unsealed = self.snapshot.unsealed.buckets.get(key)
-        _, end = self._interval(key)
+        _, interval_end = self._interval(key)
         if unsealed is not None:
-            return self._state(unsealed, end, is_sealed=bool(unsealed.sealed)), self._reason(key, end)
+            return self._state(unsealed, interval_end, is_sealed=bool(unsealed.sealed)), self._reason(key, interval_end)
         manifest = self.sealer.manifests.newest(key)
         if manifest is not None:
             return (
                 "sealed",
                 f"its newest version is {manifest.version}, and nothing changed since; {version} is awaited",
             )
-        if self._is_closed(end):
+        if self._is_closed(interval_end):
             return "empty", ""
-        return "open", f"no row of it came yet; {self._reason_to_stay_open(end)}"
+        return "open", f"no row of it came yet; {self._reason_to_stay_open(interval_end)}"
 
     def _interval(self, key: BucketKey) -> tuple[datetime | None, datetime | None]:
         return bucketers.interval(self.bucketer, key) or (None, None)
 
     def _ends_after(self, key: BucketKey, since: datetime) -> bool:
-        _, end = self._interval(key)
-        return end is None or end > since
+        _, interval_end = self._interval(key)
+        return interval_end is None or interval_end > since
 
-    def _is_closed(self, end: datetime | None) -> bool:
-        return end is not None and is_closed(end, self.snapshot.closed_until)
+    def _is_closed(self, interval_end: datetime | None) -> bool:
+        return interval_end is not None and is_closed(interval_end, self.snapshot.closed_until)
 
     def _bucket(self, key: BucketKey, files: Sequence[BucketFile], manifest: Manifest | None) -> ListedBucket:
         unsealed = self.snapshot.unsealed.buckets.get(key)
-        start, end = self._interval(key)
-        state = self._state(unsealed, end, is_sealed=manifest is not None)
+        start, interval_end = self._interval(key)
+        state = self._state(unsealed, interval_end, is_sealed=manifest is not None)
         rows = [file.rows for file in files if file.rows is not None]
         return ListedBucket(
             key,
             start,
-            end,
+            interval_end,
             state,
             rows=sum(rows) if len(rows) == len(files) else None,
             files=len(files),
             bytes=sum(file.bytes for file in files),
             late=(manifest.late if manifest else 0) + (unsealed.late if unsealed else 0),
             manifest=manifest,
-            reason="" if state in ("sealed", "open") else self._reason(key, end),
+            reason="" if state in ("sealed", "open") else self._reason(key, interval_end),
             elsewhere=self.snapshot.unsealed.late_elsewhere(key, manifest),
         )
 
-    def _state(self, unsealed: Unsealed | None, end: datetime | None, *, is_sealed: bool) -> BucketState:
+    def _state(self, unsealed: Unsealed | None, interval_end: datetime | None, *, is_sealed: bool) -> ListedState:
+        if is_sealed and unsealed is None:
+            return "sealed"
         if is_sealed:
-            return "sealed" if unsealed is None else "reopened"
-        return "closed" if self._is_closed(end) else "open"
+            return "reopened"
+        return "closed" if self._is_closed(interval_end) else "open"
 
-    def _reason(self, key: BucketKey, end: datetime | None) -> str:
+    def _reason(self, key: BucketKey, interval_end: datetime | None) -> str:
         for decision in self.sealer.due(self.snapshot, self.now):
             if decision.bucket != key:
                 continue
@@ -139,15 +146,15 @@ class BucketListing:
                     return f"rows came after it was sealed; it is sealed again after {instant(due)}"
                 case _:
                     return "it is about to be sealed, by a running driver or `headrace seal`"
-        return self._reason_to_stay_open(end)
+        return self._reason_to_stay_open(interval_end)
 
-    def _reason_to_stay_open(self, end: datetime | None) -> str:
+    def _reason_to_stay_open(self, interval_end: datetime | None) -> str:
         """Return what the closing of an open bucket waits for."""
-        if end is None:
+        if interval_end is None:
             return "it goes by no time, so nothing closes it"
         if not self.sealer.settings.seal.enabled:
             return "sealing is switched off (seal.enabled)"
-        until = shift_instant(end, self.sealer.policy.allowed_lateness)
+        until = shift_instant(interval_end, self.sealer.policy.allowed_lateness)
         mark = self.watermark
         if mark.instant is None:
             cause = f": {mark.held_by.full_name} has no row yet" if mark.held_by else ""

@@ -17,7 +17,8 @@ from writer.core.units import shift_instant
 from writer.sealing.sealer import BucketSnapshot
 from writer.sealing.watermark import KafkaEnds, Watermark
 
-_ASKED_EVERY_S = 30.0  # where the answer is only shown
+# An answer counts as recent for so long, where it is only shown.
+_RECENT_S = 30.0
 # A timestamp of 1970 is no date: so look seconds that a producer takes for milliseconds.
 _FIRST_DATE_MS = int(datetime(1971, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
@@ -26,41 +27,43 @@ class ClusterQuestions(Protocol):
     """What sealing asks of a cluster."""
 
     def sources(self, topics: Sequence[str]) -> list[Source]:
-        """Every partition that there is now."""
+        """Return every partition that there is now."""
 
     def earliest(self, sources: Collection[Source]) -> Mapping[Source, int]:
-        """First offset still there, by partition."""
+        """Return the first offset still there, by partition."""
 
     def latest(self, sources: Collection[Source]) -> Mapping[Source, int]:
-        """End of the log, by partition."""
+        """Return the end of the log, by partition."""
 
     def first_records(self, instants_ms: Mapping[Source, int]) -> Mapping[Source, tuple[int, int]]:
-        """First record at or after each instant: its offset and timestamp (ms); -1 and -1 when there is none."""
+        """Return offset and timestamp (ms) of the first record at or after each instant; -1 and -1 without any."""
 
 
 @dataclass
-class Listener:
+class LogEndWatch:
     """Asks Kafka whether all is read and which partitions are quiet, and remembers when it last saw an end move."""
 
     cluster: ClusterQuestions
     topics: Sequence[str]
-    young_s: float = 0.0  # an answer counts for so long, where several tables ask one after the other
+    # An answer counts for so long, where several tables ask one after the other.
+    young_s: float = 0.0
     seconds: Callable[[], float] = time.monotonic
     _ends: dict[Source, int] = field(default_factory=dict)
     _moved_s: dict[Source, float] = field(default_factory=dict)
     _last: tuple[float, KafkaEnds] | None = None
 
-    def recent(self, idle_timeout: timedelta, now: datetime) -> KafkaEnds:
+    def fetch_recent(self, idle_timeout: timedelta, now: datetime) -> KafkaEnds:
         """Return the last answer if it is young, or ask again. Raises BrokerUnreachable."""
-        return self._younger_than(_ASKED_EVERY_S) or self.look(idle_timeout, now)
+        return self._younger_than(_RECENT_S) or self.fetch(idle_timeout, now)
 
-    def look(self, idle_timeout: timedelta, now: datetime) -> KafkaEnds:
+    def fetch(self, idle_timeout: timedelta, now: datetime) -> KafkaEnds:
         """Ask. Raises BrokerUnreachable.
 
         The end of a log, not of what can be read: records of an open transaction are still to come.
         """
-        if (last := self._younger_than(self.young_s)) is not None:
-            return last
+        last_answer = self._younger_than(self.young_s)
+        if last_answer is not None:
+            return last_answer
         sources = self.cluster.sources(self.topics)
         silent = self._silent([source for source in sources if source not in self._ends], now - idle_timeout)
         # After the other questions: what came in between counts.
@@ -74,9 +77,9 @@ class Listener:
         self._ends = ends
         since_s = now_s - idle_timeout.total_seconds()
         quiet = frozenset(source for source in ends if self._moved_s[source] <= since_s)
-        found = KafkaEnds(now, ends, quiet)
-        self._last = now_s, found
-        return found
+        kafka_ends = KafkaEnds(now, ends, quiet)
+        self._last = (now_s, kafka_ends)
+        return kafka_ends
 
     def _younger_than(self, age_s: float) -> KafkaEnds | None:
         if self._last is None or self.seconds() - self._last[0] >= age_s:
@@ -90,7 +93,8 @@ class Listener:
         """
         if not sources:
             return {}
-        ends, starts = self.cluster.latest(sources), self.cluster.earliest(sources)
+        ends = self.cluster.latest(sources)
+        starts = self.cluster.earliest(sources)
         since_ms = int(since.timestamp() * 1000)
         young = self.cluster.first_records(dict.fromkeys(sources, since_ms))
         old = [source for source in sources if young[source][0] < 0]
@@ -99,12 +103,15 @@ class Listener:
         return {source: ends[source] for source in old if source not in dated or dated[source][0] >= 0}
 
 
-def held_back(mark: Watermark, policy: Seal, now: datetime) -> bool:
+def is_held_back(mark: Watermark, policy: Seal, now: datetime) -> bool:
     """Return whether an idle partition may hold the watermark: it has no event time of the last `idle_timeout`."""
     return mark.instant is None or shift_instant(mark.instant, policy.out_of_orderness) <= now - policy.idle_timeout
 
 
-def frontier_of(standing: BucketSnapshot, numbers: Mapping[str, int]) -> dict[Source, int]:
+def frontier_by_source(snapshot: BucketSnapshot, numbers: Mapping[str, int]) -> dict[Source, int]:
     """Return the frontier of the incarnations that are read, by source."""
-    parts = standing.progress.parts().items()
-    return {(p.topic, p.partition): at for p, at in parts if numbers.get(p.topic) == p.incarnation}
+    return {
+        (part.topic, part.partition): offset
+        for part, offset in snapshot.progress.parts().items()
+        if numbers.get(part.topic) == part.incarnation
+    }

@@ -34,26 +34,39 @@ class Manifest:
     """A bucket as it was sealed. Instants are aware UTC. Raises ValueError for one that cannot be."""
 
     pipeline: str
-    table: str  # location
-    columns: tuple[str, ...]  # names of the bucket's parts
+    # Location of the table.
+    table: str
+    # Names of the bucket's parts.
+    columns: tuple[str, ...]
     bucket: BucketKey
-    start: datetime | None  # of the bucket's interval [start, end); None: it does not go by time
+    # Of the bucket's interval [start, end); None: it does not go by time.
+    start: datetime | None
     end: datetime | None
-    version: int  # 1, and one more each time that rows came or went since
+    # 1, and one more each time that rows came or went since.
+    version: int
     rows: int
     files: int
     bytes: int
-    event_time_min: datetime | None  # None: it holds no row
+    # None: it holds no row.
+    event_time_min: datetime | None
     event_time_max: datetime | None
-    late: int  # rows that came after the bucket was closed, since it began
-    deduped: int  # rows that dedupe took, since it began
-    added: int  # rows more than the version before says; fewer are below zero
-    reason: Reason  # why the bucket was closed
-    with_gap: bool  # records that Kafka lost may be missing
+    # Rows that came after the bucket was closed, since it began.
+    late: int
+    # Rows that dedupe took, since it began.
+    deduped: int
+    # Rows more than the version before says; fewer are below zero.
+    added: int
+    # Why the bucket was closed.
+    reason: Reason
+    # Records that Kafka lost may be missing.
+    with_gap: bool
     sealed_at: datetime
-    log_position: int  # version of the table that the numbers are of
-    table_version: int | None = None  # version of the table that sealed it; None before it stands
-    late_elsewhere: Mapping[str, int] = field(default_factory=dict)  # rows that came late and are not in it, by policy
+    # Version of the table that the numbers are of.
+    log_position: int
+    # Version of the table that sealed it; None before its entry is committed.
+    table_version: int | None = None
+    # Rows that came late and are not in it, by policy.
+    late_elsewhere: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.columns) != len(self.bucket):
@@ -80,31 +93,31 @@ class Manifest:
         """Name of its object, relative to the table."""
         return manifest_path(self.columns, self.bucket, self.version)
 
-    def standing(self, table_version: int) -> "Manifest":
+    def with_table_version(self, table_version: int) -> "Manifest":
         """Return the manifest as of this version of the table."""
         return replace(self, table_version=table_version)
 
     def to_json(self) -> dict[str, Any]:
-        """Write it as JSON values."""
-        document = {one.name: getattr(self, one.name) for one in fields(self)}
+        """Return its JSON values."""
+        document = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         instants = {name: to_iso(document[name]) for name in _INSTANTS}
         return {"format": FORMAT, **document, **instants, "columns": list(self.columns), "bucket": list(self.bucket)}
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any], where: str = "a manifest") -> "Manifest":
+    def from_json(cls, raw: Mapping[str, Any], source: str = "a manifest") -> "Manifest":
         """Read what `to_json` wrote; keys that are not known are passed over. Raises ManifestUnreadable."""
         if raw.get("format") != FORMAT:
             raise ManifestUnreadable(
-                f"{where} has the format {raw.get('format')!r}, this headrace knows {FORMAT}. Use the one that "
+                f"{source} has the format {raw.get('format')!r}, this headrace knows {FORMAT}. Use the one that "
                 "wrote it."
             )
         try:
-            document = {one.name: raw[one.name] for one in fields(cls)}
+            document = {attribute.name: raw[attribute.name] for attribute in fields(cls)}
             document |= {name: from_iso(raw[name]) for name in _INSTANTS}
             return cls(**{**document, "columns": tuple(raw["columns"]), "bucket": tuple(raw["bucket"])})
         except (KeyError, TypeError, ValueError) as error:
             raise ManifestUnreadable(
-                f"{where} is not a manifest: {type(error).__name__} {error}. Restore it from a backup."
+                f"{source} is not a manifest: {type(error).__name__} {error}. Restore it from a backup."
             ) from error
 
 
@@ -123,7 +136,8 @@ class Manifests:
 
     def __init__(self, store: Store, columns: Sequence[str]) -> None:
         """Take the store of the table, and the names of its buckets' parts."""
-        self._store, self._columns = store, tuple(columns)
+        self._store = store
+        self._columns = tuple(columns)
 
     def put(self, manifest: Manifest) -> bool:
         """Put it where none is. False when it is there: the same, for it follows from the log."""
@@ -132,7 +146,7 @@ class Manifests:
         return self._store.put_if_absent(manifest.path, text.encode())
 
     def versions(self, bucket: BucketKey) -> list[int]:
-        """Versions of a bucket's manifests, oldest first; none while it was never sealed."""
+        """Return the versions of a bucket's manifests, oldest first; none while it was never sealed."""
         return self._versions(f"{FOLDER}/{bucket_path(self._columns, bucket)}")
 
     def read(self, bucket: BucketKey, version: int) -> Manifest | None:
@@ -148,28 +162,30 @@ class Manifests:
         """Yield the newest manifest of every bucket that was ever sealed. Raises ManifestUnreadable."""
         folders = [FOLDER]
         for _ in self._columns:
-            folders = [
-                f"{at}/{name.rstrip('/')}" for at in folders for name in sorted(self._store.list(at))
-                if name.endswith("/")
-            ]  # fmt: skip
+            folders = [subfolder for folder in folders for subfolder in self._subfolders(folder)]
         for folder in folders:
             versions = self._versions(folder)
-            found = self._read(f"{folder}/v{versions[-1]}.json") if versions else None
-            if found is not None:
-                yield found
+            manifest = self._read(f"{folder}/v{versions[-1]}.json") if versions else None
+            if manifest is not None:
+                yield manifest
+
+    def _subfolders(self, folder: str) -> list[str]:
+        names = sorted(self._store.list(folder))
+        return [f"{folder}/{name.rstrip('/')}" for name in names if name.endswith("/")]
 
     def _versions(self, folder: str) -> list[int]:
-        return sorted(int(found[1]) for name in self._store.list(folder) if (found := _VERSION.match(name)))
+        matches = (_VERSION.match(name) for name in self._store.list(folder))
+        return sorted(int(match[1]) for match in matches if match)
 
     def _read(self, name: str) -> Manifest | None:
-        found = self._store.read(name)
-        if found is None:
+        file = self._store.read(name)
+        if file is None:
             return None
-        where = self._store.path(name)
+        path = self._store.path(name)
         try:
-            raw = json.loads(found.content)
+            raw = json.loads(file.content)
         except ValueError as error:
-            raise ManifestUnreadable(f"{where} is not JSON: {error}. Restore it from a backup.") from error
+            raise ManifestUnreadable(f"{path} is not JSON: {error}. Restore it from a backup.") from error
         if not isinstance(raw, dict):
-            raise ManifestUnreadable(f"{where} is not a manifest: no object. Restore it from a backup.")
-        return Manifest.from_json(raw, where)
+            raise ManifestUnreadable(f"{path} is not a manifest: no object. Restore it from a backup.")
+        return Manifest.from_json(raw, path)

@@ -13,7 +13,7 @@ from writer.config.pipeline_sections import Seal
 from writer.core.files import BucketKey
 from writer.core.units import shift_instant
 from writer.sealing.manifest import Reason
-from writer.sealing.watermark import PartitionEventTime, furthest, watermark
+from writer.sealing.watermark import PartitionEventTime, highest_watermark, watermark
 
 
 @dataclass(frozen=True)
@@ -21,26 +21,38 @@ class Unsealed:
     """A bucket with rows that no manifest covers, by the log since its newest manifest."""
 
     bucket: BucketKey
-    start: datetime | None  # of its interval; None: it has none, or it is unknown
+    # Of its interval; None: it has none, or it is unknown.
+    start: datetime | None
     end: datetime | None
-    changed: datetime  # when its rows last came or went
-    sealed: int = 0  # version of its newest manifest; 0: it has none
-    added: int = 0  # rows that came since
-    taken: int = 0  # rows that went on purpose since
-    deduped: int = 0  # of these, by dedupe
-    late: int = 0  # rows that came after it was closed
-    rows_known: bool = True  # False: another client changed its files, so the log does not say its rows
-    reason: Reason | None = None  # why it was closed; None: it is open
+    # When its rows last came or went.
+    changed: datetime
+    # Version of its newest manifest; 0: it has none.
+    sealed: int = 0
+    # Rows that came since.
+    added: int = 0
+    # Rows that went on purpose since.
+    taken: int = 0
+    # Of these, by dedupe.
+    deduped: int = 0
+    # Rows that came after it was closed.
+    late: int = 0
+    # False: another client changed its files, so the log does not say its rows.
+    rows_known: bool = True
+    # Why it was closed; None: it is open.
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True)
 class MissingRange:
     """Where in event time records may be missing that Kafka lost: a gap's hint, margins included."""
 
-    gap: str  # id of its gap record
-    start: datetime | None  # None: from the beginning of time
+    # Id of its gap record.
+    gap: str
+    # None: from the beginning of time.
+    start: datetime | None
     end: datetime
-    state: Literal["open", "done", "lost"] = "open"  # of the gap record
+    # Of the gap record.
+    state: Literal["open", "done", "lost"] = "open"
 
     def touches(self, start: datetime, end: datetime) -> bool:
         """Return whether an interval may miss records."""
@@ -78,7 +90,8 @@ class SealBlocked:
 
     bucket: BucketKey
     why: str
-    by_gap: bool = False  # a person may decide to seal it all the same
+    # A person may decide to seal it all the same.
+    by_gap: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,75 +102,89 @@ class SealLater:
     due: datetime
 
 
-State = SealNow | SealBlocked | SealLater
+SealDecision = SealNow | SealBlocked | SealLater
 
 
-def to_close(
-    policy: Seal, buckets: Iterable[Unsealed], parts: Sequence[PartitionEventTime], closed_until: datetime | None,
-    now: datetime, *, caught_up: bool | None,
-) -> Close | AskKafka | KeepOpen:  # fmt: skip
+def choose_close(
+    policy: Seal,
+    buckets: Iterable[Unsealed],
+    parts: Sequence[PartitionEventTime],
+    closed_until: datetime | None,
+    now: datetime,
+    *,
+    caught_up: bool | None,
+) -> Close | AskKafka | KeepOpen:
     """Return how far to close: up to the end of a bucket that has rows, or not.
 
     `parts`: of everything that the table reads. `caught_up`: all that Kafka had at `now` is committed; None: it was not
     asked, and no part is known to be idle.
     """
-    ends = sorted({b.end for b in buckets if b.end is not None and not is_closed(b.end, closed_until)})
+    ends = sorted(
+        {bucket.end for bucket in buckets if bucket.end is not None and not is_closed(bucket.end, closed_until)}
+    )
     reached = watermark(parts, policy.out_of_orderness).instant
-    found = [_by_watermark(policy, ends, reached), _by_clock(policy, ends, now) if caught_up else None]
-    closes = [close for close in found if close is not None]
+    candidates = [_close_by_watermark(policy, ends, reached)]
+    if caught_up:
+        candidates.append(_close_by_clock(policy, ends, now))
+    closes = [close for close in candidates if close is not None]
     if closes:
         return max(closes, key=lambda close: close.until)
-    best = furthest(parts, policy.out_of_orderness)
-    answer_matters = _by_watermark(policy, ends, best) or _by_clock(policy, ends, now)
-    return AskKafka() if caught_up is None and answer_matters else KeepOpen()
+    highest = highest_watermark(parts, policy.out_of_orderness)
+    answer_matters = _close_by_watermark(policy, ends, highest) or _close_by_clock(policy, ends, now)
+    if caught_up is None and answer_matters:
+        return AskKafka()
+    return KeepOpen()
 
 
-def _by_watermark(policy: Seal, ends: Sequence[datetime], reached: datetime | None) -> Close | None:
-    due = [end for end in ends if reached is not None and shift_instant(end, policy.allowed_lateness) <= reached]
-    return Close(due[-1], "watermark") if due else None
+def _close_by_watermark(policy: Seal, ends: Sequence[datetime], reached: datetime | None) -> Close | None:
+    if reached is None:
+        return None
+    due_ends = [bucket_end for bucket_end in ends if shift_instant(bucket_end, policy.allowed_lateness) <= reached]
+    return Close(due_ends[-1], "watermark") if due_ends else None
 
 
-def _by_clock(policy: Seal, ends: Sequence[datetime], now: datetime) -> Close | None:
-    due = [end for end in ends if policy.after is not None and shift_instant(end, policy.after) <= now]
-    return Close(due[-1], "clock") if due else None
+def _close_by_clock(policy: Seal, ends: Sequence[datetime], now: datetime) -> Close | None:
+    if policy.after is None:
+        return None
+    due_ends = [bucket_end for bucket_end in ends if shift_instant(bucket_end, policy.after) <= now]
+    return Close(due_ends[-1], "clock") if due_ends else None
 
 
-def to_seal(
+def choose_seals(
     policy: Seal,
     buckets: Iterable[Unsealed],
     missing_ranges: Sequence[MissingRange],
     closed_until: datetime | None,
     now: datetime,
-) -> list[State]:
+) -> list[SealDecision]:
     """Return for every closed bucket without a manifest of its rows what is to be done, earliest end first."""
-    closed = [b for b in buckets if b.end is not None and is_closed(b.end, closed_until)]
-    return [
-        _one(policy, b, missing_ranges, now) for b in sorted(closed, key=lambda b: (b.end, tuple(map(str, b.bucket))))
-    ]
+    closed = [bucket for bucket in buckets if bucket.end is not None and is_closed(bucket.end, closed_until)]
+    closed.sort(key=lambda bucket: (bucket.end, tuple(map(str, bucket.bucket))))
+    return [_decide_seal(policy, bucket, missing_ranges, now) for bucket in closed]
 
 
-def _one(policy: Seal, b: Unsealed, missing_ranges: Sequence[MissingRange], now: datetime) -> State:
-    assert b.start is not None
-    assert b.end is not None
-    if b.sealed:
-        due = b.changed + policy.reopen_after
+def _decide_seal(policy: Seal, bucket: Unsealed, missing_ranges: Sequence[MissingRange], now: datetime) -> SealDecision:
+    assert bucket.start is not None
+    assert bucket.end is not None
+    if bucket.sealed:
+        due = bucket.changed + policy.reopen_after
         # One that changed in the future did so before the wall clock stepped back: nobody knows for how long it rests.
-        is_at_rest = b.changed <= now < due
-        return SealLater(b.bucket, due) if is_at_rest else SealNow(b.bucket)
-    missing = [
+        is_at_rest = bucket.changed <= now < due
+        return SealLater(bucket.bucket, due) if is_at_rest else SealNow(bucket.bucket)
+    gaps = [
         missing_range.gap
         for missing_range in missing_ranges
-        if missing_range.state == "open" and missing_range.touches(b.start, b.end)
+        if missing_range.state == "open" and missing_range.touches(bucket.start, bucket.end)
     ]
-    if missing:
+    if gaps:
         why = (
-            f"records of it may lie in gap {missing[0]}; `headrace backfill` brings them, `headrace gaps close` "
+            f"records of it may lie in gap {gaps[0]}; `headrace backfill` brings them, `headrace gaps close` "
             "gives them up, `headrace seal --with-gap` seals it without them"
         )
-        return SealBlocked(b.bucket, why, by_gap=True)
-    return SealNow(b.bucket)
+        return SealBlocked(bucket.bucket, why, by_gap=True)
+    return SealNow(bucket.bucket)
 
 
-def is_closed(end: datetime, closed_until: datetime | None) -> bool:
+def is_closed(bucket_end: datetime, closed_until: datetime | None) -> bool:
     """Return whether a bucket that ends then takes no more rows on time."""
-    return closed_until is not None and end <= closed_until
+    return closed_until is not None and bucket_end <= closed_until

@@ -26,7 +26,7 @@ class WaitResult:
     is_empty: bool = False
 
 
-def wait_until_sealed(listing: BucketListing, bucket: BucketKey, version: int, timeout: timedelta) -> WaitResult:
+def wait_for_seal(listing: BucketListing, bucket: BucketKey, version: int, timeout: timedelta) -> WaitResult:
     """Read the table again and again until the bucket is sealed in a version, or the time is over.
 
     A bucket that is closed and has no row counts as its first version. Raises CommitFailed, OSError.

@@ -18,14 +18,14 @@ from writer.core.offsets import Source
 from writer.core.units import instant
 from writer.sealing.bucket_states import BucketCounts, bucket_counts
 from writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path
-from writer.sealing.rules import MissingRange, SealBlocked, SealNow, State, Unsealed, is_closed, to_seal
+from writer.sealing.rules import MissingRange, SealBlocked, SealDecision, SealNow, Unsealed, choose_seals, is_closed
 from writer.sealing.unsealed import (
-    BucketQuestion,
+    BucketQuestions,
     IndexCheckpoint,
     UnsealedIndex,
-    after,
-    expected,
-    from_files,
+    apply_entry,
+    index_files,
+    logged_rows,
     missing_ranges_of,
 )
 from writer.sealing.watermark import PartitionEventTime, Watermark
@@ -37,9 +37,12 @@ from writer.table.log.operations import Closing, Sealing
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.pipeline_tables import Tables
 
-_ENTRIES_UNMARKED_MAX = 50  # that the next process reads again
-_BUCKETS_AT_ONCE = 100  # that one entry seals
-_LISTED_SINGLY = 4  # buckets whose files are asked for one by one; for more, all files are listed once
+# Entries of the log that the next process reads again.
+_ENTRIES_UNSAVED_MAX = 50
+# Buckets that one entry seals.
+_BUCKETS_PER_ENTRY_MAX = 100
+# Buckets whose files are asked for one by one; for more, all files are listed once.
+_BUCKETS_LISTED_SINGLY_MAX = 4
 Prepare = Callable[[BucketKey], None]
 
 
@@ -47,27 +50,35 @@ Prepare = Callable[[BucketKey], None]
 class BucketSnapshot:
     """A table and its buckets at one version."""
 
-    snapshot: PipelineSnapshot
+    table_snapshot: PipelineSnapshot
     unsealed: UnsealedIndex
-    progress: PipelineSnapshot  # of the pipeline's log: the same, but for a table of a route
-    number: int | None = None  # of such a table
-    closing: datetime | None = None  # what is only thought of
+    # Of the pipeline's log: the same, but for a table of a route.
+    progress: PipelineSnapshot
+    # Of such a table.
+    number: int | None = None
+    # The instant of a close that is planned, and not committed.
+    closing: datetime | None = None
 
     @property
     def closed_until(self) -> datetime | None:
         """Buckets that end by then are closed."""
-        until = self.snapshot.closed_until
-        if self.number is not None:  # after a rewind the table may be behind: what both have closed is closed
-            by_log = self.progress.closed_target(self.number)
-            until = None if until is None or by_log is None else min(until, by_log)
-        known = [at for at in (until, self.closing) if at is not None]
-        return max(known, default=None)
+        until = self.table_snapshot.closed_until
+        if self.number is not None:
+            # After a rewind the table may be behind: what both have closed is closed.
+            log_until = self.progress.closed_target(self.number)
+            until = None if until is None or log_until is None else min(until, log_until)
+        instants = [closed for closed in (until, self.closing) if closed is not None]
+        return max(instants, default=None)
 
 
 def sealed_targets(settings: Pipeline, snapshot: PipelineSnapshot) -> list[str]:
     """Return the tables of a route whose buckets are sealed, by name. `snapshot`: of the pipeline's log."""
-    found = [(one.name, settings.rule_of(one.name, one.location)) for one in snapshot.targets().values()]
-    return [name for name, rule in found if rule and settings.of_target(rule, name).seal.enabled]
+    names = []
+    for target in snapshot.targets().values():
+        rule = settings.rule_of(target.name, target.location)
+        if rule and settings.of_target(rule, target.name).seal.enabled:
+            names.append(target.name)
+    return names
 
 
 class Sealer:
@@ -82,55 +93,76 @@ class Sealer:
         `tables`: of a route, where several sealers share them in one thread.
         """
         own = config.at_target(pipeline, target)
-        self.pipeline, self.settings = pipeline, own.pipelines[pipeline]
+        self.pipeline = pipeline
+        self.settings = own.pipelines[pipeline]
         self.policy = self.settings.seal
-        self.table = main_table(pipeline, own)  # with a view of the log of its own: the stream's is not waited for
+        # It has a view of the log of its own: the stream's is not waited for.
+        self.table = main_table(pipeline, own)
         self._tables = None if target is None else tables or all_tables(pipeline, config)
-        self.log = self.table if self._tables is None else self._tables.main  # of the pipeline
-        self.about = {"pipeline": pipeline, **({} if target is None else {"target": target})}  # of what is logged
+        # Of the pipeline.
+        self.log = self.table if self._tables is None else self._tables.main
+        # Fields of every event that is logged.
+        self.about = {"pipeline": pipeline}
+        if target is not None:
+            self.about["target"] = target
         self.bucketer = bucketers.build(self.settings.bucket)
         self.columns = self.bucketer.columns
         self.manifests = Manifests(self.table.store, self.columns)
-        self.prepare: list[Prepare] = []  # what is done to a bucket before it is sealed
-        self.sealed: list[Manifest] = []  # by this process
-        self.watermark = Watermark(None)  # as it was last found
-        self._unsound: dict[Unsealed, SealBlocked] = {}  # buckets whose rows are not as the log has them
+        # Steps that are done to a bucket before it is sealed.
+        self.prepare: list[Prepare] = []
+        # By this process.
+        self.sealed: list[Manifest] = []
+        # As it was computed last.
+        self.watermark = Watermark(None)
+        # Buckets whose rows are not as the log has them.
+        self._unsound: dict[Unsealed, SealBlocked] = {}
         self._index_checkpoint = IndexCheckpoint(self.table.store)
-        self._marked = -1
+        self._saved_version = -1
         self._unsealed: UnsealedIndex | None = None
-        self._missing: tuple[Mapping[str, int], tuple[MissingRange, ...]] = {}, ()  # by sums of gaps
+        # By sums of gaps.
+        self._missing: tuple[Mapping[str, int], tuple[MissingRange, ...]] = ({}, ())
 
-    def follow(self, *, keep: bool = True) -> BucketSnapshot:
+    def follow(self, *, write: bool = True) -> BucketSnapshot:
         """Read on in the log, and see to it that what its seals promise is there. Raises CommitFailed, OSError.
 
-        `keep`: False only looks, and writes nothing.
+        `write`: False only reads, and writes neither manifests nor the index.
         """
-        if keep and self._tables is not None:
+        if write and self._tables is not None:
             self._catch_up(self._tables)
         snapshot = self.table.snapshot()
-        progress = self.log.snapshot() if self._tables else snapshot  # after it: of the gaps none is missed
+        # It is read after the table: so no gap is missed.
+        progress = self.log.snapshot() if self._tables else snapshot
         table, version = snapshot.state.table_version
-        unsealed = (
-            self._unsealed if self._unsealed and self._unsealed.table == table else self._index_checkpoint.read(table)
-        )
-        if unsealed is None or unsealed.version > version:
-            unsealed = UnsealedIndex(table, -1)
-        entries = [entry for entry in self.table.entries(unsealed.version) if entry[0] <= version]
-        ask, promised = self._ask(snapshot), False
-        if [n for n, _ in entries] != list(range(unsealed.version + 1, version + 1)):  # cleaned up before it was read
-            known = missing_ranges_of(gap_records(self.table, self.pipeline), unsealed.missing_ranges)
-            unsealed = from_files(table, version, self.table.bucket_files(snapshot), known, datetime.now(UTC), ask)
-            entries, self._marked = [], -1
+        index = self._last_index(table)
+        if index is None or index.version > version:
+            index = UnsealedIndex(table, -1)
+        entries = [entry for entry in self.table.entries(index.version) if entry[0] <= version]
+        questions = self._bucket_questions(snapshot)
+        has_seals = False
+        if [number for number, _ in entries] != list(range(index.version + 1, version + 1)):
+            # Entries were cleaned up before they were read.
+            missing_ranges = missing_ranges_of(gap_records(self.table, self.pipeline), index.missing_ranges)
+            files = self.table.bucket_files(snapshot)
+            index = index_files(table, version, files, missing_ranges, datetime.now(UTC), questions)
+            entries = []
+            self._saved_version = -1
         for number, actions in entries:
-            promised = (keep and self._keep(number, actions)) or promised
-            unsealed = after(unsealed, number, actions, self.columns, ask)
-        self._unsealed = unsealed
-        if keep and (promised or version - self._marked >= _ENTRIES_UNMARKED_MAX):
-            self._index_checkpoint.put(unsealed)
-            self._marked = version
+            if write and self._put_manifests(number, actions):
+                has_seals = True
+            index = apply_entry(index, number, actions, self.columns, questions)
+        self._unsealed = index
+        if write and (has_seals or version - self._saved_version >= _ENTRIES_UNSAVED_MAX):
+            self._index_checkpoint.put(index)
+            self._saved_version = version
         if self._tables is not None:
-            unsealed = replace(unsealed, missing_ranges=self._missing_ranges(progress, snapshot))
-        return BucketSnapshot(snapshot, unsealed, progress, self._number(progress))
+            index = replace(index, missing_ranges=self._missing_ranges(progress, snapshot))
+        return BucketSnapshot(snapshot, index, progress, self._number(progress))
+
+    def _last_index(self, table: str) -> UnsealedIndex | None:
+        """Return the index of a table id as this process or another one left it."""
+        if self._unsealed is not None and self._unsealed.table == table:
+            return self._unsealed
+        return self._index_checkpoint.read(table)
 
     def _catch_up(self, tables: Tables) -> None:
         """See to it that a route's table has the closes and the fills that the pipeline's log has. Raises CommitFailed.
@@ -147,166 +179,216 @@ class Sealer:
 
     def _number(self, progress: PipelineSnapshot) -> int | None:
         """Return the number of a route's table; None: it has none yet, or is the pipeline's own."""
-        found = progress.targets() if self._tables is not None else {}
-        return next((number for number, one in found.items() if one.location == self.table.location), None)
+        if self._tables is None:
+            return None
+        for number, target in progress.targets().items():
+            if target.location == self.table.location:
+                return number
+        return None
 
     def _missing_ranges(self, progress: PipelineSnapshot, snapshot: PipelineSnapshot) -> tuple[MissingRange, ...]:
         """Return where records of gaps may be missing. Gap records are read only after one was opened, or ended.
 
         A gap that was filled is open for a table that does not have all that the log lists for it.
         """
-        if self._missing[0] == progress.gap_sums:
-            return self._missing[1]
+        gap_sums, missing_ranges = self._missing
+        if gap_sums == progress.gap_sums:
+            return missing_ranges
         records = gap_records(self.log, self.pipeline) if progress.gap_sums["gaps"] else {}
-        found = tuple(missing_ranges_of(records, ()))
-        commits = self.log.commits_since(max(snapshot.applied, progress.settled)) if found else []
-        if any(self.table.location in one.locations(progress.targets()) for one in commits):
-            return tuple(replace(one, state="open") if one.state == "done" else one for one in found)
-        self._missing = progress.gap_sums, found
-        return found
+        missing_ranges = tuple(missing_ranges_of(records, ()))
+        commits = self.log.commits_since(max(snapshot.applied, progress.settled)) if missing_ranges else []
+        if any(self.table.location in commit.locations(progress.targets()) for commit in commits):
+            return tuple(
+                replace(missing_range, state="open") if missing_range.state == "done" else missing_range
+                for missing_range in missing_ranges
+            )
+        self._missing = (progress.gap_sums, missing_ranges)
+        return missing_ranges
 
-    def close(self, standing: BucketSnapshot, until: datetime, reason: Reason, now: datetime) -> int | None:
+    def close(self, snapshot: BucketSnapshot, until: datetime, reason: Reason, now: datetime) -> int | None:
         """Close the buckets that end by then. Returns the version that does it; None: they are. Raises CommitFailed."""
-        number = standing.number
+        number = snapshot.number
         if self._tables is not None and number is None:
             raise HeadraceError(f"the log at {self.log.location} does not know the table at {self.table.location}")
         closing = Closing(uuid4().hex, until, {"reason": reason, "at": now.isoformat()}, number)
-        version = self.log.close(standing.progress, closing)
+        version = self.log.close(snapshot.progress, closing)
         if version is not None:
             logging.event("buckets_closed", **self.about, until=until.isoformat(), reason=reason, version=version)
         return version
 
-    def due(self, standing: BucketSnapshot, now: datetime) -> list[State]:
+    def due(self, snapshot: BucketSnapshot, now: datetime) -> list[SealDecision]:
         """Return for every closed bucket that is not sealed what is to be done."""
-        unsealed = standing.unsealed
-        states = to_seal(self.policy, unsealed.buckets.values(), unsealed.missing_ranges, standing.closed_until, now)
-        return [self._unsound.get(unsealed.buckets[state.bucket], state) for state in states]
+        unsealed = snapshot.unsealed
+        decisions = choose_seals(
+            self.policy, unsealed.buckets.values(), unsealed.missing_ranges, snapshot.closed_until, now
+        )
+        return [self._unsound.get(unsealed.buckets[decision.bucket], decision) for decision in decisions]
 
     def seal(self, ready: Sequence[SealNow], now: datetime) -> None:
         """Seal buckets, after all that prepares them. Those whose rows are not as the log has them are blocked.
 
         Raises Resealed when one of them changed meanwhile: it will be due again. CommitFailed, OSError.
         """
-        for at in range(0, len(ready), _BUCKETS_AT_ONCE):
-            self._seal_some(ready[at : at + _BUCKETS_AT_ONCE], now)
+        for start in range(0, len(ready), _BUCKETS_PER_ENTRY_MAX):
+            self._seal_in_one_entry(ready[start : start + _BUCKETS_PER_ENTRY_MAX], now)
 
     def bucket_counts(
-        self, standing: BucketSnapshot, now: datetime, trouble: Sequence[tuple[str, str]] = ()
+        self, snapshot: BucketSnapshot, now: datetime, trouble: Sequence[tuple[str, str]] = ()
     ) -> BucketCounts:
-        """Return how the buckets are."""
+        """Count the buckets by state."""
         return bucket_counts(
-            self.columns, list(standing.unsealed.buckets.values()), self.due(standing, now), self.sealed,
-            self.watermark, standing.closed_until, trouble, now,
-        )  # fmt: skip
+            self.columns,
+            list(snapshot.unsealed.buckets.values()),
+            self.due(snapshot, now),
+            self.sealed,
+            self.watermark,
+            snapshot.closed_until,
+            trouble,
+            now,
+        )
 
-    def draw(
-        self, standing: BucketSnapshot, ready: Sequence[SealNow], now: datetime
+    def build_manifests(
+        self, snapshot: BucketSnapshot, ready: Sequence[SealNow], now: datetime
     ) -> tuple[list[Manifest], list[SealBlocked]]:
         """Build the manifests of buckets from the log, and compare their files with its counts. Writes nothing."""
-        files = self._files(standing.snapshot, [one.bucket for one in ready])
-        drawn: list[Manifest] = []
+        files = self._files(snapshot.table_snapshot, [decision.bucket for decision in ready])
+        manifests: list[Manifest] = []
         blocked: list[SealBlocked] = []
-        for one in ready:
-            found = self._manifest(standing, one, files.get(one.bucket, []), now)
-            if isinstance(found, Manifest):
-                drawn.append(found)
+        for decision in ready:
+            result = self._build_manifest(snapshot, decision.bucket, files.get(decision.bucket, []), now)
+            if isinstance(result, Manifest):
+                manifests.append(result)
             else:
-                blocked.append(found)
-        return drawn, blocked
+                blocked.append(result)
+        return manifests, blocked
 
     def parts(
-        self, standing: BucketSnapshot, numbers: Mapping[str, int], idle: frozenset[Source]
+        self, snapshot: BucketSnapshot, numbers: Mapping[str, int], idle: frozenset[Source]
     ) -> list[PartitionEventTime]:
         """Return how far the parts have come that the pipeline reads; `numbers`: topic → number of its incarnation."""
-        snapshot = standing.progress
-        mine = [part for part in snapshot.parts() if numbers.get(part.topic) == part.incarnation]
-        seen = [(part, snapshot.newest_event_time(part)) for part in mine if self.settings.topics.includes(part.topic)]
-        return [
-            PartitionEventTime(part, None if at is None else instant(at), idle=(part.topic, part.partition) in idle)
-            for part, at in seen
-        ]
+        event_times = []
+        for part in snapshot.progress.parts():
+            if numbers.get(part.topic) != part.incarnation or not self.settings.topics.includes(part.topic):
+                continue
+            newest_us = snapshot.progress.newest_event_time(part)
+            newest = None if newest_us is None else instant(newest_us)
+            event_times.append(PartitionEventTime(part, newest, idle=(part.topic, part.partition) in idle))
+        return event_times
 
-    def _seal_some(self, ready: Sequence[SealNow], now: datetime) -> None:
-        for one in ready:
+    def _seal_in_one_entry(self, ready: Sequence[SealNow], now: datetime) -> None:
+        for decision in ready:
             for prepare in self.prepare:
-                prepare(one.bucket)
+                prepare(decision.bucket)
         fault_points.point("before_verify")
-        standing = self.follow()
-        drawn, blocked = self.draw(standing, [one for one in ready if one.bucket in standing.unsealed.buckets], now)
-        if drawn:
-            sealing = Sealing(uuid4().hex, [manifest.to_json() for manifest in drawn], {"at": now.isoformat()})
-            version = self.table.seal(standing.snapshot, sealing)
-            for manifest in drawn:
-                self.sealed.append(manifest.standing(version))
+        snapshot = self.follow()
+        unsealed = snapshot.unsealed.buckets
+        still_ready = [decision for decision in ready if decision.bucket in unsealed]
+        manifests, blocked = self.build_manifests(snapshot, still_ready, now)
+        if manifests:
+            sealing = Sealing(uuid4().hex, [manifest.to_json() for manifest in manifests], {"at": now.isoformat()})
+            version = self.table.seal(snapshot.table_snapshot, sealing)
+            for manifest in manifests:
+                self.sealed.append(manifest.with_table_version(version))
                 logging.event(
-                    "bucket_sealed", **self.about, bucket=manifest.name, manifest=manifest.version,
-                    version=version, rows=manifest.rows, files=manifest.files, late=manifest.late,
+                    "bucket_sealed",
+                    **self.about,
+                    bucket=manifest.name,
+                    manifest=manifest.version,
+                    version=version,
+                    rows=manifest.rows,
+                    files=manifest.files,
+                    late=manifest.late,
                     reason=manifest.reason,
-                )  # fmt: skip
+                )
             self.follow()
-        for state in blocked:
-            self._unsound[standing.unsealed.buckets[state.bucket]] = state
-            name = bucket_path(self.columns, state.bucket)
-            logging.warning("bucket_blocked", **self.about, bucket=name, reason=state.why)
+        for block in blocked:
+            self._unsound[unsealed[block.bucket]] = block
+            name = bucket_path(self.columns, block.bucket)
+            logging.warning("bucket_blocked", **self.about, bucket=name, reason=block.why)
 
-    def _manifest(
-        self, standing: BucketSnapshot, ready: SealNow, files: Sequence[BucketFile], now: datetime
+    def _build_manifest(
+        self, snapshot: BucketSnapshot, key: BucketKey, files: Sequence[BucketFile], now: datetime
     ) -> Manifest | SealBlocked:
-        one = standing.unsealed.buckets[ready.bucket]
-        before = self.manifests.read(one.bucket, one.sealed) if one.sealed else None
-        uncounted = next((file.path for file in files if file.rows is None), None)
-        if uncounted is not None:
-            return SealBlocked(one.bucket, f"another client wrote {uncounted} and does not say how many rows it holds")
-        rows, logged = sum(file.rows or 0 for file in files), expected(one, before)
-        if logged is not None and logged != rows:
+        unsealed = snapshot.unsealed.buckets[key]
+        before = self.manifests.read(key, unsealed.sealed) if unsealed.sealed else None
+        for file in files:
+            if file.rows is None:
+                return SealBlocked(key, f"another client wrote {file.path} and does not say how many rows it holds")
+        rows = sum(file.rows or 0 for file in files)
+        rows_by_log = logged_rows(unsealed, before)
+        if rows_by_log is not None and rows_by_log != rows:
             return SealBlocked(
-                one.bucket, f"its files hold {rows:,} rows, the log has {logged:,}; `headrace audit --deep` says which"
+                key, f"its files hold {rows:,} rows, the log has {rows_by_log:,}; `headrace audit --deep` says which"
             )
-        times = [at for file in files for at in (file.event_time_min, file.event_time_max) if at is not None]
-        near = [h for h in standing.unsealed.missing_ranges if one.start and one.end and h.touches(one.start, one.end)]
-        filled = any(missing_range.state == "done" for missing_range in near)
-        touched = any(missing_range.state != "done" for missing_range in near)
+        first_times = [file.event_time_min for file in files if file.event_time_min is not None]
+        last_times = [file.event_time_max for file in files if file.event_time_max is not None]
         return Manifest(
-            pipeline=self.pipeline, table=self.settings.table.location, columns=self.columns, bucket=one.bucket,
-            start=one.start, end=one.end, version=one.sealed + 1, rows=rows, files=len(files),
-            bytes=sum(file.bytes for file in files), event_time_min=min(times, default=None),
-            event_time_max=max(times, default=None), late=(before.late if before else 0) + one.late,
-            deduped=(before.deduped if before else 0) + one.deduped, added=rows - (before.rows if before else 0),
-            reason=one.reason or "command", with_gap=touched or bool(before and before.with_gap and not filled),
+            pipeline=self.pipeline,
+            table=self.settings.table.location,
+            columns=self.columns,
+            bucket=key,
+            start=unsealed.start,
+            end=unsealed.end,
+            version=unsealed.sealed + 1,
+            rows=rows,
+            files=len(files),
+            bytes=sum(file.bytes for file in files),
+            event_time_min=min([*first_times, *last_times], default=None),
+            event_time_max=max([*first_times, *last_times], default=None),
+            late=(before.late if before else 0) + unsealed.late,
+            deduped=(before.deduped if before else 0) + unsealed.deduped,
+            added=rows - (before.rows if before else 0),
+            reason=unsealed.reason or "command",
+            with_gap=_has_gap(unsealed, snapshot.unsealed.missing_ranges, before),
             sealed_at=now,
-            log_position=standing.unsealed.version,
-            late_elsewhere=standing.unsealed.late_elsewhere(one.bucket, before),
-        )  # fmt: skip
+            log_position=snapshot.unsealed.version,
+            late_elsewhere=snapshot.unsealed.late_elsewhere(key, before),
+        )
 
     def _files(self, snapshot: PipelineSnapshot, buckets: Sequence[BucketKey]) -> dict[BucketKey, list[BucketFile]]:
-        if len(buckets) <= _LISTED_SINGLY:
+        if len(buckets) <= _BUCKETS_LISTED_SINGLY_MAX:
             return {bucket: self.table.bucket_files(snapshot, bucket) for bucket in buckets}
-        found = group_by_bucket(self.table.bucket_files(snapshot))
-        return {bucket: found.get(bucket, []) for bucket in buckets}
+        files = group_by_bucket(self.table.bucket_files(snapshot))
+        return {bucket: files.get(bucket, []) for bucket in buckets}
 
-    def _keep(self, version: int, actions: Sequence[Action]) -> bool:
+    def _put_manifests(self, version: int, actions: Sequence[Action]) -> bool:
         """Put the manifests of a seal where others look for them, again if need be. True when the entry is a seal."""
-        about = parse_commit_info(actions)[1]
-        if about.get("kind") != "seal":
+        _, facts = parse_commit_info(actions)
+        if facts.get("kind") != "seal":
             return False
         marker = self.settings.seal.success_file
-        wanted = self.settings.table.format == "parquet" if marker is None else marker
-        for raw in about["manifests"]:
-            manifest = Manifest.from_json(raw, f"version {version} of {self.table.location}").standing(version)
+        wants_marker = self.settings.table.format == "parquet" if marker is None else marker
+        source = f"version {version} of {self.table.location}"
+        for document in facts["manifests"]:
+            manifest = Manifest.from_json(document, source).with_table_version(version)
             fault_points.point("before_manifest")
             self.manifests.put(manifest)
             fault_points.point("after_manifest")
-            if wanted:
+            if wants_marker:
                 folder = bucket_folder(self.columns, manifest.bucket, hive=self.table.hidden)
                 self.table.store.put(f"{self.table.folder}/{folder}/_SUCCESS".lstrip("/"), b"")
                 fault_points.point("after_success")
         return True
 
-    def _ask(self, snapshot: PipelineSnapshot) -> BucketQuestion:
-        def newest(bucket: BucketKey) -> Manifest | None:
-            span = interval(self.bucketer, bucket)
-            if span is not None and not is_closed(span[1], snapshot.closed_ever):
-                return None  # it was always open, so it was never sealed
+    def _bucket_questions(self, snapshot: PipelineSnapshot) -> BucketQuestions:
+        def newest_manifest(bucket: BucketKey) -> Manifest | None:
+            bucket_interval = interval(self.bucketer, bucket)
+            # A bucket that was always open was never sealed.
+            if bucket_interval is not None and not is_closed(bucket_interval[1], snapshot.closed_ever):
+                return None
             return self.manifests.newest(bucket)
 
-        return BucketQuestion(partial(interval, self.bucketer), newest)
+        return BucketQuestions(partial(interval, self.bucketer), newest_manifest)
+
+
+def _has_gap(unsealed: Unsealed, missing_ranges: Sequence[MissingRange], before: Manifest | None) -> bool:
+    """Return whether a bucket may miss records of a gap. `before`: its manifest until now."""
+    touching = []
+    if unsealed.start and unsealed.end:
+        start = unsealed.start
+        end = unsealed.end
+        touching = [missing_range for missing_range in missing_ranges if missing_range.touches(start, end)]
+    if any(missing_range.state != "done" for missing_range in touching):
+        return True
+    # Where gaps touch it and all are filled, the records that an earlier manifest lacked are there.
+    return before is not None and before.with_gap and not touching

@@ -7,10 +7,10 @@ only more to read.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -26,241 +26,279 @@ from writer.table.log.log import Action
 
 INDEX = "_headrace/unsealed.json"
 FORMAT = 1
-Span = tuple[datetime, datetime]
+Interval = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True)
 class UnsealedIndex:
     """The state of buckets by the log, up to a version of the table."""
 
-    table: str  # id
+    # Id of the table.
+    table: str
     version: int
     buckets: Mapping[BucketKey, Unsealed] = field(default_factory=dict)
     missing_ranges: tuple[MissingRange, ...] = ()
-    retained: datetime | None = None  # buckets that end by then may have lost their files to retention
-    closed: tuple[datetime, Reason] | None = None  # how far buckets are closed, and why the last of them were
-    elsewhere: Mapping[BucketKey, Mapping[str, int]] = field(default_factory=dict)  # since its manifest: late rows that
-    # did not join their bucket, by policy
+    # Buckets that end by then may have lost their files to retention.
+    retained: datetime | None = None
+    # How far buckets are closed, and why the last of them were.
+    closed: tuple[datetime, Reason] | None = None
+    # Late rows since the bucket's manifest that did not join their bucket, by policy.
+    elsewhere: Mapping[BucketKey, Mapping[str, int]] = field(default_factory=dict)
 
     def late_elsewhere(self, bucket: BucketKey, manifest: Manifest | None) -> dict[str, int]:
         """Return the late rows of a bucket that did not join it, by policy. `manifest`: its newest one."""
         return dict(Counter(manifest.late_elsewhere if manifest else {}) + Counter(self.elsewhere.get(bucket, {})))
+
+    def with_buckets(self, changed: Iterable[Unsealed]) -> "UnsealedIndex":
+        """Return the index with further or changed buckets."""
+        return replace(self, buckets={**self.buckets, **{unsealed.bucket: unsealed for unsealed in changed}})
+
+    def without_buckets(self, keys: Collection[BucketKey]) -> "UnsealedIndex":
+        """Return the index without buckets."""
+        buckets = {key: unsealed for key, unsealed in self.buckets.items() if key not in keys}
+        elsewhere = {key: rows for key, rows in self.elsewhere.items() if key not in keys}
+        return replace(self, buckets=buckets, elsewhere=elsewhere)
 
 
 _UNSEALED = TypeAdapter(UnsealedIndex)
 
 
 @dataclass(frozen=True)
-class BucketQuestion:
+class BucketQuestions:
     """What the index needs to know of a bucket that the log does not say."""
 
-    interval: Callable[[BucketKey], Span | None]
-    newest: Callable[[BucketKey], Manifest | None]  # manifest
+    interval: Callable[[BucketKey], Interval | None]
+    newest_manifest: Callable[[BucketKey], Manifest | None]
 
 
-def after(
-    unsealed: UnsealedIndex, version: int, actions: Sequence[Action], columns: Sequence[str], ask: BucketQuestion
+def apply_entry(
+    index: UnsealedIndex, version: int, actions: Sequence[Action], columns: Sequence[str], questions: BucketQuestions
 ) -> UnsealedIndex:
     """Return the index after one more entry; `columns`: the table's bucket columns."""
-    info, about = parse_commit_info(actions)
-    at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
-    unsealed = replace(unsealed, version=version)
-    match about.get("kind"):
-        case "side" if "reopened" in about:
-            return _rewound(unsealed, about, at, ask)
+    info, facts = parse_commit_info(actions)
+    now = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+    index = replace(index, version=version)
+    match facts.get("kind"):
+        case "side" if "reopened" in facts:
+            return _apply_rewind(index, facts, now, questions)
         case "batch" | "replay" | "fill" | "side":
-            unsealed = replace(unsealed, missing_ranges=_ended(unsealed.missing_ranges, about))
-            late = Counter({tuple(key): rows for key, rows in about.get("late", {}).get("buckets", ())})
-            unsealed = _passed_over(unsealed, about)
-            came = [_came(unsealed, b, rows, late[b], at, ask) for b, rows in _adds(actions, columns).items()]
-            return _closed(_with(unsealed, came), about)
+            index = replace(index, missing_ranges=_end_gap(index.missing_ranges, facts))
+            late = Counter({tuple(key): rows for key, rows in facts.get("late", {}).get("buckets", ())})
+            index = _count_late_elsewhere(index, facts)
+            changed = [
+                _add_rows(_bucket(index, key, now, questions), rows, late[key], now)
+                for key, rows in _added_rows(actions, columns).items()
+            ]
+            return _apply_close(index.with_buckets(changed), facts)
         case "rewrite":
-            return _rewritten(unsealed, about.get("taken"), actions, columns, at, ask)
+            return _apply_rewrite(index, facts.get("taken"), actions, columns, now, questions)
         case "reprocess":
-            return _reprocessed(unsealed, about, at, ask)
+            return _apply_reprocess(index, facts, now, questions)
         case "seal":
-            sealed = {tuple(manifest["bucket"]) for manifest in about["manifests"]}
-            elsewhere = {b: rows for b, rows in unsealed.elsewhere.items() if b not in sealed}
-            buckets = {b: one for b, one in unsealed.buckets.items() if b not in sealed}
-            return replace(unsealed, buckets=buckets, elsewhere=elsewhere)
+            return index.without_buckets({tuple(manifest["bucket"]) for manifest in facts["manifests"]})
         case "close":
-            return _closed(unsealed, about)
+            return _apply_close(index, facts)
         case "gap":
-            known = missing_ranges_of(gap_record.gap_records_of_entry(version, about), unsealed.missing_ranges)
-            return replace(unsealed, missing_ranges=tuple(known))
+            gap_records = gap_record.gap_records_of_entry(version, facts)
+            return replace(index, missing_ranges=tuple(missing_ranges_of(gap_records, index.missing_ranges)))
         case "lost":
-            return replace(unsealed, missing_ranges=_ended(unsealed.missing_ranges, about))
+            return replace(index, missing_ranges=_end_gap(index.missing_ranges, facts))
         case "rewind":
-            return _rewound(unsealed, about, at, ask)
-        case None:  # another client: which rows came or went it does not say
-            touched = {bucket_of(columns, change) for change in file_changes(actions) if change.get("dataChange", True)}
-            return _with(
-                unsealed, [replace(_known(unsealed, b, at, ask), changed=at, rows_known=False) for b in touched]
-            )
+            return _apply_rewind(index, facts, now, questions)
+        case None:
+            # Another client: which rows came or went it does not say.
+            changes = [change for change in file_changes(actions) if change.get("dataChange", True)]
+            keys = {bucket_of(columns, change) for change in changes}
+            buckets = [_bucket(index, key, now, questions) for key in keys]
+            return index.with_buckets(replace(bucket, changed=now, rows_known=False) for bucket in buckets)
         case _:
-            return unsealed
+            return index
 
 
-def from_files(
+def index_files(
     table: str,
     version: int,
     files: Iterable[BucketFile],
     missing_ranges: Iterable[MissingRange],
-    at: datetime,
-    ask: BucketQuestion,
+    now: datetime,
+    questions: BucketQuestions,
 ) -> UnsealedIndex:
     """Return the index of a table whose log does not reach back to its beginning: its files, taken at their word."""
-    unsealed = UnsealedIndex(table, version, missing_ranges=tuple(missing_ranges))
-    found = []
-    for bucket, its in group_by_bucket(files).items():
-        one = _known(unsealed, bucket, at, ask)
-        manifest = ask.newest(bucket) if one.sealed else None
-        uncounted = any(file.rows is None for file in its)
-        if manifest is None or uncounted or manifest.rows != sum(file.rows or 0 for file in its):
-            found.append(replace(one, rows_known=False))
-    return _with(unsealed, found)
+    index = UnsealedIndex(table, version, missing_ranges=tuple(missing_ranges))
+    changed = []
+    for key, bucket_files in group_by_bucket(files).items():
+        bucket = _bucket(index, key, now, questions)
+        manifest = questions.newest_manifest(key) if bucket.sealed else None
+        has_uncounted = any(file.rows is None for file in bucket_files)
+        if manifest is None or has_uncounted or manifest.rows != sum(file.rows or 0 for file in bucket_files):
+            changed.append(replace(bucket, rows_known=False))
+    return index.with_buckets(changed)
 
 
-def _ended(missing_ranges: tuple[MissingRange, ...], about: Mapping[str, Any]) -> tuple[MissingRange, ...]:
-    """Return the missing ranges after an entry that may end a gap: filled, or given up."""
-    lost = about.get("kind") == "lost"
-    if not lost and not about.get("done"):
-        return missing_ranges
-    return tuple(replace(h, state="lost" if lost else "done") if h.gap == about["gap"] else h for h in missing_ranges)
-
-
-def missing_ranges_of(gap_records: Mapping[str, GapRecord], known: Iterable[MissingRange]) -> list[MissingRange]:
-    """Return the missing ranges of gap records, and those `known` of gaps whose records are in no log any more."""
-    found = [missing_range for missing_range in known if missing_range.gap not in gap_records]
-    for one in gap_records.values():
-        if one.opened is None or (state := one.state) == "rewound":
+def missing_ranges_of(gap_records: Mapping[str, GapRecord], earlier: Iterable[MissingRange]) -> list[MissingRange]:
+    """Return the missing ranges of gap records, and `earlier` ones of gaps whose records are in no log any more."""
+    missing_ranges = [missing_range for missing_range in earlier if missing_range.gap not in gap_records]
+    for record in gap_records.values():
+        state = record.state
+        if record.opened is None or state == "rewound":
             continue
-        spans = {(hint.start, hint.end) for hint in one.opened.hints}
-        found += [MissingRange(one.id, start, end, state) for start, end in sorted(spans, key=str)]
-    return found
+        intervals = {(hint.start, hint.end) for hint in record.opened.hints}
+        for start, end in sorted(intervals, key=str):
+            missing_ranges.append(MissingRange(record.id, start, end, state))
+    return missing_ranges
 
 
-def expected(one: Unsealed, manifest: Manifest | None) -> int | None:
+def logged_rows(unsealed: Unsealed, manifest: Manifest | None) -> int | None:
     """Return how many rows a bucket holds by the log; None if the log does not have the number."""
-    if not one.rows_known:
+    if not unsealed.rows_known:
         return None
-    return (manifest.rows if manifest else 0) + one.added - one.taken
+    return (manifest.rows if manifest else 0) + unsealed.added - unsealed.taken
 
 
-def _came(
-    unsealed: UnsealedIndex, bucket: BucketKey, rows: int | None, late: int, at: datetime, ask: BucketQuestion
-) -> Unsealed:
-    one = _known(unsealed, bucket, at, ask)
-    rows_known = one.rows_known and rows is not None
-    return replace(one, added=one.added + (rows or 0), late=one.late + late, changed=at, rows_known=rows_known)
+def _end_gap(missing_ranges: tuple[MissingRange, ...], facts: Mapping[str, Any]) -> tuple[MissingRange, ...]:
+    """Return the missing ranges after an entry that may end a gap: filled, or given up."""
+    is_lost = facts.get("kind") == "lost"
+    if not is_lost and not facts.get("done"):
+        return missing_ranges
+    state: Literal["lost", "done"] = "lost" if is_lost else "done"
+    return tuple(
+        replace(missing_range, state=state) if missing_range.gap == facts["gap"] else missing_range
+        for missing_range in missing_ranges
+    )
 
 
-def _passed_over(unsealed: UnsealedIndex, about: Mapping[str, Any]) -> UnsealedIndex:
+def _add_rows(bucket: Unsealed, rows: int | None, late: int, now: datetime) -> Unsealed:
+    return replace(
+        bucket,
+        added=bucket.added + (rows or 0),
+        late=bucket.late + late,
+        changed=now,
+        rows_known=bucket.rows_known and rows is not None,
+    )
+
+
+def _count_late_elsewhere(index: UnsealedIndex, facts: Mapping[str, Any]) -> UnsealedIndex:
     """Count late rows that did not join their buckets: for the next manifest, which they do not make."""
-    found = {bucket: Counter(rows) for bucket, rows in unsealed.elsewhere.items()}
-    for key, to, rows in about.get("late", {}).get("elsewhere", ()):
-        found.setdefault(tuple(key), Counter())[to] += rows
-    return replace(unsealed, elsewhere=found) if found else unsealed
+    counts = {key: Counter(rows) for key, rows in index.elsewhere.items()}
+    for key, policy, rows in facts.get("late", {}).get("elsewhere", ()):
+        counts.setdefault(tuple(key), Counter())[policy] += rows
+    return replace(index, elsewhere=counts) if counts else index
 
 
-def _rewritten(
-    unsealed: UnsealedIndex,
+def _apply_rewrite(
+    index: UnsealedIndex,
     taken: Mapping[str, Any] | None,
     actions: Sequence[Action],
     columns: Sequence[str],
-    at: datetime,
-    ask: BucketQuestion,
+    now: datetime,
+    questions: BucketQuestions,
 ) -> UnsealedIndex:
-    """Follow a rewrite: rows that only move change nothing; what retention takes is no bucket any more."""
+    """Apply a rewrite: rows that only move change nothing; what retention takes is no bucket any more."""
     if not taken or not taken["rows"]:
-        return unsealed
-    touched = {bucket_of(columns, change) for change in file_changes(actions)}
+        return index
+    keys = {bucket_of(columns, change) for change in file_changes(actions)}
     if taken["why"] == "retention":
-        ends = [span[1] for b in touched if (span := ask.interval(b)) is not None]
-        retained = max([*ends, *([unsealed.retained] if unsealed.retained else [])], default=None)
-        kept = {b: one for b, one in unsealed.buckets.items() if b not in touched}
-        elsewhere = {b: rows for b, rows in unsealed.elsewhere.items() if b not in touched}
-        return replace(unsealed, buckets=kept, retained=retained, elsewhere=elsewhere)
-    found = []
-    for bucket in touched:
-        one = _known(unsealed, bucket, at, ask)
-        if len(touched) > 1:  # how many rows of which bucket, it does not say
-            found.append(replace(one, changed=at, rows_known=False))
-            continue
-        deduped = taken["rows"] if taken["why"] == "dedupe" else 0
-        found.append(replace(one, changed=at, taken=one.taken + taken["rows"], deduped=one.deduped + deduped))
-    return _with(unsealed, found)
+        intervals = [questions.interval(key) for key in keys]
+        ends = [interval[1] for interval in intervals if interval is not None]
+        if index.retained is not None:
+            ends.append(index.retained)
+        return replace(index.without_buckets(keys), retained=max(ends, default=None))
+    buckets = [_bucket(index, key, now, questions) for key in keys]
+    if len(keys) > 1:
+        # How many rows of which bucket, the entry does not say.
+        return index.with_buckets(replace(bucket, changed=now, rows_known=False) for bucket in buckets)
+    deduped = taken["rows"] if taken["why"] == "dedupe" else 0
+    return index.with_buckets(
+        replace(bucket, changed=now, taken=bucket.taken + taken["rows"], deduped=bucket.deduped + deduped)
+        for bucket in buckets
+    )
 
 
-def _rewound(unsealed: UnsealedIndex, about: Mapping[str, Any], at: datetime, ask: BucketQuestion) -> UnsealedIndex:
+def _apply_rewind(
+    index: UnsealedIndex, facts: Mapping[str, Any], now: datetime, questions: BucketQuestions
+) -> UnsealedIndex:
     """Apply a rewind: its buckets are open or closed as they were then, and have no valid manifest.
 
     A bucket that had no manifest and has no row any more is none.
     """
-    until = from_iso(about["closed_until"])
-    gone, found = set(about["gaps"]), dict(unsealed.buckets)
-    for key, taken, left in about["reopened"]:
-        one = _known(unsealed, tuple(key), at, ask)
-        found[one.bucket] = replace(one, changed=at, taken=one.taken + taken)
-        if not one.sealed and not left:
-            del found[one.bucket]
-    opened = {
-        b: one if one.end is None or is_closed(one.end, until) else replace(one, reason=None)
-        for b, one in found.items()
-    }
-    closed = None if until is None or unsealed.closed is None else (until, unsealed.closed[1])
-    missing_ranges = tuple(missing_range for missing_range in unsealed.missing_ranges if missing_range.gap not in gone)
-    return replace(unsealed, buckets=opened, missing_ranges=missing_ranges, closed=closed)
+    until = from_iso(facts["closed_until"])
+    buckets = dict(index.buckets)
+    for key, taken, rows_left in facts["reopened"]:
+        bucket = _bucket(index, tuple(key), now, questions)
+        buckets[bucket.bucket] = replace(bucket, changed=now, taken=bucket.taken + taken)
+        if not bucket.sealed and not rows_left:
+            del buckets[bucket.bucket]
+    for key, bucket in buckets.items():
+        if bucket.end is not None and not is_closed(bucket.end, until):
+            buckets[key] = replace(bucket, reason=None)
+    closed = None if until is None or index.closed is None else (until, index.closed[1])
+    gaps = set(facts["gaps"])
+    missing_ranges = tuple(missing_range for missing_range in index.missing_ranges if missing_range.gap not in gaps)
+    return replace(index, buckets=buckets, missing_ranges=missing_ranges, closed=closed)
 
 
-def _reprocessed(unsealed: UnsealedIndex, about: Mapping[str, Any], at: datetime, ask: BucketQuestion) -> UnsealedIndex:
+def _apply_reprocess(
+    index: UnsealedIndex, facts: Mapping[str, Any], now: datetime, questions: BucketQuestions
+) -> UnsealedIndex:
     """Apply a reprocess: rows of some buckets went, others came. A bucket without manifest and rows is none."""
-    found = dict(unsealed.buckets)
-    for key, taken, added in about["buckets"]:
-        before = _known(unsealed, tuple(key), at, ask)
-        one = replace(before, changed=at, taken=before.taken + taken, added=before.added + added)
-        found[one.bucket] = one
-        if one.rows_known and not one.sealed and one.taken == one.added:
-            del found[one.bucket]
-    return replace(unsealed, buckets=found)
+    buckets = dict(index.buckets)
+    for key, taken, added in facts["buckets"]:
+        before = _bucket(index, tuple(key), now, questions)
+        bucket = replace(before, changed=now, taken=before.taken + taken, added=before.added + added)
+        buckets[bucket.bucket] = bucket
+        if bucket.rows_known and not bucket.sealed and bucket.taken == bucket.added:
+            del buckets[bucket.bucket]
+    return replace(index, buckets=buckets)
 
 
-def _known(unsealed: UnsealedIndex, bucket: BucketKey, at: datetime, ask: BucketQuestion) -> Unsealed:
-    if bucket in unsealed.buckets:
-        return unsealed.buckets[bucket]
-    span, manifest = ask.interval(bucket), ask.newest(bucket)
-    start, end = span or (None, None)
-    lost = manifest is not None and end is not None and unsealed.retained is not None and end <= unsealed.retained
-    reason = unsealed.closed[1] if unsealed.closed and end is not None and end <= unsealed.closed[0] else None
+def _apply_close(index: UnsealedIndex, facts: Mapping[str, Any]) -> UnsealedIndex:
+    """Apply a close: an entry of the pipeline's, or one of kind side, where the log of a route's table repeats it."""
+    if "until" not in facts:
+        return index
+    until = datetime.fromisoformat(facts["until"])
+    reason = facts["reason"]
+    changed = [
+        replace(bucket, reason=bucket.reason or reason)
+        for bucket in index.buckets.values()
+        if bucket.end is not None and is_closed(bucket.end, until)
+    ]
+    return replace(index.with_buckets(changed), closed=(until, reason))
+
+
+def _bucket(index: UnsealedIndex, key: BucketKey, now: datetime, questions: BucketQuestions) -> Unsealed:
+    """Return a bucket as the index has it, or as its newest manifest says."""
+    if key in index.buckets:
+        return index.buckets[key]
+    start, end = questions.interval(key) or (None, None)
+    manifest = questions.newest_manifest(key)
+    is_retained = end is not None and index.retained is not None and end <= index.retained
+    reason: Reason | None = None
+    if index.closed is not None and end is not None:
+        closed_until, close_reason = index.closed
+        reason = close_reason if end <= closed_until else None
     return Unsealed(
-        bucket, start, end, at, sealed=manifest.version if manifest else 0, rows_known=not lost, reason=reason
+        key,
+        start,
+        end,
+        now,
+        sealed=manifest.version if manifest else 0,
+        rows_known=manifest is None or not is_retained,
+        reason=reason,
     )
 
 
-def _closed(unsealed: UnsealedIndex, about: Mapping[str, Any]) -> UnsealedIndex:
-    """Follow a close: an entry of the pipeline's, or one of kind side, where the log of a route's table repeats it."""
-    if "until" not in about:
-        return unsealed
-    until, reason = datetime.fromisoformat(about["until"]), about["reason"]
-    ended = [one for one in unsealed.buckets.values() if one.end is not None and is_closed(one.end, until)]
-    return replace(
-        _with(unsealed, [replace(one, reason=one.reason or reason) for one in ended]), closed=(until, reason)
-    )
-
-
-def _with(unsealed: UnsealedIndex, found: Iterable[Unsealed]) -> UnsealedIndex:
-    return replace(unsealed, buckets={**unsealed.buckets, **{one.bucket: one for one in found}})
-
-
-def _adds(actions: Sequence[Action], columns: Sequence[str]) -> dict[BucketKey, int | None]:
+def _added_rows(actions: Sequence[Action], columns: Sequence[str]) -> dict[BucketKey, int | None]:
     """Return how many rows an entry adds to which buckets; None if a file has no count."""
-    found: dict[BucketKey, int | None] = {}
+    rows_by_bucket: dict[BucketKey, int | None] = {}
     for action in actions:
-        if add := action.get("add"):
-            key, rows = bucket_of(columns, add), json.loads(add.get("stats") or "{}").get("numRecords")
-            before = found.get(key, 0)
-            found[key] = None if before is None or rows is None else before + rows
-    return found
+        add = action.get("add")
+        if not add:
+            continue
+        key = bucket_of(columns, add)
+        rows = json.loads(add.get("stats") or "{}").get("numRecords")
+        total = rows_by_bucket.get(key, 0)
+        rows_by_bucket[key] = None if total is None or rows is None else total + rows
+    return rows_by_bucket
 
 
 class IndexCheckpoint:
@@ -270,28 +308,33 @@ class IndexCheckpoint:
         """Take the store of the table."""
         self._store = store
 
-    def put(self, unsealed: UnsealedIndex) -> None:
-        """Write the index down, in place of whatever is there."""
-        self._store.put(INDEX, _to_json(unsealed))
+    def put(self, index: UnsealedIndex) -> None:
+        """Write the index, in place of whatever is there."""
+        self._store.put(INDEX, _to_json(index))
 
     def read(self, table: str) -> UnsealedIndex | None:
-        """Return the index of this table id; None where there are none, or nothing that can be read: look anew."""
-        found = self._store.read(INDEX)
+        """Return the index of this table id; None where there is none, or nothing that can be read."""
+        file = self._store.read(INDEX)
+        if file is None:
+            return None
         try:
-            unsealed = None if found is None else _from_json(found.content)
+            index = _from_json(file.content)
         except (ValueError, KeyError, TypeError):
             return None
-        return unsealed if unsealed is not None and unsealed.table == table else None
+        return index if index is not None and index.table == table else None
 
 
-def _to_json(unsealed: UnsealedIndex) -> bytes:
+def _to_json(index: UnsealedIndex) -> bytes:
     document = {
-        "format": FORMAT, "table": unsealed.table, "version": unsealed.version,
-        "buckets": [vars(one) for one in unsealed.buckets.values()],
-        "missing_ranges": [vars(one) for one in unsealed.missing_ranges],
-        "retained": unsealed.retained, "closed": unsealed.closed,
-        "elsewhere": [[bucket, rows] for bucket, rows in unsealed.elsewhere.items()],
-    }  # fmt: skip
+        "format": FORMAT,
+        "table": index.table,
+        "version": index.version,
+        "buckets": [vars(unsealed) for unsealed in index.buckets.values()],
+        "missing_ranges": [vars(missing_range) for missing_range in index.missing_ranges],
+        "retained": index.retained,
+        "closed": index.closed,
+        "elsewhere": [[bucket, rows] for bucket, rows in index.elsewhere.items()],
+    }
     return json.dumps(document, default=datetime.isoformat, separators=(",", ":"), ensure_ascii=False).encode()
 
 

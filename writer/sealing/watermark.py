@@ -8,6 +8,7 @@ its parts', less the time that events may be out of order.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 
 from writer.core.offsets import Source, TopicPartition
 from writer.core.units import shift_instant
@@ -20,7 +21,8 @@ class PartitionEventTime:
     """How far a part has come in event time. `idle`: nothing waits in it, and nothing came for a while."""
 
     part: TopicPartition
-    instant: datetime | None  # None: no row of it was ever committed
+    # None: no row of it was ever committed.
+    instant: datetime | None
     idle: bool = False
 
 
@@ -44,13 +46,15 @@ class KafkaEnds:
     ends: Mapping[Source, int]
     quiet: frozenset[Source]
 
-    def caught_up(self, frontier: Mapping[Source, int]) -> bool:
+    def has_caught_up(self, frontier: Mapping[Source, int]) -> bool:
         """Return whether everything that was there is committed."""
         return bool(self.ends) and all(frontier.get(source, 0) >= end for source, end in self.ends.items())
 
-    def idle(self, frontier: Mapping[Source, int]) -> frozenset[Source]:
+    def idle_sources(self, frontier: Mapping[Source, int]) -> frozenset[Source]:
         """Return the quiet sources that have nothing waiting."""
-        return frozenset(s for s in self.quiet if s in self.ends and frontier.get(s, 0) >= self.ends[s])
+        return frozenset(
+            source for source in self.quiet if source in self.ends and frontier.get(source, 0) >= self.ends[source]
+        )
 
 
 def watermark(parts: Iterable[PartitionEventTime], out_of_orderness: timedelta) -> Watermark:
@@ -58,26 +62,28 @@ def watermark(parts: Iterable[PartitionEventTime], out_of_orderness: timedelta) 
 
     An idle part does not hold it back. Are all of them idle, the one that came furthest speaks for them.
     """
-    known = sorted(parts, key=lambda seen: seen.part)
-    idle = tuple(seen.part for seen in known if seen.idle)
-    active = [seen for seen in known if not seen.idle]
+    parts_in_order = sorted(parts, key=attrgetter("part"))
+    idle = tuple(part.part for part in parts_in_order if part.idle)
+    active = [part for part in parts_in_order if not part.idle]
     if not active:
-        ahead = max((s for s in known if s.instant is not None), key=lambda s: s.instant or _EPOCH, default=None)
-        active = [] if ahead is None else [ahead]
-    if not active:
-        return Watermark(None, None, idle)
-    behind = min(active, key=lambda seen: (seen.instant is not None, seen.instant or _EPOCH))
-    return Watermark(
-        None if behind.instant is None else shift_instant(behind.instant, -out_of_orderness), behind.part, idle
-    )
+        with_rows = [part for part in parts_in_order if part.instant is not None]
+        if not with_rows:
+            return Watermark(None, None, idle)
+        active = [max(with_rows, key=lambda part: part.instant or _EPOCH)]
+    behind = min(active, key=lambda part: (part.instant is not None, part.instant or _EPOCH))
+    if behind.instant is None:
+        return Watermark(None, behind.part, idle)
+    return Watermark(shift_instant(behind.instant, -out_of_orderness), behind.part, idle)
 
 
-def furthest(parts: Iterable[PartitionEventTime], out_of_orderness: timedelta) -> datetime | None:
+def highest_watermark(parts: Iterable[PartitionEventTime], out_of_orderness: timedelta) -> datetime | None:
     """Return the watermark that there would be if only the part that came furthest counted: an upper bound."""
-    instants = [seen.instant for seen in parts if seen.instant is not None]
+    instants = [part.instant for part in parts if part.instant is not None]
     return shift_instant(max(instants), -out_of_orderness) if instants else None
 
 
-def risen(known: Mapping[TopicPartition, int], found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return what a batch has seen, in microseconds, where that is later than what was known."""
-    return {part: at for part, at in found.items() if at > known.get(part, at - 1)}
+def advanced_event_times(
+    before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the newest event times of a batch, in microseconds, where they are later than those before it."""
+    return {part: time_us for part, time_us in after.items() if part not in before or time_us > before[part]}

@@ -99,7 +99,7 @@ def buckets(bucket_counts: BucketCounts, now: datetime) -> dict[str, Any]:
     mark = bucket_counts.watermark
     held = mark.held_by
     return {
-        "at": iso(bucket_counts.at),
+        "at": iso(bucket_counts.counted_at),
         "watermark": None if mark.instant is None else iso(mark.instant),
         "watermark_delay_seconds": _behind(mark.instant, now),
         "held_by": None if held is None else {"topic": held.topic, "partition": held.partition},

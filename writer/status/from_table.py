@@ -15,8 +15,8 @@ from writer.core.offsets import Source, TopicPartition
 from writer.hooks.dispatcher import hook_health
 from writer.hooks.outbox import Health
 from writer.offsets.start_decision import incarnation_number, log_change
-from writer.sealing.bucket_states import BucketCounts, together
-from writer.sealing.idleness import Listener, frontier_of
+from writer.sealing.bucket_states import BucketCounts, add_counts
+from writer.sealing.idleness import LogEndWatch, frontier_by_source
 from writer.sealing.sealer import Sealer, sealed_targets
 from writer.sealing.watermark import Watermark, watermark
 from writer.status.lag import history, listen, settle
@@ -137,19 +137,19 @@ def _bucket_counts(
 
     with ThreadPoolExecutor(_TABLES_AT_ONCE) as pool:
         counts = dict(zip(targets, pool.map(counts_of, targets), strict=True))
-    return together(counts) if targets else None
+    return add_counts(counts) if targets else None
 
 
 def _counts_of(sealer: Sealer, cluster: Cluster | BrokerUnreachable, now: datetime) -> BucketCounts:
-    standing = sealer.follow(keep=False)
+    standing = sealer.follow(write=False)
     numbers = {topic: len(ids) for topic, ids in standing.progress.incarnations().items()}
     idle: frozenset[Source] = frozenset()
     if not isinstance(cluster, BrokerUnreachable):
         with suppress(HeadraceError):  # what is asked for the lag says it
             names = choose_topics(cluster, sealer.settings.topics, numbers).names
             numbers = {topic: number for topic, number in numbers.items() if topic in names}
-            look = Listener(cluster, names).look(sealer.policy.idle_timeout, now)
-            idle = look.idle(frontier_of(standing, numbers))
+            look = LogEndWatch(cluster, names).fetch(sealer.policy.idle_timeout, now)
+            idle = look.idle_sources(frontier_by_source(standing, numbers))
     sealer.watermark = watermark(sealer.parts(standing, numbers, idle), sealer.policy.out_of_orderness)
     return sealer.bucket_counts(standing, now)
 

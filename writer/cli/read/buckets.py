@@ -14,7 +14,7 @@ from writer.core.text import instant, iso
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, OneTarget, Pipelines, time_of
 from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, hanging, numbers, sentence
-from writer.sealing.bucket_listing import BucketListing, BucketState, ListedBucket
+from writer.sealing.bucket_listing import BucketListing, ListedBucket, ListedState
 
 _STYLES = {"open": "cyan", "closed": "yellow", "sealed": "green", "reopened": "magenta"}
 
@@ -103,7 +103,7 @@ def buckets(
     pipeline: Pipelines = None,
     target: OneTarget = None,
     state: Annotated[
-        BucketState | None, typer.Option("--state", help="Only buckets in this state.", show_default=False)
+        ListedState | None, typer.Option("--state", help="Only buckets in this state.", show_default=False)
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="Only buckets that end after this time: 2026-11-20T05:00Z.")

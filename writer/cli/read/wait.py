@@ -15,7 +15,7 @@ from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
 from writer.output.tables import console, emit_whole, sentence
 from writer.sealing.bucket_listing import BucketListing
 from writer.sealing.manifest import Manifest
-from writer.sealing.seal_wait import wait_until_sealed
+from writer.sealing.seal_wait import wait_for_seal
 
 
 def wait(
@@ -42,7 +42,7 @@ def wait(
     listing = BucketListing(name, settings, datetime.now(UTC), target)
     key = bucket_of(sealed, listing.bucketer)
     bucket_name = listing.bucket_name(key)
-    result = wait_until_sealed(listing, key, version, longest_wait)
+    result = wait_for_seal(listing, key, version, longest_wait)
     if result.manifest is not None:
         _show_manifest(result.manifest, as_json=as_json, out=out)
         return

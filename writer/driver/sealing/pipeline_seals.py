@@ -18,8 +18,8 @@ from writer.maintenance import retention
 from writer.maintenance.compaction import Compactor, Run, here, in_spark
 from writer.maintenance.compaction_plan import RewritePace
 from writer.maintenance.retention import PeriodicRetention
-from writer.sealing.bucket_states import BucketCounts, together
-from writer.sealing.idleness import Listener
+from writer.sealing.bucket_states import BucketCounts, add_counts
+from writer.sealing.idleness import LogEndWatch
 from writer.sealing.sealer import BucketSnapshot, Sealer, sealed_targets
 from writer.status.progress import Progress
 from writer.table.factory import all_tables, main_table
@@ -39,7 +39,7 @@ def start(spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, s
         upkeep = Seals(_raw_upkeep(name, config.at_raw(name), progress, run), progress)
         upkeep.start()
         shown.callback(upkeep.close, last=once)
-    closer = Closer(Listener(cluster, list(pipeline.topic_ids)), lambda: pipeline.numbers)
+    closer = Closer(LogEndWatch(cluster, list(pipeline.topic_ids)), lambda: pipeline.numbers)
     if pipeline.config.route is not None:
         closer.listener.young_s = _YOUNG_S
         rounds = TargetRounds(name, config, progress, closer, run)
@@ -111,7 +111,7 @@ class TargetRounds:
         for rounds in self._rounds.values():
             rounds.once()
         if self._counts:
-            self._progress.bucket_counts(together(self._counts))
+            self._progress.bucket_counts(add_counts(self._counts))
 
     def close(self, *, last: bool = False) -> None:
         """End the hooks; `last`: with one more round of theirs."""

@@ -17,7 +17,7 @@ from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError
 from writer.driver.restart_policy import sentence
 from writer.driver.sealing.steps import Step
-from writer.sealing.bucket_grid import BucketOverview
+from writer.sealing.bucket_overview import BucketOverview
 from writer.sealing.sealer import BucketSnapshot, Sealer
 from writer.status.progress import Progress
 from writer.table.gap_records import OldestGap
@@ -34,10 +34,10 @@ def reported(progress: Progress, sealer: Sealer) -> Report:
     overview, oldest = BucketOverview(sealer), OldestGap(sealer.table, sealer.pipeline)
 
     def report(sealer: Sealer, standing: BucketSnapshot, now: datetime, trouble: Trouble) -> None:
-        found = standing.snapshot
+        found = standing.table_snapshot
         progress.open_gaps(found.gaps, found.gap_offsets_closed)  # others fill them, while no record comes too
         progress.bucket_counts(sealer.bucket_counts(standing, now, trouble))
-        progress.cells(overview.look(standing, now))
+        progress.cells(overview.refresh(standing, now))
         progress.oldest_gap(oldest.opening_time(found))
 
     return report
@@ -109,7 +109,7 @@ class Rounds:
         """Run every step that is due, and report the buckets."""
         self._attempts.once()
         with suppress(HeadraceError, OSError):  # it was said by a step
-            self._report(self.sealer, self.sealer.follow(keep=False), self._now(), self._attempts.trouble)
+            self._report(self.sealer, self.sealer.follow(write=False), self._now(), self._attempts.trouble)
 
 
 class PeriodicTask(Protocol):

@@ -11,9 +11,9 @@ from writer.core.files import BucketKey
 from writer.core.text import instant
 from writer.driver.sealing.steps import Closer, beside_seals, numbers_now
 from writer.maintenance.compaction import here
-from writer.sealing.idleness import Listener
+from writer.sealing.idleness import LogEndWatch
 from writer.sealing.manifest import Manifest, Reason, bucket_path
-from writer.sealing.rules import Close, SealBlocked, SealLater, SealNow, State
+from writer.sealing.rules import Close, SealBlocked, SealDecision, SealLater, SealNow
 from writer.sealing.sealer import BucketSnapshot, Sealer
 
 _BY_COMMAND: Reason = "command"
@@ -70,7 +70,7 @@ def seal_buckets(
     sealer = Sealer(pipeline, config, target)
     steps = beside_seals(sealer, config.at_target(pipeline, target), here)
     sealer.table.check_exists()
-    snapshot = sealer.follow(keep=not request.dry_run)
+    snapshot = sealer.follow(write=not request.dry_run)
     if request.bucket is not None and request.bucket not in snapshot.unsealed.buckets:
         return _explain_missing_bucket(sealer, snapshot, request.bucket)
     closing = _closing_time(sealer, config, request, snapshot, now)
@@ -91,7 +91,7 @@ def seal_buckets(
         result,
         notes=[*notes, *result.notes],
         is_kafka_silent=bool(closing.error),
-        closes_buckets=snapshot.closed_until != snapshot.snapshot.closed_until,
+        closes_buckets=snapshot.closed_until != snapshot.table_snapshot.closed_until,
     )
 
 
@@ -106,7 +106,7 @@ def _closing_time(
     cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_TIMEOUT_MAX))
     try:
         numbers = numbers_now(sealer, cluster)
-        closer = Closer(Listener(cluster, list(numbers)), lambda: numbers)
+        closer = Closer(LogEndWatch(cluster, list(numbers)), lambda: numbers)
         _, decision = closer.decide(sealer, now, keep=not request.dry_run)
     except BrokerUnreachable as error:
         # Buckets that are closed already can be sealed all the same.
@@ -126,7 +126,7 @@ def _seal(sealer: Sealer, snapshot: BucketSnapshot, request: SealRequest, now: d
     blocked = [state for state in remaining if isinstance(state, SealBlocked)]
     manifests: Sequence[Manifest]
     if request.dry_run:
-        manifests, unsound = sealer.draw(snapshot, ready, now)
+        manifests, unsound = sealer.build_manifests(snapshot, ready, now)
     else:
         sealer.seal(ready, now)
         manifests = sealer.sealed
@@ -145,7 +145,7 @@ def _seal(sealer: Sealer, snapshot: BucketSnapshot, request: SealRequest, now: d
     )
 
 
-def _is_ready(state: State, request: SealRequest) -> bool:
+def _is_ready(state: SealDecision, request: SealRequest) -> bool:
     """Return whether a bucket is sealed now: it is due, or the request says so."""
     match state:
         case SealNow():

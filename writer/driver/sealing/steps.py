@@ -12,8 +12,8 @@ from writer.core import logging
 from writer.maintenance.compaction import Run
 from writer.maintenance.dedupe.late_rows import compactor_of
 from writer.offsets.start_decision import incarnation_numbers
-from writer.sealing.idleness import Listener, frontier_of, held_back
-from writer.sealing.rules import AskKafka, Close, KeepOpen, SealNow, to_close
+from writer.sealing.idleness import LogEndWatch, frontier_by_source, is_held_back
+from writer.sealing.rules import AskKafka, Close, KeepOpen, SealNow, choose_close
 from writer.sealing.sealer import BucketSnapshot, Sealer
 from writer.sealing.watermark import PartitionEventTime, watermark
 from writer.table.log.foreign_writes import Resealed
@@ -25,7 +25,7 @@ Step = Callable[[Sealer, datetime], None]  # does what is due; raises what Headr
 class Closer:
     """The step that closes what is due."""
 
-    listener: Listener
+    listener: LogEndWatch
     numbers: Callable[[], Mapping[str, int]]  # topic → number of the incarnation that is read
 
     def __call__(self, sealer: Sealer, now: datetime) -> None:
@@ -41,18 +41,18 @@ class Closer:
 
         `keep`: as `Sealer.follow` has it. Raises BrokerUnreachable, CommitFailed, OSError.
         """
-        standing, numbers = sealer.follow(keep=keep), self.numbers()
+        standing, numbers = sealer.follow(write=keep), self.numbers()
         decision = self._decided(sealer, standing, sealer.parts(standing, numbers, frozenset()), now, None)
         if isinstance(decision, AskKafka):
-            look = self.listener.look(sealer.policy.idle_timeout, now)
-            standing = sealer.follow(keep=keep)  # after the look: what it found to be there may be committed by now
-            frontier = frontier_of(standing, numbers)
-            parts = sealer.parts(standing, numbers, look.idle(frontier))
-            decision = self._decided(sealer, standing, parts, now, look.caught_up(frontier))
-        elif held_back(sealer.watermark, sealer.policy, now):  # it changes nothing that is due, and is shown
+            look = self.listener.fetch(sealer.policy.idle_timeout, now)
+            standing = sealer.follow(write=keep)  # after the look: what it found to be there may be committed by now
+            frontier = frontier_by_source(standing, numbers)
+            parts = sealer.parts(standing, numbers, look.idle_sources(frontier))
+            decision = self._decided(sealer, standing, parts, now, look.has_caught_up(frontier))
+        elif is_held_back(sealer.watermark, sealer.policy, now):  # it changes nothing that is due, and is shown
             with suppress(BrokerUnreachable):
-                look = self.listener.recent(sealer.policy.idle_timeout, now)
-                parts = sealer.parts(standing, numbers, look.idle(frontier_of(standing, numbers)))
+                look = self.listener.fetch_recent(sealer.policy.idle_timeout, now)
+                parts = sealer.parts(standing, numbers, look.idle_sources(frontier_by_source(standing, numbers)))
                 sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
         return standing, decision
 
@@ -66,7 +66,7 @@ class Closer:
     ) -> Close | AskKafka | KeepOpen:
         sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
         buckets = standing.unsealed.buckets.values()
-        return to_close(sealer.policy, buckets, parts, standing.closed_until, now, caught_up=caught_up)
+        return choose_close(sealer.policy, buckets, parts, standing.closed_until, now, caught_up=caught_up)
 
 
 def beside_seals(sealer: Sealer, config: Config, run: Run) -> dict[str, Step]:

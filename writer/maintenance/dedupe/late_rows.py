@@ -94,7 +94,7 @@ def compactor_of(sealer: Sealer, config: Config) -> tuple[Compactor, LateRows | 
     late = side_table(pipeline, config, settings.late_place)
 
     def unsealed() -> set[BucketKey]:
-        return set(sealer.follow(keep=False).unsealed.buckets)
+        return set(sealer.follow(write=False).unsealed.buckets)
 
     across = AcrossBuckets(sealer.table, late, sealer.bucketer, window, unsealed)
     of_late = Compactor(pipeline, settings, late, s3, across, of_late_rows=True)
