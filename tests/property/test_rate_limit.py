@@ -55,9 +55,9 @@ def test_where_all_have_work_each_gets_slots_by_its_weight(weights, most, length
     got = dict.fromkeys(shares, 0.0)
     most = min(most, len(shares) - 1)
     for name in shares:
-        turns = turns.joined(name)
+        turns = turns.add(name)
     for _ in range(600):
-        turns = turns.admitted(shares, most)
+        turns = turns.start(shares, most)
         assert len(turns.running) == most, "no slot is free while a batch waits"
         for name in turns.running - ends.keys():
             took_s = lengths[int(name[1:]) % len(lengths)]
@@ -65,7 +65,7 @@ def test_where_all_have_work_each_gets_slots_by_its_weight(weights, most, length
         name = min(ends, key=lambda one: (ends[one], one))
         now_s, took_s = ends.pop(name)
         got[name] += took_s
-        turns = turns.left(name, shares[name], took_s).joined(name)
+        turns = turns.finish(name, shares[name], took_s).add(name)
     by_weight = sorted(got[name] / shares[name].weight for name in shares)
     fits = max(weights) * most <= sum(weights)  # one pipeline has one batch at a time: it cannot use two slots
     assert not fits or by_weight[-1] - by_weight[0] <= 2 * max(lengths) * (most + 1)  # the first turn is free
@@ -75,7 +75,7 @@ def test_one_slow_turn_is_not_paid_for():
     share = Scheduling(weight=1, min_share=0)
     turns = FairOrder()
     for took_s in (30.0, 1.0, 60.0, 1.0, 2.0):
-        turns = turns.joined("a").admitted({"a": share}, 1).left("a", share, took_s)
+        turns = turns.add("a").start({"a": share}, 1).finish("a", share, took_s)
     assert turns.spent["a"] == 0 + 1 + 1 + 1 + 1
 
 
@@ -84,9 +84,9 @@ def test_one_that_was_idle_gets_no_credit_and_one_with_a_minimum_share_goes_firs
               "z": Scheduling(weight=1, min_share=1)}  # fmt: skip
     turns = FairOrder()
     for _ in range(100):
-        turns = turns.joined("a").admitted(shares, 1).left("a", shares["a"], 1.0)
-    turns = turns.joined("a").admitted(shares, 1).joined("b")
+        turns = turns.add("a").start(shares, 1).finish("a", shares["a"], 1.0)
+    turns = turns.add("a").start(shares, 1).add("b")
     assert turns.spent["b"] == turns.spent["a"] == 99, "its first turn was free"
-    turns = turns.joined("z").left("a", shares["a"], 1.0).admitted(shares, 1)
+    turns = turns.add("z").finish("a", shares["a"], 1.0).start(shares, 1)
     assert turns.running == {"z"}
-    assert turns.left("z", shares["z"], 9.0).admitted(shares, 1).running == {"b"}
+    assert turns.finish("z", shares["z"], 9.0).start(shares, 1).running == {"b"}

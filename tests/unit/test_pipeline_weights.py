@@ -90,7 +90,7 @@ def test_a_batch_waits_for_its_turn_and_a_stop_ends_the_wait() -> None:
             assert not done.wait(0.2), "one slot, and one batch beyond it"
         assert done.wait(60), "a slot is free once b has left"
     assert waits == ["c"]
-    assert (queue._turns.last_s["a"], queue._turns.running, queue._turns.waiting) == (2.5, frozenset(), frozenset())
+    assert (queue._order.last_s["a"], queue._order.running, queue._order.waiting) == (2.5, frozenset(), frozenset())
     stopping.set()
     with (
         queue.turn("a", 1, int, stopping=threading.Event()),
@@ -99,4 +99,4 @@ def test_a_batch_waits_for_its_turn_and_a_stop_ends_the_wait() -> None:
         queue.turn("c", 1, int, stopping=stopping),
     ):
         pass
-    assert not queue._turns.waiting
+    assert not queue._order.waiting

@@ -15,38 +15,56 @@ from dataclasses import dataclass, field, replace
 from writer.config.pipeline_sections import Scheduling
 from writer.core.errors import Draining
 
-_SPARE = 1  # batches beyond the slots: its tasks are planned before a slot is free
-_LOOK_S = 1.0  # between two looks at whether a stop is asked for
+# Batches beyond the slots: the tasks of such a batch are planned before a slot is free.
+_SPARE_BATCHES = 1
+# Seconds between two looks at whether a stop is asked for.
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
 class FairOrder:
-    """Which batches run and wait, and how far each pipeline is: seconds of tasks over its weight."""
+    """Which batches run and wait, and how far each pipeline is.
+
+    `spent`: seconds of tasks over the pipeline's weight. `last_s`: seconds that the tasks of each pipeline's last turn
+    took. `virtual_time`: how far the pipelines are whose batches were started last.
+    """
 
     spent: Mapping[str, float] = field(default_factory=dict)
-    last_s: Mapping[str, float] = field(default_factory=dict)  # what the tasks of each pipeline's last turn took
-    at: float = 0.0  # how far the batches are that were let run last: the virtual time
+    last_s: Mapping[str, float] = field(default_factory=dict)
+    virtual_time: float = 0.0
     waiting: frozenset[str] = frozenset()
     running: frozenset[str] = frozenset()
 
-    def joined(self, pipeline: str) -> "FairOrder":
+    def add(self, pipeline: str) -> "FairOrder":
         """Add a batch that waits. A pipeline that had nothing to do gets no credit for more than its last turn.
 
         While that turn ran, the virtual time went on: without the credit, those that always have work would lose it.
         """
-        begin = max(self.spent.get(pipeline, 0.0), self.at - self.last_s.get(pipeline, 0.0))
-        return replace(self, waiting=self.waiting | {pipeline}, spent={**self.spent, pipeline: begin})
+        earliest = self.virtual_time - self.last_s.get(pipeline, 0.0)
+        spent = max(self.spent.get(pipeline, 0.0), earliest)
+        return replace(self, waiting=self.waiting | {pipeline}, spent={**self.spent, pipeline: spent})
 
-    def admitted(self, shares: Mapping[str, Scheduling], most: int) -> "FairOrder":
-        """Let as many run as may."""
-        turns = self
-        while turns.waiting and len(turns.running) < most:
-            name = min(turns.waiting, key=lambda one: (shares[one].min_share == 0, turns.spent[one], one))
-            at = max(turns.at, min(turns.spent[one] for one in turns.waiting))
-            turns = replace(turns, at=at, waiting=turns.waiting - {name}, running=turns.running | {name})
-        return turns
+    def start(self, shares: Mapping[str, Scheduling], running_max: int) -> "FairOrder":
+        """Let as many batches run as may."""
+        order = self
+        while order.waiting and len(order.running) < running_max:
+            order = order._start_next(shares)
+        return order
 
-    def left(self, pipeline: str, share: Scheduling, task_seconds: float) -> "FairOrder":
+    def _start_next(self, shares: Mapping[str, Scheduling]) -> "FairOrder":
+        def rank(pipeline: str) -> tuple[bool, float, str]:
+            return shares[pipeline].min_share == 0, self.spent[pipeline], pipeline
+
+        pipeline = min(self.waiting, key=rank)
+        virtual_time = max(self.virtual_time, min(self.spent[name] for name in self.waiting))
+        return replace(
+            self,
+            virtual_time=virtual_time,
+            waiting=self.waiting - {pipeline},
+            running=self.running | {pipeline},
+        )
+
+    def finish(self, pipeline: str, share: Scheduling, task_seconds: float) -> "FairOrder":
         """Take a batch out whose tasks took so long together.
 
         The shorter of its last two turns counts, and the first is free: one turn that was slow, because the JVM was
@@ -54,11 +72,13 @@ class FairOrder:
         """
         counted_s = min(task_seconds, self.last_s.get(pipeline, 0.0))
         return replace(
-            self, running=self.running - {pipeline}, last_s={**self.last_s, pipeline: task_seconds},
+            self,
+            running=self.running - {pipeline},
+            last_s={**self.last_s, pipeline: task_seconds},
             spent={**self.spent, pipeline: self.spent[pipeline] + counted_s / share.weight},
-        )  # fmt: skip
+        )
 
-    def gave_up(self, pipeline: str) -> "FairOrder":
+    def withdraw(self, pipeline: str) -> "FairOrder":
         """Take a batch out that waits."""
         return replace(self, waiting=self.waiting - {pipeline})
 
@@ -67,7 +87,9 @@ class BatchQueue:
     """The batches of one driver. A batch waits here before its tasks are given to Spark."""
 
     def __init__(self) -> None:
-        self._shares, self._turns, self._slots = dict[str, Scheduling](), FairOrder(), 1
+        self._shares = dict[str, Scheduling]()
+        self._order = FairOrder()
+        self._slots = 1
         self._changed = threading.Condition()
 
     def join(self, pipeline: str, share: Scheduling) -> None:
@@ -92,32 +114,33 @@ class BatchQueue:
         Yields a function that takes the seconds of the batch's tasks, added up; without it the wall time counts.
         `on_wait` is called when it has to wait. Raises Draining when a stop is asked for meanwhile.
         """
-        took: list[float] = []
+        task_seconds: list[float] = []
         self._wait(pipeline, slots, on_wait, stopping)
         began_s = time.monotonic()
         try:
-            yield took.append
+            yield task_seconds.append
         finally:
-            self._leave(pipeline, sum(took) if took else time.monotonic() - began_s)
+            wall_s = time.monotonic() - began_s
+            self._finish(pipeline, sum(task_seconds) if task_seconds else wall_s)
 
     def _wait(self, pipeline: str, slots: int, on_wait: Callable[[], object], stopping: threading.Event) -> None:
         with self._changed:
             self._slots = slots
-            self._turns = self._turns.joined(pipeline)
-            self._admit()
-            if pipeline not in self._turns.running:
+            self._order = self._order.add(pipeline)
+            self._start_batches()
+            if pipeline not in self._order.running:
                 on_wait()
-            while pipeline not in self._turns.running:
+            while pipeline not in self._order.running:
                 self._changed.wait(_LOOK_S)
-                if stopping.is_set() and pipeline in self._turns.waiting:
-                    self._turns = self._turns.gave_up(pipeline)
+                if stopping.is_set() and pipeline in self._order.waiting:
+                    self._order = self._order.withdraw(pipeline)
                     raise Draining(f"pipeline {pipeline!r} was asked to stop while its batch waited for others")
 
-    def _leave(self, pipeline: str, task_seconds: float) -> None:
+    def _finish(self, pipeline: str, task_seconds: float) -> None:
         with self._changed:
-            self._turns = self._turns.left(pipeline, self._shares[pipeline], task_seconds)
-            self._admit()
+            self._order = self._order.finish(pipeline, self._shares[pipeline], task_seconds)
+            self._start_batches()
 
-    def _admit(self) -> None:
-        self._turns = self._turns.admitted(self._shares, self._slots + _SPARE)
+    def _start_batches(self) -> None:
+        self._order = self._order.start(self._shares, self._slots + _SPARE_BATCHES)
         self._changed.notify_all()
