@@ -7,7 +7,8 @@ of a step.
 import time
 from collections.abc import Callable
 
-STEP_MIN_S = 0.5  # less is the slewing of a clock that is kept right, or a thread that waited between the two readings
+# Less is the slewing of a clock that is synchronized, or a thread that waited between the two readings.
+STEP_MIN_S = 0.5
 
 
 class ClockComparison:

@@ -27,13 +27,17 @@ WORKER_ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
-    "PYTHONSAFEPATH": "1",  # no module comes from the working directory
+    # No module comes from the working directory.
+    "PYTHONSAFEPATH": "1",
 }
-_TRIGGER = "1 second"  # how often Spark asks Kafka for new offsets; a shorter interval burdens the broker
-_JAVA_OPTIONS, _REDACTED = "spark.driver.extraJavaOptions", "spark.redaction.regex"
+# How often Spark asks Kafka for new offsets. A shorter interval burdens the broker.
+_TRIGGER_INTERVAL = "1 second"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_REDACTION = "spark.redaction.regex"
 # A JVM writes its warnings to stdout, which is for what a command answers.
-_LOG_OF_JVM = "-Xlog:disable -Xlog:all=warning:stderr -XX:+DisplayVMOutputToStderr"
-_ADDED = {_JAVA_OPTIONS: " ", _REDACTED: "|"}  # those of the file are added, they do not replace ours
+_JVM_LOG_OPTIONS = "-Xlog:disable -Xlog:all=warning:stderr -XX:+DisplayVMOutputToStderr"
+# To these settings the values of the file are added, with a separator; they do not replace ours.
+_SEPARATORS = {_JAVA_OPTIONS: " ", _REDACTION: "|"}
 
 
 def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
@@ -43,34 +47,49 @@ def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
     """
     java = java_artifacts.java(17)
     os.environ.setdefault("JAVA_HOME", str(java.parent.parent))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers see what the driver sees
+    # Workers import what the driver imports.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
+    settings = _default_settings(config)
+    builder = SparkSession.builder.appName("headrace").master(config.spark.master)
+    logging.event("spark_starting", master=config.spark.master, pipelines=len(pipelines))
+    # Spark reads the file of pools once, when it starts.
+    with tempfile.TemporaryDirectory(prefix="headrace-pools-") as folder:
+        pools = Path(folder) / "pools.xml"
+        pools.write_text(spark_settings.pools({name: config.pipelines[name].scheduling for name in pipelines}))
+        # Hadoop decodes no %20.
+        settings["spark.scheduler.allocation.file"] = f"file://{pools}"
+        for key, value in (settings | config.spark.conf).items():
+            prefix = ""
+            if key in _SEPARATORS and key in config.spark.conf:
+                prefix = f"{settings[key]}{_SEPARATORS[key]}"
+            builder = builder.config(key, prefix + value)
+        return builder.getOrCreate()
+
+
+def _default_settings(config: Config) -> dict[str, str]:
+    """Return the settings that the data plane needs."""
+    jars = java_artifacts.spark_jars(
+        progress=lambda line: logging.event("fetching", what=line), s3=on_s3(config.checkpoints)
+    )
+    log_settings = Path(__file__).parents[1] / "log4j2.properties"
+    java_options = [f'-Dlog4j2.configurationFile="{log_settings}"', _JVM_LOG_OPTIONS, *_jvm_options(config)]
     settings = {
-        "spark.jars": ",".join(
-            str(jar)
-            for jar in java_artifacts.spark_jars(
-                progress=lambda line: logging.event("fetching", what=line), s3=on_s3(config.checkpoints)
-            )
-        ),
+        "spark.jars": ",".join(map(str, jars)),
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
-        "spark.sql.adaptive.enabled": "false",  # nothing here shuffles
+        # Nothing here shuffles.
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.streaming.minBatchesToRetain": "20",
         # Records that a task has read stay in memory so long, thousands of each partition; five minutes by default.
         "spark.kafka.consumer.fetchedData.cache.timeout": "1s",
         "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "1s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        _REDACTED: "(?i)secret|password|token|jaas|access[.]?key|credential",
-        _JAVA_OPTIONS: " ".join(
-            [
-                f'-Dlog4j2.configurationFile="{Path(__file__).parents[1] / "log4j2.properties"}"',
-                _LOG_OF_JVM,
-                *_jvm_options(config),
-            ]
-        ),
+        _REDACTION: "(?i)secret|password|token|jaas|access[.]?key|credential",
+        _JAVA_OPTIONS: " ".join(java_options),
         "spark.driver.memory": "1g",
         **spark_settings.settings(config.spark.master, config.autoscaler),
     }
@@ -78,16 +97,7 @@ def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
         settings |= s3a(config.s3.settings)
     if config.spark.master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    builder = SparkSession.builder.appName("headrace").master(config.spark.master)
-    logging.event("spark_starting", master=config.spark.master, pipelines=len(pipelines))
-    with tempfile.TemporaryDirectory(prefix="headrace-pools-") as folder:  # Spark reads it once, when it starts
-        allocation = Path(folder) / "pools.xml"
-        allocation.write_text(spark_settings.pools({name: config.pipelines[name].scheduling for name in pipelines}))
-        settings["spark.scheduler.allocation.file"] = f"file://{allocation}"  # Hadoop decodes no %20
-        for key, value in (settings | config.spark.conf).items():
-            ours = f"{settings[key]}{_ADDED[key]}" if key in _ADDED and key in config.spark.conf else ""
-            builder = builder.config(key, ours + value)
-        return builder.getOrCreate()
+    return settings
 
 
 def _jvm_options(config: Config) -> list[str]:
@@ -95,8 +105,8 @@ def _jvm_options(config: Config) -> list[str]:
 
     It allocates little: one thread collects it, and code that is compiled well would not run often enough to pay.
     """
-    given = config.spark.conf.get(_JAVA_OPTIONS, "")
-    if config.kafka.reader != "native" or "-XX:+Use" in given:
+    configured = config.spark.conf.get(_JAVA_OPTIONS, "")
+    if config.kafka.reader != "native" or "-XX:+Use" in configured:
         return []
     return ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
@@ -112,8 +122,9 @@ def s3a(s3: S3Settings) -> dict[str, str]:
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
         ),
+        # The standard chain, as elsewhere.
         "spark.hadoop.fs.s3a.aws.credentials.provider": (
-            "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"  # the standard chain, as elsewhere
+            "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
         ),
         **{f"spark.hadoop.fs.s3a.{name}": value for name, value in properties.items() if value},
     }
@@ -127,7 +138,8 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
         **config.kafka.security.sparks,
         "subscribe": ",".join(pipeline.topic_ids),
         "startingOffsets": json.dumps(offsets_by_topic(start.offsets)),
-        "failOnDataLoss": "true",  # a loss is accepted only by a recorded gap, never by an option
+        # A loss is accepted only by a recorded gap, never by an option.
+        "failOnDataLoss": "true",
         **KAFKA_OPTIONS,
         **kafka_client.options_of_spark(config.kafka.options),
         "kafka.fetch.max.wait.ms": str(config.kafka.fetch_max_wait // timedelta(milliseconds=1)),
@@ -135,17 +147,19 @@ def query(spark: Any, config: Config, pipeline: PipelineRun, start: Start, *, on
         "maxOffsetsPerTrigger": str(pipeline.limits.records_max),
         "minPartitions": str(spark.sparkContext.defaultParallelism),
     }
-    cut = spark_settings.records_per_range(config, settings.commit.max_records)
-    if cut is not None:  # executors may come: a full batch is to have work for all of them
-        options["maxRecordsPerPartition"] = str(cut)
+    records_per_range = spark_settings.records_per_range(config, settings.commit.max_records)
+    # Executors may come: a full batch is to have work for all of them.
+    if records_per_range is not None:
+        options["maxRecordsPerPartition"] = str(records_per_range)
     if pipeline.needs_headers():
         options["includeHeaders"] = "true"
-    if not once:  # without a minimum, maxTriggerDelay does nothing; with one, `--once` would leave the tail unread
+    # Without a minimum, maxTriggerDelay does nothing. With one, `--once` would leave the tail unread.
+    if not once:
         options["minOffsetsPerTrigger"] = str(pipeline.limits.records_min or 1)
         options["maxTriggerDelay"] = f"{int(settings.commit.max_delay.total_seconds() * 1000)}ms"
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pipeline.name)
     stream = spark.readStream.format("kafka").options(**options).load().writeStream
-    trigger: Mapping[str, Any] = {"availableNow": True} if once else {"processingTime": _TRIGGER}
+    trigger: Mapping[str, Any] = {"availableNow": True} if once else {"processingTime": _TRIGGER_INTERVAL}
     return (
         stream.queryName(pipeline.name)
         .option("checkpointLocation", for_spark(start.checkpoint))

@@ -13,7 +13,8 @@ from writer.status.progress import Progress
 from writer.table.table import PipelineTable
 
 _FIX = "Raise topics.max, or narrow the pattern."
-_SHOWN = 3  # topics that a sentence names
+# A sentence names so many topics.
+_NAMES_MAX = 3
 Notify = Callable[[notifications.Event], None]
 
 
@@ -25,16 +26,19 @@ def topics_of_start(
     `progress`: of this process; topics of its start before that are gone are reported. Raises ConfigError where a first
     start would leave some out, TopicMissing, BrokerUnreachable, CommitFailed.
     """
-    pipeline, before, known = table.pipeline, progress.view().unread, list[str]()
+    pipeline = table.pipeline
+    unread = progress.view().unread
+    table_topics = list[str]()
     if selection.pattern is not None and table.exists():
-        known = list(table.snapshot().incarnations())
-    names, beyond = choose_topics(cluster, selection, [*before, *known])
+        table_topics = list(table.snapshot().incarnations())
+    names, beyond = choose_topics(cluster, selection, [*unread, *table_topics])
     cluster.topics(names)
-    for topic in sorted(before.keys() - {*names, *beyond}):
-        logging.warning("topic_gone", pipeline=pipeline, topic=topic, unread=before[topic])
-        notify(notifications.topic_deletion(pipeline, topic, before[topic], datetime.now(UTC)))
-    if beyond and not known:
-        raise ConfigError(f"topics.pattern {selection.pattern!r} matches {_beyond(selection, beyond)}. {_FIX}")
+    for topic in sorted(unread.keys() - {*names, *beyond}):
+        logging.warning("topic_gone", pipeline=pipeline, topic=topic, unread=unread[topic])
+        notify(notifications.topic_deletion(pipeline, topic, unread[topic], datetime.now(UTC)))
+    if beyond and not table_topics:
+        topics = _describe_topics_beyond(selection, beyond)
+        raise ConfigError(f"topics.pattern {selection.pattern!r} matches {topics}. {_FIX}")
     report_beyond(selection, beyond, progress, notify)
     return names
 
@@ -43,10 +47,11 @@ def report_beyond(selection: TopicSelection, beyond: Sequence[str], progress: Pr
     """Report the topics that are not read because there are more than `max`, once until they are others."""
     if not progress.beyond(tuple(beyond)) or not beyond:
         return
-    pipeline, what = progress.pipeline, _beyond(selection, beyond)
+    pipeline = progress.pipeline
+    text = f"{_describe_topics_beyond(selection, beyond)} are not read. {_FIX}"
     logging.warning("topics_beyond_max", pipeline=pipeline, topics=len(beyond), max=selection.max, first=beyond[0])
-    notify(notifications.topics_beyond_max(pipeline, list(beyond), f"{what} are not read. {_FIX}", datetime.now(UTC)))
+    notify(notifications.topics_beyond_max(pipeline, list(beyond), text, datetime.now(UTC)))
 
 
-def _beyond(selection: TopicSelection, beyond: Sequence[str]) -> str:
-    return f"{plural(len(beyond), 'topic')} more than topics.max {selection.max}: {join_first(beyond, _SHOWN)}"
+def _describe_topics_beyond(selection: TopicSelection, beyond: Sequence[str]) -> str:
+    return f"{plural(len(beyond), 'topic')} more than topics.max {selection.max}: {join_first(beyond, _NAMES_MAX)}"

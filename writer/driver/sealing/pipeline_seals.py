@@ -41,7 +41,7 @@ def start(spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, s
         shown.callback(upkeep.close, last=once)
     closer = Closer(LogEndWatch(cluster, list(pipeline.topic_ids)), lambda: pipeline.numbers)
     if pipeline.config.route is not None:
-        closer.listener.young_s = _YOUNG_S
+        closer.log_end_watch.young_s = _YOUNG_S
         rounds = TargetRounds(name, config, progress, closer, run)
         shown.callback(rounds.close, last=once)
         seals = Seals(rounds, progress)

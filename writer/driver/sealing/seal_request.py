@@ -107,7 +107,7 @@ def _closing_time(
     try:
         numbers = numbers_now(sealer, cluster)
         closer = Closer(LogEndWatch(cluster, list(numbers)), lambda: numbers)
-        _, decision = closer.decide(sealer, now, keep=not request.dry_run)
+        _, decision = closer.decide(sealer, now, write=not request.dry_run)
     except BrokerUnreachable as error:
         # Buckets that are closed already can be sealed all the same.
         return _ClosingTime(None, error=str(error))

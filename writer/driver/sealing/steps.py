@@ -18,55 +18,59 @@ from writer.sealing.sealer import BucketSnapshot, Sealer
 from writer.sealing.watermark import PartitionEventTime, watermark
 from writer.table.log.foreign_writes import Resealed
 
-Step = Callable[[Sealer, datetime], None]  # does what is due; raises what HeadraceErrors and OSErrors there are
+# Does what is due. Raises HeadraceError, OSError.
+Step = Callable[[Sealer, datetime], None]
+Decision = Close | AskKafka | KeepOpen
 
 
 @dataclass(frozen=True)
 class Closer:
-    """The step that closes what is due."""
+    """The step that closes what is due. `numbers` returns the incarnation of each topic that is read."""
 
-    listener: LogEndWatch
-    numbers: Callable[[], Mapping[str, int]]  # topic → number of the incarnation that is read
+    log_end_watch: LogEndWatch
+    numbers: Callable[[], Mapping[str, int]]
 
     def __call__(self, sealer: Sealer, now: datetime) -> None:
         """Close what is due. Raises BrokerUnreachable, CommitFailed, OSError."""
-        standing, decision = self.decide(sealer, now)
+        snapshot, decision = self.decide(sealer, now)
         if isinstance(decision, Close):
-            sealer.close(standing, decision.until, decision.reason, now)
+            sealer.close(snapshot, decision.until, decision.reason, now)
 
-    def decide(
-        self, sealer: Sealer, now: datetime, *, keep: bool = True
-    ) -> tuple[BucketSnapshot, Close | AskKafka | KeepOpen]:
+    def decide(self, sealer: Sealer, now: datetime, *, write: bool = True) -> tuple[BucketSnapshot, Decision]:
         """Return what is to be closed, from the table and, where its answer matters, from Kafka.
 
-        `keep`: as `Sealer.follow` has it. Raises BrokerUnreachable, CommitFailed, OSError.
+        `write`: as `Sealer.follow` has it. Raises BrokerUnreachable, CommitFailed, OSError.
         """
-        standing, numbers = sealer.follow(write=keep), self.numbers()
-        decision = self._decided(sealer, standing, sealer.parts(standing, numbers, frozenset()), now, None)
+        snapshot = sealer.follow(write=write)
+        numbers = self.numbers()
+        partitions = sealer.parts(snapshot, numbers, frozenset())
+        decision = self._decide_by_watermark(sealer, snapshot, partitions, now, None)
         if isinstance(decision, AskKafka):
-            look = self.listener.fetch(sealer.policy.idle_timeout, now)
-            standing = sealer.follow(write=keep)  # after the look: what it found to be there may be committed by now
-            frontier = frontier_by_source(standing, numbers)
-            parts = sealer.parts(standing, numbers, look.idle_sources(frontier))
-            decision = self._decided(sealer, standing, parts, now, look.has_caught_up(frontier))
-        elif is_held_back(sealer.watermark, sealer.policy, now):  # it changes nothing that is due, and is shown
+            answer = self.log_end_watch.fetch(sealer.policy.idle_timeout, now)
+            # After the answer: the records that it counts may be committed by now.
+            snapshot = sealer.follow(write=write)
+            frontier = frontier_by_source(snapshot, numbers)
+            partitions = sealer.parts(snapshot, numbers, answer.idle_sources(frontier))
+            decision = self._decide_by_watermark(sealer, snapshot, partitions, now, answer.has_caught_up(frontier))
+        elif is_held_back(sealer.watermark, sealer.policy, now):
+            # The answer changes nothing that is due, and is shown.
             with suppress(BrokerUnreachable):
-                look = self.listener.fetch_recent(sealer.policy.idle_timeout, now)
-                parts = sealer.parts(standing, numbers, look.idle_sources(frontier_by_source(standing, numbers)))
-                sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
-        return standing, decision
+                answer = self.log_end_watch.fetch_recent(sealer.policy.idle_timeout, now)
+                partitions = sealer.parts(snapshot, numbers, answer.idle_sources(frontier_by_source(snapshot, numbers)))
+                sealer.watermark = watermark(partitions, sealer.policy.out_of_orderness)
+        return snapshot, decision
 
-    def _decided(
+    def _decide_by_watermark(
         self,
         sealer: Sealer,
-        standing: BucketSnapshot,
-        parts: Sequence[PartitionEventTime],
+        snapshot: BucketSnapshot,
+        partitions: Sequence[PartitionEventTime],
         now: datetime,
         caught_up: bool | None,
-    ) -> Close | AskKafka | KeepOpen:
-        sealer.watermark = watermark(parts, sealer.policy.out_of_orderness)
-        buckets = standing.unsealed.buckets.values()
-        return choose_close(sealer.policy, buckets, parts, standing.closed_until, now, caught_up=caught_up)
+    ) -> Decision:
+        sealer.watermark = watermark(partitions, sealer.policy.out_of_orderness)
+        buckets = snapshot.unsealed.buckets.values()
+        return choose_close(sealer.policy, buckets, partitions, snapshot.closed_until, now, caught_up=caught_up)
 
 
 def beside_seals(sealer: Sealer, config: Config, run: Run) -> dict[str, Step]:
@@ -95,7 +99,7 @@ def seal_due(sealer: Sealer, now: datetime) -> None:
 
 def numbers_now(sealer: Sealer, cluster: Cluster) -> dict[str, int]:
     """Return which incarnation of each topic the table reads, as Kafka has them now. Raises BrokerUnreachable."""
-    known = sealer.log.snapshot().incarnations()
-    names = choose_topics(cluster, sealer.settings.topics, known).names
+    incarnations = sealer.log.snapshot().incarnations()
+    names = choose_topics(cluster, sealer.settings.topics, incarnations).names
     ids = {topic.name: topic.id for topic in cluster.topics(names).values()}
-    return incarnation_numbers(known, ids)
+    return incarnation_numbers(incarnations, ids)
