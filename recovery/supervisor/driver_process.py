@@ -93,7 +93,7 @@ class Driver:
     def health(self) -> DriverHealth:
         """Ask how it is."""
         now_s = time.monotonic()
-        heartbeat = self._folder.beaten_at()
+        heartbeat = self._folder.last_beat_at()
         if heartbeat is not None and heartbeat != self._heartbeat:
             self._heartbeat = heartbeat
             self._heartbeat_s = now_s

@@ -244,7 +244,14 @@ def test_a_start_is_refused_before_it_writes_or_asks_a_server(tmp_path: Path) ->
     config = made(tmp_path, a={"location": f"{tmp_path}/lake", "dead_letters": f"{tmp_path}/lake/letters"})
     before = tree(tmp_path)
     begin: Callable[..., None] = partial(
-        main._begin, lambda: None, lambda: config, None, notifications.Notifier(), Receivers(), True, BatchQueue()
+        main.start_pipeline,
+        lambda: None,
+        lambda: config,
+        None,
+        notifications.Notifier(),
+        Receivers(),
+        True,
+        BatchQueue(),
     )
     running = PipelineRunner(Progress("a"), begin, waits=False)
     running.begin()

@@ -135,7 +135,9 @@ class Place:
     def carry(self, spark: Any, *, new_run: bool = False) -> tuple[int, str]:
         """Run headrace until it has read what is there. Returns exit code and all causes of its error."""
         config = self.config
-        begin = partial(main._begin, lambda: spark, lambda: config, None, Notifier(), Receivers(), True, BatchQueue())
+        begin = partial(
+            main.start_pipeline, lambda: spark, lambda: config, None, Notifier(), Receivers(), True, BatchQueue()
+        )
         running = PipelineRunner(Progress(PIPELINE), begin, waits=False)
         runners = PipelineRunners(lambda _: running, StartRequests())
         runners.add(PIPELINE)
@@ -143,7 +145,7 @@ class Place:
             runners.begin(PIPELINE, new_run=new_run)
             runners.watch(Event())
         finally:
-            running.shown.close()
+            running.cleanup.close()
         return exit_code(running.error), restart_policy.causes(running.error)
 
 

@@ -205,7 +205,7 @@ class SimulatedDriver:
                 runner.progress, lambda: self._release.drain_rounds
             )
             runner.query = Query()
-            runner.shown.callback(self.running.pop, name, None)
+            runner.cleanup.callback(self.running.pop, name, None)
 
         def report(view: View, error: BaseException | None, removed: bool) -> None:
             at = datetime.now(UTC).isoformat()

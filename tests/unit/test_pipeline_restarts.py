@@ -76,7 +76,7 @@ def running(runners: dict[str, PipelineRunner], asked: StartRequests | None = No
     for name, runner in list(runners.items()):
         found.add(name)
         if runner.error is None and runner.query is not None:
-            found._waiting[name] = runner
+            found._unfinished[name] = runner
     return found
 
 

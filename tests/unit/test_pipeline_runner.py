@@ -38,7 +38,7 @@ class Driver:
             if name in self.fails:
                 raise RuntimeError("torn")
             r.pipeline, r.query = EndlessPipeline(), Query()  # type: ignore[assignment]
-            r.shown.callback(self.log.append, f"{name} ends")
+            r.cleanup.callback(self.log.append, f"{name} ends")
 
         return PipelineRunner(self.board[name], begin, report=lambda view, _, __: self.reports.append(view.pipeline))
 

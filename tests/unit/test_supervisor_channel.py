@@ -174,11 +174,11 @@ def test_a_failure_that_comes_again_counts_as_one_that_was_not_cured() -> None:
 
 def test_a_decision_of_the_supervisor_is_told_to_the_driver_once(made: ChannelFolder) -> None:
     driver = ChannelFolder(made.path)
-    assert driver.decided() == {}
+    assert driver.new_decisions() == {}
     one = {"at": "2026-11-20T12:00:00+00:00", "decision": "killed", "reason": "x", "from": "running", "to": "L1"}
     made.decide({"clicks": [one]})
-    assert driver.decided() == {"clicks": [one]}
-    assert driver.decided() == {}, "it is known"
+    assert driver.new_decisions() == {"clicks": [one]}
+    assert driver.new_decisions() == {}, "it is known"
     assert (made.path / "decided.json").stat().st_mode & 0o077 == 0
 
 

@@ -137,7 +137,7 @@ class BatchProcessor:
                 parts.tables.apply_side_files()
                 decision_before = decision
                 decision = replace(decision, closed_until=snapshot.closed_until, closed_targets=snapshot.closed_targets)
-                buckets = parts.tasks.closed_between(report, decision_before, decision)
+                buckets = parts.tasks.count_closed_buckets(report, decision_before, decision)
                 if not buckets:
                     continue
                 logging.event("batch_reclassified", pipeline=parts.name, batch=about["batch"], buckets=buckets)

@@ -39,7 +39,8 @@ from writer.table import locations
 from writer.telemetry.receivers import Receivers
 from writer.web import endpoints, http_server, live_records
 
-_LAST_WORDS = timedelta(seconds=5)  # for notices that wait when the process ends
+# For notices that wait when the process ends.
+_CLOSE_TIMEOUT = timedelta(seconds=5)
 
 
 def run(
@@ -50,182 +51,250 @@ def run(
     Unless `once`, the file is read again when that is requested. `listening` is called with the URL where this driver
     answers, if it does.
     """
-    config, stop, asked = file.config, threading.Event(), StartRequests()
-    board, receivers, queue = PipelineProgress(file.names), Receivers(), BatchQueue()
+    config = file.config
+    stop = threading.Event()
+    requests = StartRequests()
+    progresses = PipelineProgress(file.names)
+    receivers = Receivers()
+    queue = BatchQueue()
     notifier = notifications.open_notifier(config.notifications)
-    link = supervisor_channel.folder()
-    orders = supervisor_channel.StartInstructions() if link is None else link.orders()
-    executor_manager = _executor_manager(config, board)
-    serving = _serving(file, board, orders, asked, executor_manager)
+    channel = supervisor_channel.folder()
+    orders = supervisor_channel.StartInstructions() if channel is None else channel.orders()
+    executor_manager = _build_executor_manager(config, progresses)
+    server = _build_server(file, progresses, orders, requests, executor_manager)
     # HTTP before Spark: a port that is taken is said at once.
-    with stop_on_signals(stop), serving as url, ExitStack() as after:
-        after.callback(notifier.close, _LAST_WORDS)
-        after.callback(receivers.close, _LAST_WORDS)
-        for progress in board.values():
+    with stop_on_signals(stop), server as url, ExitStack() as cleanup:
+        cleanup.callback(notifier.close, _CLOSE_TIMEOUT)
+        cleanup.callback(receivers.close, _CLOSE_TIMEOUT)
+        for progress in progresses.values():
             receivers.follow(config, progress)
-        if url is not None:
-            listening(url)
-        if link is not None:
-            link.announce(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
-        started = after.enter_context(ExitStack())
-        spark = _started_once(config, file.names, executor_manager, started)
-        begin = partial(_begin, spark, lambda: file.config, url, notifier, receivers, once, queue)
-        report = {} if link is None else {"report": link.report}
+        _announce_url(config, url, channel, listening)
+        spark_cleanup = cleanup.enter_context(ExitStack())
+        spark = _lazy_session(config, file.names, executor_manager, spark_cleanup)
+        begin = partial(start_pipeline, spark, lambda: file.config, url, notifier, receivers, once, queue)
 
-        def made(name: str) -> PipelineRunner:
-            if name not in board:
-                board.add(name)
+        def build_runner(name: str) -> PipelineRunner:
+            if name not in progresses:
+                progresses.add(name)
             queue.join(name, file.config.pipelines[name].scheduling)
-            runner = PipelineRunner(board[name], begin, waits=not once, stop_timeout=config.stop_timeout, **report)
+            report = None if channel is None else channel.report
+            runner = PipelineRunner(
+                progresses[name], begin, waits=not once, stop_timeout=config.stop_timeout, report=report
+            )
             runner.lease = orders.of(name).lease
             return runner
 
-        def left(name: str) -> None:
+        def forget_pipeline(name: str) -> None:
             queue.leave(name)
-            board.remove(name)
+            progresses.remove(name)
             receivers.forget(name)
 
-        runners = PipelineRunners(made, asked, left, supervised=link is not None)
+        runners = PipelineRunners(build_runner, requests, forget_pipeline, supervised=channel is not None)
         try:
             for name in file.names:
-                after.callback(runners.add(name).shown.close)
-            for name in file.names:
-                if orders.of(name).start:
-                    runners.begin(name, new_run=new_run or orders.of(name).new_run)
-                else:
-                    board[name].stopped()
+                cleanup.callback(runners.add(name).cleanup.close)
+            _begin_pipelines(runners, progresses, orders, new_run=new_run)
             if runners.are_waited_for:
-                spark()  # a paused pipeline begins at once when the pause is over
-            runners.watch(stop, lambda: _beat(link, stop, board, None if once else file))
+                # A paused pipeline begins at once when the pause is over.
+                spark()
+            runners.watch(stop, lambda: _beat(channel, stop, progresses, None if once else file))
         finally:
-            executor_manager.close()  # executors that go with the application are not lost
-            started.close()
+            # Executors that go with the application are not lost.
+            executor_manager.close()
+            spark_cleanup.close()
     return {name: runner.error for name, runner in runners.all.items()}
 
 
-def _serving(
-    file: ReloadableConfig, board: PipelineProgress, orders: supervisor_channel.StartInstructions, asked: StartRequests,
+def _announce_url(
+    config: Config,
+    url: str | None,
+    channel: supervisor_channel.ChannelFolder | None,
+    listening: Callable[[str], object],
+) -> None:
+    if url is not None:
+        listening(url)
+    if channel is not None:
+        channel.announce(pid=os.getpid(), url=url, certificate=str(config.http.certificate or ""))
+
+
+def _begin_pipelines(
+    runners: PipelineRunners,
+    progresses: PipelineProgress,
+    orders: supervisor_channel.StartInstructions,
+    *,
+    new_run: bool,
+) -> None:
+    """Begin the pipelines that are to be started, one after the other; the others wait for a request."""
+    for name in runners.all:
+        order = orders.of(name)
+        if order.start:
+            runners.begin(name, new_run=new_run or order.new_run)
+        else:
+            progresses[name].stopped()
+
+
+def _build_server(
+    file: ReloadableConfig,
+    progresses: PipelineProgress,
+    orders: supervisor_channel.StartInstructions,
+    requests: StartRequests,
     executor_manager: ExecutorManager,
-) -> AbstractContextManager[str | None]:  # fmt: skip
+) -> AbstractContextManager[str | None]:
     """Prepare the HTTP server. It yields its URL; None where the configuration wants none."""
-    starts = endpoints.starts(board, orders.token, lambda *request: asked.put(StartRequest(*request)))
-    return endpoints.serving(
-        file.config.http, board, http_server.first_of(starts, executor_manager.post),
-        live_records.record_guard(file.config, lambda: file.config),
-        lambda: {
+    starts = endpoints.starts(progresses, orders.token, lambda *request: requests.put(StartRequest(*request)))
+
+    def sections() -> dict[str, Any]:
+        writer_process = describe_process(orders.supervisor or os.getpid())
+        return {
             "executors": executor_manager.to_dict(),
-            "config": {**file.document(), "process": describe_process(orders.supervisor or os.getpid())},
-        },
-    )  # fmt: skip
+            "config": {**file.document(), "process": writer_process},
+        }
+
+    return endpoints.serving(
+        file.config.http,
+        progresses,
+        http_server.first_of(starts, executor_manager.post),
+        live_records.record_guard(file.config, lambda: file.config),
+        sections,
+    )
 
 
-def _started_once(
-    config: Config, pipelines: Sequence[str], executor_manager: ExecutorManager, started: ExitStack
+def _lazy_session(
+    config: Config, pipelines: Sequence[str], executor_manager: ExecutorManager, cleanup: ExitStack
 ) -> Callable[[], Any]:
     """Return what starts Spark when it is first asked for: by a pipeline whose checks found nothing wrong."""
 
     @cache
     def spark() -> Any:
-        found = session(config, pipelines)
-        started.callback(found.stop)
-        executor_manager.begin(lambda: SparkExecutors(found))
-        return found
+        spark_session = session(config, pipelines)
+        cleanup.callback(spark_session.stop)
+        executor_manager.begin(lambda: SparkExecutors(spark_session))
+        return spark_session
 
     return spark
 
 
-def _executor_manager(config: Config, board: PipelineProgress) -> ExecutorManager:
+def _build_executor_manager(config: Config, progresses: PipelineProgress) -> ExecutorManager:
     """Return the executor manager. It stores the number of executors beside each pipeline's runs."""
     spark = config.spark
 
-    def between_batches() -> bool:
-        batches = [progress.view().batch for progress in board.values()]
+    def is_between_batches() -> bool:
+        batches = [progress.view().batch for progress in progresses.values()]
         return all(batch is None or batch.phase != "tasks" for batch in batches)
 
     return ExecutorManager(
-        spark.master, config.autoscaler,
+        spark.master,
+        config.autoscaler,
         refusal=spark_settings.refusal(spark.master, spark.conf),
         cpus_per_task=int(spark.conf.get("spark.task.cpus", "1")),
-        stores=lambda: [store_at(f"{config.checkpoints}/{name}", config.s3.settings) for name in board],
-        boundary=between_batches,
-    )  # fmt: skip
+        stores=lambda: [store_at(f"{config.checkpoints}/{name}", config.s3.settings) for name in progresses],
+        boundary=is_between_batches,
+    )
 
 
 def _beat(
-    link: supervisor_channel.ChannelFolder | None,
+    channel: supervisor_channel.ChannelFolder | None,
     stop: threading.Event,
-    board: PipelineProgress,
+    progresses: PipelineProgress,
     file: ReloadableConfig | None,
 ) -> ConfigChanges | None:
     """Send the supervisor a heartbeat, and read the file again if that is due. Returns what changed of it.
 
     Without its supervisor nothing could drain this driver later: it stops.
     """
-    if link is not None:
-        link.beat()
-        for name, decisions in link.decided().items():
-            if name in board:
-                board[name].recovered(tuple(decisions))
-        if not stop.is_set() and link.is_orphaned():
+    if channel is not None:
+        channel.beat()
+        for name, decisions in channel.new_decisions().items():
+            if name in progresses:
+                progresses[name].recovered(tuple(decisions))
+        if not stop.is_set() and channel.is_orphaned():
             logging.warning("supervisor_lost", reason="its lock is free")
             stop.set()
     return None if file is None else file.read_again()
 
 
-def _begin(
-    session_of: Callable[[], Any], config_of: Callable[[], Config], url: str | None, notifier: notifications.Notifier,
-    receivers: Receivers, once: bool, queue: BatchQueue, r: PipelineRunner, new_run: bool,
-) -> None:  # fmt: skip
+def start_pipeline(
+    session_of: Callable[[], Any],
+    config_of: Callable[[], Config],
+    url: str | None,
+    notifier: notifications.Notifier,
+    receivers: Receivers,
+    once: bool,
+    queue: BatchQueue,
+    runner: PipelineRunner,
+    new_run: bool,
+) -> None:
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers.
 
     `session_of` returns the Spark session, which may have to start: what can be checked without it is checked first.
     `config_of` returns the configuration in force. `queue`: where the batches of all pipelines wait.
     """
     config = config_of()
-    name = r.progress.pipeline
+    progress = runner.progress
+    name = progress.pipeline
     locations.check_locations(name, config)
     queue.join(name, config.pipelines[name].scheduling)
-    receivers.follow(config, r.progress)
+    receivers.follow(config, progress)
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)
     pipeline = PipelineRun(
-        name, config, schemas=source(config.registry), cluster=cluster, progress=r.progress, notifier=notifier,
+        name,
+        config,
+        schemas=source(config.registry),
+        cluster=cluster,
+        progress=progress,
+        notifier=notifier,
         queue=queue,
-    )  # fmt: skip
-    r.pipeline = pipeline
+    )
+    runner.pipeline = pipeline
     try:
         pipeline.gate.enter(once=once)
     except Paused:
         if not once:
-            _listen(config, name, cluster, r.progress)
+            _measure_lag(config, name, cluster, progress)
         raise
     pipeline.check()
     spark = session_of()
     scratch = os.environ.get("SPARK_LOCAL_DIRS") or spark.conf.get("spark.local.dir", tempfile.gettempdir())
-    r.places = {f"{config.checkpoints}/{name}": disk_space.CHECKPOINT, scratch.split(",")[0]: disk_space.SCRATCH}
-    start = pipeline.start(new_run=new_run, once=once, lease=r.lease)
-    watch_lag = LagListener(
-        cluster, pipeline.topic_ids, r.progress,
-        interval=config.kafka.lag_interval, mirror=pipeline.config.commit_offsets_to_group,
-        selection=pipeline.config.topics,
-        on_beyond=lambda beyond: report_beyond(pipeline.config.topics, beyond, r.progress, notifier.send),
-        log_break=pipeline.log_watch().divergence,
-    )  # fmt: skip
-    watch_lag.start()
-    r.shown.callback(watch_lag.close)
+    runner.local_paths = {
+        f"{config.checkpoints}/{name}": disk_space.CHECKPOINT,
+        scratch.split(",")[0]: disk_space.SCRATCH,
+    }
+    start = pipeline.start(new_run=new_run, once=once, lease=runner.lease)
+    lag_listener = _build_lag_listener(config, pipeline, progress, notifier)
+    lag_listener.start()
+    runner.cleanup.callback(lag_listener.close)
     pipeline.gate.watch()
-    r.shown.callback(pipeline.gate.close)
+    runner.cleanup.callback(pipeline.gate.close)
     if url is not None:
         driver = this_driver(url, pipeline.epoch, str(config.http.certificate or ""))
         announce(config.checkpoints, name, driver, config.s3.settings)
-        r.shown.callback(retract, config.checkpoints, name, driver, config.s3.settings)
-    pipeline_seals.start(spark, config, pipeline, cluster, r.shown, once=once)
-    r.query = query(spark, config, pipeline, start, once=once)
-    r.cancel = partial(spark.sparkContext.cancelJobGroup, str(r.query.runId))  # Spark runs a query's jobs as this group
+        runner.cleanup.callback(retract, config.checkpoints, name, driver, config.s3.settings)
+    pipeline_seals.start(spark, config, pipeline, cluster, runner.cleanup, once=once)
+    runner.query = query(spark, config, pipeline, start, once=once)
+    # Spark runs a query's jobs as a group of the query's run id.
+    runner.cancel = partial(spark.sparkContext.cancelJobGroup, str(runner.query.runId))
 
 
-def _listen(config: Config, name: str, cluster: Cluster, progress: Progress) -> None:
+def _build_lag_listener(
+    config: Config, pipeline: PipelineRun, progress: Progress, notifier: notifications.Notifier
+) -> LagListener:
+    topics = pipeline.config.topics
+    return LagListener(
+        pipeline.cluster,
+        pipeline.topic_ids,
+        progress,
+        interval=config.kafka.lag_interval,
+        mirror=pipeline.config.commit_offsets_to_group,
+        selection=topics,
+        on_beyond=lambda beyond: report_beyond(topics, beyond, progress, notifier.send),
+        log_break=pipeline.log_watch().divergence,
+    )
+
+
+def _measure_lag(config: Config, name: str, cluster: Cluster, progress: Progress) -> None:
     """Measure the lag of a pipeline that is held before its start; ignore a Kafka that does not answer."""
-    samples, now = progress.view().logs.samples, datetime.now(UTC)
+    samples = progress.view().logs.samples
+    now = datetime.now(UTC)
     if samples and now - samples[-1].at < config.kafka.lag_interval:
         return
     with suppress(HeadraceError, OSError):

@@ -16,7 +16,7 @@ from writer.config.pipelines import Config
 from writer.core.offsets import TopicPartition
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.commit_report import CommitReport
-from writer.driver.tasks import Tasks, reader_of
+from writer.driver.tasks import Tasks, build_reader
 from writer.offsets.log_check import log_check
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints
@@ -122,7 +122,9 @@ class PipelineParts:
         tables = [self.table]
         if self.settings.late_table is not None:
             tables.append(self.tables.side(self.settings.late_table))
-        reader = reader_of(self.config.kafka, self.settings, lambda: self.state.position.topic_ids, self.log_check.logs)
+        reader = build_reader(
+            self.config.kafka, self.settings, lambda: self.state.position.topic_ids, self.log_check.logs
+        )
         return Tasks(
             self.settings,
             tables,

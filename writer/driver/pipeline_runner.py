@@ -22,8 +22,10 @@ from writer.status.pause import LOOK_S, Paused
 from writer.status.progress import Progress
 from writer.storage import disk_space
 
-_LOOK_S = 0.2  # between two looks at the queries
-_STEP_BACK_S = 10.0  # of the wall clock: as long as a query takes to begin anew
+# Between two looks at the queries.
+_LOOK_S = 0.2
+# A step of the wall clock that is as long as a query takes to begin anew.
+_STEP_BACK_S = 10.0
 
 
 class PipelineRunner:
@@ -44,31 +46,52 @@ class PipelineRunner:
         `stop_timeout`: a batch that takes longer after a stop was asked for is cancelled.
         `report`: is called with how it ended, and whether the configuration no longer has it, for a supervisor.
         """
-        self.progress, self._begin, self._waits, self._report = progress, begin, waits, report
+        self.progress = progress
+        self._begin = begin
+        self._waits = waits
+        self._report = report
         self._stop_timeout_s = stop_timeout.total_seconds()
-        self._new_run = False  # for a start that was held
-        self.lease: int | None = None  # epoch of the lease that a supervisor holds
-        self.removed = False  # the configuration no longer has it: it drains, and ends for good
-        self._renewal = ""  # why it drains, and begins anew; empty: it does not
+        # For a start that waits for the end of a pause.
+        self._new_run = False
+        # Epoch of the lease that a supervisor holds.
+        self.lease: int | None = None
+        # Whether the configuration no longer has it: it drains, and ends for good.
+        self.removed = False
+        # Why it drains, and begins anew; empty: it does not.
+        self._renewal_reason = ""
         self.pipeline: PipelineRun | None = None
         self.query: Any = None
-        self.cancel: Callable[[], None] = lambda: None  # fails the Spark jobs of the batch that runs
+        # Fails the Spark jobs of the batch that runs.
+        self.cancel: Callable[[], None] = lambda: None
         self.error: BaseException | None = None
-        self.places: dict[str, str] = {}  # that Spark writes to in this process → what to do when one is full
-        self.shown = ExitStack()  # what lets others see this start
+        # Paths that Spark writes to in this process → what to do when their disk is full.
+        self.local_paths: dict[str, str] = {}
+        # Ends the threads and removes the announcements of this start.
+        self.cleanup = ExitStack()
         self._restarts_s: list[float] = []
-        self._failed_restarts = 0  # in a row; a first start and a batch that fail are not among them
-        self._topics = frozenset[str]()  # of the newest start
-        self._due_s: float | None = None  # when the next start is to be made
-        self._ending: LogMoved | Draining | None = None  # why the query has to end
-        self._cancelled = False
-        self._stopping_s: float | None = None  # since when a stop is asked for
+        # In a row; a first start and a batch that fail are not among them.
+        self._failed_restarts = 0
+        # Topics of the newest start.
+        self._topics = frozenset[str]()
+        # When the next start is to be made.
+        self._due_s: float | None = None
+        # Why the query has to end.
+        self._end_reason: LogMoved | Draining | None = None
+        self._is_cancelled = False
+        # Since when a stop is asked for.
+        self._stopping_since_s: float | None = None
 
     def begin(self, *, new_run: bool = False) -> None:
         """Start. An error is stored, because it concerns only this pipeline."""
         self.progress.starting()
-        self.pipeline, self.query, self.error, self._due_s = None, None, None, None
-        self._ending, self._cancelled, self._renewal, self._stopping_s = None, False, "", None
+        self.pipeline = None
+        self.query = None
+        self.error = None
+        self._due_s = None
+        self._end_reason = None
+        self._is_cancelled = False
+        self._renewal_reason = ""
+        self._stopping_since_s = None
         try:
             with logging.bound(pipeline=self.progress.pipeline):
                 self._begin(self, new_run)
@@ -95,7 +118,7 @@ class PipelineRunner:
     def reconfigure(self) -> None:
         """Let it end after its batch, and begin anew with the settings that are in force then."""
         self.removed = False
-        self._renewal = "its configuration changed"
+        self._renewal_reason = "its configuration changed"
 
     def step_clock(self, step_s: float) -> None:
         """Take a step of the wall clock into account, in seconds.
@@ -104,8 +127,8 @@ class PipelineRunner:
         after its batch, and begun anew. It has to do so only where it would wait for long.
         """
         self.progress.clock_stepped(timedelta(seconds=step_s))
-        if self._waits and self.query is not None and step_s <= -_STEP_BACK_S and not self._renewal:
-            self._renewal = f"the wall clock stepped back by {-step_s:.0f} s"
+        if self._waits and self.query is not None and step_s <= -_STEP_BACK_S and not self._renewal_reason:
+            self._renewal_reason = f"the wall clock stepped back by {-step_s:.0f} s"
 
     @property
     def due_s(self) -> float | None:
@@ -116,34 +139,37 @@ class PipelineRunner:
         """Attend to it. True once it has ended for good. `begin`: a start that is due may be made now."""
         stopping = stopping or self.removed
         if self.query is not None and self.query.isActive:
-            self._end_query(stopping=stopping or bool(self._renewal))
+            self._end_query(stopping=stopping or bool(self._renewal_reason))
             if self.pipeline is not None and not stopping:
                 self.pipeline.catch_up()
             return False
         if self._due_s is None:
-            self.error = self._ended_with()
+            self.error = self._query_error()
         elif stopping:
-            self.error = None  # nothing is under way; what is left is the next start's
+            # Nothing is under way; what is left is the next start's.
+            self.error = None
         elif not begin or time.monotonic() < self._due_s:
             return False
         else:
-            new_run, self._new_run = self._new_run, False
+            new_run = self._new_run
+            self._new_run = False
             self.begin(new_run=new_run)
             if self.error is None:
                 return False
-        return self._ended(stopping=stopping)
+        return self._handle_end(stopping=stopping)
 
     def fail(self) -> None:
         """Report and log the error that it ended with."""
-        self._judge()
-        self.shown.close()
+        self._classify_error()
+        self.cleanup.close()
         if self._report is not None:
             self._report(self.progress.view(), self.error, self.removed)
         self.progress.failed(sentence(self.error))
-        code, name = exit_code(self.error), self.progress.pipeline
-        logging.error("pipeline_failed", pipeline=name, exit_code=code, error=sentence(self.error))
+        code = exit_code(self.error)
+        logging.error("pipeline_failed", pipeline=self.progress.pipeline, exit_code=code, error=sentence(self.error))
         if self.error is not None and not isinstance(self.error, HeadraceError):
-            if trace := restart_policy.java_trace(self.error):
+            trace = restart_policy.java_trace(self.error)
+            if trace:
                 self.error.add_note(trace)
             logging.detail(self.error)
 
@@ -152,118 +178,138 @@ class PipelineRunner:
 
         The jobs of a batch are cancelled at each look: it may begin another one. What was cancelled is not committed.
         """
-        view, name, now_s = self.progress.view(), self.progress.pipeline, time.monotonic()
-        moved, why = view.log_moved, view.log_moved or view.topics_appeared
-        if self.pipeline is None or not (stopping or why):
+        view = self.progress.view()
+        name = self.progress.pipeline
+        now_s = time.monotonic()
+        reason = view.log_moved or view.topics_appeared
+        if self.pipeline is None or not (stopping or reason):
             return
-        if stopping and self._stopping_s is None:
-            self._stopping_s = now_s
-        self._ending = Draining(f"pipeline {name!r} was asked to stop") if stopping else LogMoved(why)
+        if stopping and self._stopping_since_s is None:
+            self._stopping_since_s = now_s
+        self._end_reason = Draining(f"pipeline {name!r} was asked to stop") if stopping else LogMoved(reason)
+        is_late = self._stopping_since_s is not None and now_s - self._stopping_since_s >= self._stop_timeout_s
         if self.pipeline.drain():
             self.query.stop()
-        elif moved or (self._stopping_s is not None and now_s - self._stopping_s >= self._stop_timeout_s):
-            if not self._cancelled:
-                logging.warning("batch_cancelled", pipeline=name, reason=moved or "it took longer than stop_timeout")
-            self._cancelled = True
+        elif view.log_moved or is_late:
+            if not self._is_cancelled:
+                cancel_reason = view.log_moved or "it took longer than stop_timeout"
+                logging.warning("batch_cancelled", pipeline=name, reason=cancel_reason)
+            self._is_cancelled = True
             self.cancel()
 
-    def _ended_with(self) -> BaseException | None:
+    def _query_error(self) -> BaseException | None:
         """Return the query's error; none if it had to end."""
         assert self.pipeline is not None, "a query has a pipeline"
         error = self.pipeline.error or self.query.exception()
-        asked = error is None or isinstance(error, Draining)
-        cut = self._cancelled and not isinstance(error, HeadraceError)
-        return self._ending if self._ending is not None and (asked or cut) else error
+        has_drained = error is None or isinstance(error, Draining)
+        was_cancelled = self._is_cancelled and not isinstance(error, HeadraceError)
+        if self._end_reason is not None and (has_drained or was_cancelled):
+            return self._end_reason
+        return error
 
-    def _ended(self, *, stopping: bool) -> bool:
+    def _handle_end(self, *, stopping: bool) -> bool:
+        """Plan another start, or report how it ended. True once it has ended for good."""
         if isinstance(self.error, Draining):
             self.error = None
+        # A supervisor drains it also when another one has taken over.
         if self.error is not None or self._report is not None:
-            self._judge()  # a supervisor drains it also when another one has taken over
-        if self._renewal and not stopping and not isinstance(self.error, Fenced):
-            self._plan_anew()
+            self._classify_error()
+        if self._renewal_reason and not stopping and not isinstance(self.error, Fenced):
+            self._plan_renewal()
             return False
         if self.error is None:
-            self.shown.close()
+            self.cleanup.close()
             if self._report is not None:
                 self._report(self.progress.view(), None, self.removed)
             self.progress.stopped()
             logging.event("pipeline_stopped", pipeline=self.progress.pipeline)
             return True
-        if not stopping and (why := self._log_changed()) and self._planned(why):
+        restart_reason = "" if stopping else self._restart_reason()
+        if restart_reason and self._plan_restart(restart_reason):
             return False
         self.fail()
         return True
 
-    def _plan_anew(self) -> None:
+    def _plan_renewal(self) -> None:
         """Plan the start. Other settings, or another clock, may be the remedy for what it failed with."""
-        self.shown.close()
-        after = {} if self.error is None else {"error": sentence(self.error)}
-        say = logging.event if self.error is None else logging.warning
-        say("pipeline_restarting", pipeline=self.progress.pipeline, reason=self._renewal, **after)
-        self._renewal = ""
+        self.cleanup.close()
+        facts = {"pipeline": self.progress.pipeline, "reason": self._renewal_reason}
+        if self.error is None:
+            logging.event("pipeline_restarting", **facts)
+        else:
+            logging.warning("pipeline_restarting", **facts, error=sentence(self.error))
+        self._renewal_reason = ""
         self._due_s = time.monotonic()
         self.progress.starting()
 
-    def _judge(self) -> None:
+    def _classify_error(self) -> None:
         """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced.
 
         Of a full disk Java tells no path: it is looked for among those that Spark writes to in this process.
         """
         text = restart_policy.causes(self.error)
-        unsaid = (
-            not isinstance(self.error, HeadraceError)
-            and disk_space.is_disk_full(text)
-            and not restart_policy.of_task(text)
-        )
-        if full := disk_space.describe_full_disk(self.places) if unsaid else "":
-            self.error, cause = DiskFull(full), self.error
-            self.error.__cause__ = cause
+        is_of_driver = not isinstance(self.error, HeadraceError) and not restart_policy.task_error(text)
+        if is_of_driver and disk_space.is_disk_full(text):
+            full_disk = disk_space.describe_full_disk(self.local_paths)
+            if full_disk:
+                cause = self.error
+                self.error = DiskFull(full_disk)
+                self.error.__cause__ = cause
         if self.pipeline is not None and not isinstance(self.error, Fenced) and not self.pipeline.owns_table():
-            name, why = self.progress.pipeline, f" ({sentence(self.error)})" if self.error else ""
-            self.error = Fenced(f"pipeline {name!r} was started again: another writer runs. Stop one of them.{why}")
+            name = self.progress.pipeline
+            cause_text = f" ({sentence(self.error)})" if self.error else ""
+            self.error = Fenced(
+                f"pipeline {name!r} was started again: another writer runs. Stop one of them.{cause_text}"
+            )
 
-    def _log_changed(self) -> str:
+    def _restart_reason(self) -> str:
         """Return why another start may go on where this one failed; empty when it would fail in the same way."""
         if isinstance(self.error, LogMoved | TopicMissing):
             return sentence(self.error)
         if isinstance(self.error, BrokerUnreachable) and self._restarts_s:
             return sentence(self.error)
+        # A server was away while it was started again.
         if 0 < self._failed_restarts < restart_policy.RESTARTS_MAX and exit_code(self.error) is ExitCode.CRASH:
-            return sentence(self.error)  # a server was away while it was started again
+            return sentence(self.error)
         if isinstance(self.error, HeadraceError) or self.pipeline is None:
             return ""
         change = self.pipeline.find_log_change()
         if change:
             return change
         text = restart_policy.causes(self.error)
-        is_kafkas = restart_policy.means_data_loss(text) or restart_policy.means_new_partition(text)
-        return sentence(self.error) if is_kafkas else ""
+        has_log_changed = restart_policy.means_data_loss(text) or restart_policy.means_new_partition(text)
+        return sentence(self.error) if has_log_changed else ""
 
-    def _planned(self, why: str) -> bool:
+    def _plan_restart(self, reason: str) -> bool:
         """Plan the next start; False when there were too many."""
-        name, now_s = self.progress.pipeline, time.monotonic()
+        name = self.progress.pipeline
+        now_s = time.monotonic()
         pause_s = restart_policy.pause_s(self._restarts_s, now_s)
         if pause_s is None:
-            often = f"{restart_policy.RESTARTS_MAX} times within {restart_policy.WINDOW_S / 60:.0f} minutes"
-            logging.warning("restarts_exhausted", pipeline=name, reason=f"it was started again {often}")
+            window = f"{restart_policy.WINDOW_S / 60:.0f} minutes"
+            text = f"it was started again {restart_policy.RESTARTS_MAX} times within {window}"
+            logging.warning("restarts_exhausted", pipeline=name, reason=text)
             return False
         self._restarts_s.append(now_s)
         self._due_s = now_s + pause_s
-        self.shown.close()
-        self.progress.restarting(why)
-        say = logging.warning if self.progress.view().error else logging.event  # a topic that appeared is no trouble
-        say("pipeline_restarting", pipeline=name, pause_seconds=pause_s, reason=why)
+        self.cleanup.close()
+        self.progress.restarting(reason)
+        # A topic that appeared is no trouble.
+        log = logging.warning if self.progress.view().error else logging.event
+        log("pipeline_restarting", pipeline=name, pause_seconds=pause_s, reason=reason)
         return True
 
 
 @dataclass(frozen=True)
 class StartRequest:
-    """A pipeline that has ended is to be started once more."""
+    """A pipeline that has ended is to be started once more.
+
+    `lease`: epoch of the lease that a supervisor holds by now.
+    """
 
     pipeline: str
     new_run: bool = False
-    lease: int | None = None  # epoch of the lease that a supervisor holds by now
+    lease: int | None = None
 
 
 StartRequests = SimpleQueue[StartRequest]
@@ -273,22 +319,29 @@ class PipelineRunners:
     """The pipelines of a driver. They are begun, watched and ended by one thread."""
 
     def __init__(
-        self, made: Callable[[str], PipelineRunner], asked: StartRequests,
-        left: Callable[[str], None] = lambda _: None, *, supervised: bool = False,
+        self,
+        build_runner: Callable[[str], PipelineRunner],
+        requests: StartRequests,
+        on_removal: Callable[[str], None] = lambda _: None,
+        *,
+        supervised: bool = False,
         clocks: ClockComparison | None = None,
-    ) -> None:  # fmt: skip
-        """`made` makes the runner of a pipeline; `left` is called with one that was removed, once it has ended.
+    ) -> None:
+        """`build_runner` makes the runner of a pipeline; `on_removal` is called once a removed one has ended.
 
-        `asked`: pipelines that are to be started beside the others. `supervised`: a supervisor asks for every start.
+        `requests`: pipelines that are to be started beside the others. `supervised`: a supervisor asks for every start.
         """
-        self._made, self._asked, self._left, self._supervised = made, asked, left, supervised
+        self._build_runner = build_runner
+        self._requests = requests
+        self._on_removal = on_removal
+        self._supervised = supervised
         self._clocks = clocks or ClockComparison()
         self.all: dict[str, PipelineRunner] = {}
-        self._waiting: dict[str, PipelineRunner] = {}
+        self._unfinished: dict[str, PipelineRunner] = {}
 
     def add(self, name: str) -> PipelineRunner:
         """Add a pipeline, without beginning it."""
-        self.all[name] = self._made(name)
+        self.all[name] = self._build_runner(name)
         return self.all[name]
 
     def begin(self, name: str, *, new_run: bool = False) -> None:
@@ -296,28 +349,28 @@ class PipelineRunners:
         runner = self.all[name]
         runner.begin(new_run=new_run)
         if runner.error is None:
-            self._waiting[name] = runner
+            self._unfinished[name] = runner
         else:
             runner.fail()
 
     @property
     def are_waited_for(self) -> bool:
         """Whether any was begun, and has not ended."""
-        return bool(self._waiting)
+        return bool(self._unfinished)
 
     def change(self, changes: ConfigChanges) -> None:
         """Add, change and remove pipelines, each without the others; start those that failed once more."""
         failed = [name for name, runner in self.all.items() if runner.error is not None]
         for name in dict.fromkeys((*changes.added, *changes.changed, *failed)):
-            if name in self._waiting:
+            if name in self._unfinished:
                 self.all[name].reconfigure()
                 continue
             if name not in self.all:
                 self.add(name).progress.stopped()
             if not self._supervised:
-                self._asked.put(StartRequest(name))
+                self._requests.put(StartRequest(name))
         for name in changes.removed:
-            if name in self._waiting:
+            if name in self._unfinished:
                 self.all[name].removed = True
             else:
                 self._remove(name)
@@ -328,13 +381,14 @@ class PipelineRunners:
         `beat` is called each time; it returns what changed of the configuration.
         """
         while self.is_going(stop):
-            if stop.wait(0 if self._due() else _LOOK_S):
-                time.sleep(_LOOK_S)  # once it is set, waiting for it does not wait
+            # Once it is set, waiting for it does not wait.
+            if stop.wait(0 if self._due_pipeline() else _LOOK_S):
+                time.sleep(_LOOK_S)
             self.attend(beat, stopping=stop.is_set())
 
     def is_going(self, stop: threading.Event) -> bool:
         """Whether any has not ended, or is still to begin."""
-        return bool(self._waiting) or not (self._asked.empty() or stop.is_set())
+        return bool(self._unfinished) or not (self._requests.empty() or stop.is_set())
 
     def attend(self, beat: Callable[[], ConfigChanges | None], *, stopping: bool) -> None:
         """Make one round: take changes over, make one start, and look at each pipeline.
@@ -342,7 +396,8 @@ class PipelineRunners:
         A request is taken before the file is read: who asks for a start after a change has sent the signal by then.
         """
         request = self._next_request()
-        if step_s := self._clocks.take_step():
+        step_s = self._clocks.take_step()
+        if step_s:
             logging.warning("clock_stepped", seconds=round(step_s, 1))
             for runner in self.all.values():
                 runner.step_clock(step_s)
@@ -350,34 +405,38 @@ class PipelineRunners:
         if changes is not None and not stopping:
             self.change(changes)
         # A start takes seconds: with one in each round, many never keep the heartbeat waiting.
-        due = None if not stopping and self._started(request) else self._due()
-        for name, runner in list(self._waiting.items()):
+        has_started = not stopping and self._begin_for_request(request)
+        due = None if has_started else self._due_pipeline()
+        for name, runner in list(self._unfinished.items()):
             if runner.look(stopping=stopping, begin=name == due):
-                del self._waiting[name]
+                del self._unfinished[name]
                 if runner.removed:
                     self._remove(name)
 
-    def _due(self) -> str | None:
+    def _due_pipeline(self) -> str | None:
         """Return the pipeline whose start is due for the longest time."""
-        times_s = {name: runner.due_s for name, runner in self._waiting.items() if runner.due_s is not None}
+        times_s = {name: runner.due_s for name, runner in self._unfinished.items() if runner.due_s is not None}
         name = min(times_s, key=times_s.__getitem__, default=None)
-        return name if name is not None and times_s[name] <= time.monotonic() else None
+        if name is None or times_s[name] > time.monotonic():
+            return None
+        return name
 
     def _next_request(self) -> StartRequest | None:
         with suppress(Empty):
-            return self._asked.get_nowait()
+            return self._requests.get_nowait()
         return None
 
-    def _started(self, request: StartRequest | None) -> bool:
+    def _begin_for_request(self, request: StartRequest | None) -> bool:
         """Begin the pipeline that is asked for. False where it runs already, or the configuration has none such."""
-        if request is None or request.pipeline in self._waiting or request.pipeline not in self.all:
+        if request is None or request.pipeline in self._unfinished or request.pipeline not in self.all:
             return False
         runner = self.all[request.pipeline]
-        runner.lease = runner.lease if request.lease is None else request.lease
+        if request.lease is not None:
+            runner.lease = request.lease
         self.begin(request.pipeline, new_run=request.new_run)
         return True
 
     def _remove(self, name: str) -> None:
-        self.all.pop(name).shown.close()
-        self._left(name)
+        self.all.pop(name).cleanup.close()
+        self._on_removal(name)
         logging.event("pipeline_removed", pipeline=name, reason="the configuration no longer has it")

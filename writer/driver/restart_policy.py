@@ -9,14 +9,17 @@ from collections.abc import Iterator, Sequence
 from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError
 
-RESTARTS_MAX = 6  # within the window: a minute of pauses, enough for a topic to be deleted and created again
+# Within the window. Their pauses take a minute, enough for a topic to be deleted and created again.
+RESTARTS_MAX = 6
 WINDOW_S = 600.0
 _BACKOFF = Backoff(1, 30)
 _TRACE = "Traceback (most recent call last):"
-_OURS = ("writer.", "bucketers.")  # whose messages are sentences
-_PY4J, _CAUSE = "An error occurred while calling", "Caused by: "
+# The messages of errors in these packages are sentences.
+_OWN_PACKAGES = ("writer.", "bucketers.")
+_PY4J = "An error occurred while calling"
+_CAUSE = "Caused by: "
 # What Spark 4.0 and Kafka's clients say, anywhere in the chain of causes, when offsets that a query counts on are gone.
-_SIGNS = (
+_DATA_LOSS_SIGNS = (
     "KAFKA_DATA_LOSS",
     "data may have been lost",
     "data may have been missed",
@@ -42,13 +45,13 @@ def pause_s(earlier_s: Sequence[float], now_s: float) -> float | None:
 
     `earlier_s`: the times of its earlier restarts.
     """
-    recent = sum(now_s - at < WINDOW_S for at in earlier_s)
+    recent = sum(now_s - restart_s < WINDOW_S for restart_s in earlier_s)
     return None if recent >= RESTARTS_MAX else _BACKOFF.delay_s(recent)
 
 
 def means_data_loss(text: str) -> bool:
     """Return whether an error or one of its causes means that Kafka lacks expected offsets."""
-    return any(sign in text for sign in _SIGNS)
+    return any(sign in text for sign in _DATA_LOSS_SIGNS)
 
 
 def means_new_partition(text: str) -> bool:
@@ -61,20 +64,24 @@ def sentence(error: BaseException | None) -> str:
     if isinstance(error, HeadraceError):
         return str(error)
     text = str(error).strip()
-    return of_task(text) or _of_jvm(text) or f"{type(error).__name__}: {next(iter(text.splitlines()), '')}"
+    first_line = next(iter(text.splitlines()), "")
+    return task_error(text) or _jvm_error(text) or f"{type(error).__name__}: {first_line}"
 
 
-def of_task(text: str) -> str:
+def task_error(text: str) -> str:
     """Return what Python raised in a task, or in a call from the JVM: the line below the last trace; '' without one."""
     _, trace, below = text.rpartition(_TRACE)
-    line = next((line for line in below.splitlines() if line[:1].strip()), "") if trace else ""
+    if not trace:
+        return ""
+    line = next((line for line in below.splitlines() if line[:1].strip()), "")
     kind, _, message = line.partition(": ")
-    if message and kind.startswith(_OURS):
+    if message and kind.startswith(_OWN_PACKAGES):
         return message
-    return f"{kind.rpartition('.')[2]}: {message}" if message else kind.rpartition(".")[2]
+    class_name = kind.rpartition(".")[2]
+    return f"{class_name}: {message}" if message else class_name
 
 
-def _of_jvm(text: str) -> str:
+def _jvm_error(text: str) -> str:
     """Return what py4j passes on of an exception of Java: that of the last cause; '' for a text that is none of its."""
     if not text.startswith(_PY4J):
         return ""
@@ -84,18 +91,19 @@ def _of_jvm(text: str) -> str:
 
 def causes(error: BaseException | None) -> str:
     """Write out an error and all its causes. Spark keeps them in an attribute of its own, with traces of the JVM."""
-    return "\n".join(f"{type(one).__name__}: {one}" for one in _chain(error))
+    return "\n".join(f"{type(cause).__name__}: {cause}" for cause in _chain(error))
 
 
 def java_trace(error: BaseException | None) -> str:
     """Return the first lines of the JVM's trace of the last cause that has one, which Spark leaves out; '' without."""
-    traces = [trace for one in _chain(error) if (trace := getattr(one, "_stackTrace", ""))]
-    return "\n".join(traces[-1].splitlines()[:_TRACE_LINES_MAX]) if traces else ""
+    traces = [getattr(cause, "_stackTrace", "") for cause in _chain(error)]
+    last_trace = next((trace for trace in reversed(traces) if trace), "")
+    return "\n".join(last_trace.splitlines()[:_TRACE_LINES_MAX])
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    ids: set[int] = set()
+    while error is not None and id(error) not in ids:
+        ids.add(id(error))
         yield error
         error = getattr(error, "_cause", None) or error.__cause__ or error.__context__

@@ -21,7 +21,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,26 +34,33 @@ from writer.status.model import View
 VARIABLE = "HEADRACE_SUPERVISED"
 DUMP_ON = signal.SIGUSR1
 THREADS = "threads.txt"
-_BEAT_S = 1.0
-_LAST, _DECIDED = "last.json", "decided.json"
+_HEARTBEAT_INTERVAL_S = 1.0
+_DRIVER_REPORT = "last.json"
+_DECISIONS = "decided.json"
 
 
 @dataclass(frozen=True)
 class Order:
-    """How a pipeline is to be started."""
+    """How a pipeline is to be started.
 
-    start: bool = True  # False: it is left alone until it is asked for
+    `start`: False leaves it alone until it is asked for. `lease`: epoch of the lease that the supervisor holds.
+    """
+
+    start: bool = True
     new_run: bool = False
-    lease: int | None = None  # epoch of the lease that the supervisor holds
+    lease: int | None = None
 
 
 @dataclass(frozen=True)
 class StartInstructions:
-    """The supervisor's instructions for a driver's start."""
+    """The supervisor's instructions for a driver's start.
+
+    `token`: a request with it may start pipelines over HTTP. `supervisor`: its process id.
+    """
 
     pipelines: Mapping[str, Order] = field(default_factory=dict)
-    token: str = ""  # a request with it may start pipelines over HTTP
-    supervisor: int = 0  # its process id
+    token: str = ""
+    supervisor: int = 0
 
     def of(self, pipeline: str) -> Order:
         """Return the order for a pipeline. One that a supervisor does not name waits for it; without one, it starts."""
@@ -62,18 +69,22 @@ class StartInstructions:
 
 @dataclass(frozen=True)
 class ExitReport:
-    """How a pipeline ended, or with an empty name the driver itself."""
+    """How a pipeline ended, or with an empty name the driver itself.
+
+    `error`: a sentence. `causes`: the error and all its causes, with their traces. `at`: ISO 8601. `commits`: of this
+    start. `removed`: the file that the driver has read no longer has it.
+    """
 
     pipeline: str
     exit_code: int
-    error: str  # a sentence
-    causes: str  # the error and all its causes, with their traces
-    at: str  # ISO 8601
+    error: str
+    causes: str
+    at: str
     epoch: int | None = None
     run: int | None = None
     batch: int | None = None
-    commits: int = 0  # of this start
-    removed: bool = False  # the file that the driver has read no longer has it
+    commits: int = 0
+    removed: bool = False
 
 
 class ChannelFolder:
@@ -81,9 +92,11 @@ class ChannelFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._beaten_s = float("-inf")
-        self._taken = dict[Path, dict[str, Any]]()  # exit reports that were read, by their files
-        self._decided_ns = 0  # when what the supervisor decided was last written
+        self._last_beat_s = float("-inf")
+        # Exit reports that were read, by their files.
+        self._reports = dict[Path, dict[str, Any]]()
+        # When the decisions that were read last had been written.
+        self._decisions_ns = 0
 
     # --- the driver's side ---------------------------------------------------------------------------------------
 
@@ -105,22 +118,22 @@ class ChannelFolder:
 
     def beat(self) -> None:
         """Show that the main thread lives; at most once a second."""
-        if time.monotonic() - self._beaten_s >= _BEAT_S:
-            self._beaten_s = time.monotonic()
+        if time.monotonic() - self._last_beat_s >= _HEARTBEAT_INTERVAL_S:
+            self._last_beat_s = time.monotonic()
             # A disk that is read-only for a while ends no driver. Of a long while the supervisor hears nothing.
             with suppress(OSError):
                 (self.path / "heartbeat").touch()
 
-    def decided(self) -> dict[str, list[dict[str, Any]]]:
+    def new_decisions(self) -> dict[str, list[dict[str, Any]]]:
         """Return what the supervisor decided of late, by pipeline and newest first; nothing when that is known."""
         try:
-            at_ns = (self.path / _DECIDED).stat().st_mtime_ns
+            written_ns = (self.path / _DECISIONS).stat().st_mtime_ns
         except FileNotFoundError:
             return {}
-        if at_ns == self._decided_ns:
+        if written_ns == self._decisions_ns:
             return {}
-        self._decided_ns = at_ns
-        return self._read(_DECIDED) or {}
+        self._decisions_ns = written_ns
+        return self._read(_DECISIONS) or {}
 
     def report(self, view: View | None, error: BaseException | None, removed: bool = False) -> None:
         """Write an exit report: of a pipeline, or of the driver itself (no view). No error: it ended well.
@@ -128,19 +141,24 @@ class ChannelFolder:
         `removed`: it had to end, since the configuration that was read no longer has it.
         """
         report = ExitReport(
-            pipeline="" if view is None else view.pipeline,
+            pipeline="",
             exit_code=exit_code(error),
             error="" if error is None else sentence(error),
             causes=causes(error),
             at=datetime.now(UTC).isoformat(),
-            epoch=None if view is None else view.epoch,
-            run=None if view is None else view.run,
-            batch=None if view is None or view.batch is None else view.batch.number,
-            commits=0 if view is None else sum(view.totals.commits.values()),
             removed=removed,
         )
+        if view is not None:
+            report = replace(
+                report,
+                pipeline=view.pipeline,
+                epoch=view.epoch,
+                run=view.run,
+                batch=None if view.batch is None else view.batch.number,
+                commits=sum(view.totals.commits.values()),
+            )
         try:
-            self._write(f"words/{report.pipeline}" if report.pipeline else _LAST, asdict(report))
+            self._write(f"words/{report.pipeline}" if report.pipeline else _DRIVER_REPORT, asdict(report))
         except OSError as failure:
             # Its exit code says the rest.
             logging.warning("exit_report_not_written", pipeline=report.pipeline, error=str(failure))
@@ -164,14 +182,14 @@ class ChannelFolder:
     def prepare(self, orders: StartInstructions) -> None:
         """Prepare the folder for a driver's start: remove the files of an earlier one."""
         (self.path / "words").mkdir(exist_ok=True)
-        earlier = [self.path / name for name in ("driver.json", "heartbeat", _LAST, THREADS)]
+        earlier = [self.path / name for name in ("driver.json", "heartbeat", _DRIVER_REPORT, THREADS)]
         for path in (*earlier, *(self.path / "words").iterdir()):
             path.unlink(missing_ok=True)
         self._write("orders.json", asdict(orders))
 
     def decide(self, decisions: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Let the driver's page show what was decided of late, by pipeline and newest first."""
-        self._write(_DECIDED, {name: list(some) for name, some in decisions.items()})
+        self._write(_DECISIONS, {name: list(newest) for name, newest in decisions.items()})
 
     def driver(self) -> tuple[int | None, str | None]:
         """Return the driver's process id and URL, as far as it has written them."""
@@ -182,7 +200,7 @@ class ChannelFolder:
         """Path of the driver's HTTPS certificate; empty: it serves HTTP, or has not written it yet."""
         return str((self._read("driver.json") or {}).get("certificate", ""))
 
-    def beaten_at(self) -> float | None:
+    def last_beat_at(self) -> float | None:
         """When the main thread was last seen alive, in seconds since 1970; None: never."""
         with suppress(FileNotFoundError):
             return (self.path / "heartbeat").stat().st_mtime
@@ -190,16 +208,16 @@ class ChannelFolder:
 
     def exit_reports(self) -> dict[str, ExitReport]:
         """Take the exit reports that are there, by pipeline; that of the driver itself under an empty name."""
-        found = {}
-        for path in (self.path / _LAST, *sorted((self.path / "words").glob("[!.]*"))):
+        reports = {}
+        for path in (self.path / _DRIVER_REPORT, *sorted((self.path / "words").glob("[!.]*"))):
             document = self._read(str(path.relative_to(self.path)))
-            if document is not None and document != self._taken.get(path):
-                found[document["pipeline"]] = ExitReport(**document)
+            if document is not None and document != self._reports.get(path):
+                reports[document["pipeline"]] = ExitReport(**document)
                 # One that a read-only disk keeps is known, and not taken a second time.
-                self._taken[path] = document
+                self._reports[path] = document
                 with suppress(OSError):
                     path.unlink()
-        return found
+        return reports
 
     def threads(self) -> str:
         """Return the stacks that were written last."""
@@ -217,8 +235,8 @@ class ChannelFolder:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         with suppress(OSError):
-            found: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
-            return found
+            document: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
+            return document
         return None
 
 

@@ -31,21 +31,27 @@ from writer.storage.base import S3Settings
 from writer.table.log.foreign_writes import PrivacyChanged
 from writer.table.table import PipelineTable
 
-_BYTES_PER_ROW_GUESS = 60  # of Parquet, until a commit has shown it
+# Of Parquet, until a commit has shown it.
+_BYTES_PER_ROW_GUESS = 60
 
 
 @dataclass(frozen=True)
 class BatchDecision:
-    """What is decided once for a batch, so that a task that is tried again decides the same."""
+    """What is decided once for a batch, so that a task that is tried again decides the same.
+
+    `starts`: below these offsets the table has the records. `closed_until`: buckets that end by then are closed;
+    `closed_targets`: the same for tables of a route, by number. `seen`: how far the event times of all partitions have
+    come, by the table's log. `marks`: what the logs are known by where the table ends.
+    """
 
     now: datetime
     epoch: int
-    starts: Mapping[Source, int]  # below these offsets the table has the records
+    starts: Mapping[Source, int]
     incarnations: Mapping[str, int]
-    closed_until: datetime | None  # buckets that end by then are closed
-    closed_targets: Mapping[int, datetime] = field(default_factory=dict)  # the same for tables of a route, by number
-    seen: datetime | None = None  # how far the event times of all partitions have come, by the table's log
-    marks: Mapping[Source, LogMark] = field(default_factory=dict)  # what the logs are known by where the table ends
+    closed_until: datetime | None
+    closed_targets: Mapping[int, datetime] = field(default_factory=dict)
+    seen: datetime | None = None
+    marks: Mapping[Source, LogMark] = field(default_factory=dict)
 
 
 def usable_slots(slots: int, pipelines: int) -> int:
@@ -58,14 +64,17 @@ def usable_slots(slots: int, pipelines: int) -> int:
 
 
 class Reader(Protocol):
-    """Brings records of Kafka to the tasks of a batch."""
+    """Brings records of Kafka to the tasks of a batch.
 
-    cost_by_partition: bool  # each partition costs a task the same, however few its records are
+    `cost_by_partition`: each partition costs a task the same, however few its records are.
+    """
 
-    def tasks_of(
+    cost_by_partition: bool
+
+    def prepare_tasks(
         self,
         frame: Any,
-        committing: Sequence[OffsetRange],
+        ranges: Sequence[OffsetRange],
         count: int,
         marks: Mapping[Source, LogMark],
         *,
@@ -80,22 +89,23 @@ class Reader(Protocol):
         """
 
 
-def reader_of(
+def build_reader(
     kafka: Kafka, settings: Pipeline, topic_ids: Callable[[], Mapping[str, str]], logs: LogQuestions
 ) -> Reader:
     """Return the reader that the configuration names. `topic_ids`: of the incarnations that are read, by topic."""
-    records, with_topic = settings.arrow_batch_records, settings.topics.only is None
-    natively = partial(NativeReader, kafka, records, topic_ids, with_topic=with_topic)
+    records_max = settings.arrow_batch_records
+    with_topic = settings.topics.only is None
+    build_native_reader = partial(NativeReader, kafka, records_max, topic_ids, with_topic=with_topic)
     if kafka.reader == "native":
-        return natively()
-    return SparkReader(records, logs, topic_ids, natively, with_topic=with_topic)
+        return build_native_reader()
+    return SparkReader(records_max, logs, topic_ids, build_native_reader, with_topic=with_topic)
 
 
 Turn = Callable[[int, Callable[[], object]], AbstractContextManager[Callable[[float], None]]]
 
 
 @contextmanager
-def _at_once(_slots: int, _on_wait: Callable[[], object]) -> Iterator[Callable[[float], None]]:
+def _take_turn_at_once(_slots: int, _on_wait: Callable[[], object]) -> Iterator[Callable[[float], None]]:
     yield lambda _: None
 
 
@@ -103,18 +113,33 @@ class Tasks:
     """Runs the tasks of one batch after the other, and remembers how large records and rows are."""
 
     def __init__(
-        self, settings: Pipeline, tables: Sequence[PipelineTable], schemas: Schemas, found: DetectedFormat,
-        progress: Progress, s3: S3Settings | None, reader: Reader, pipelines: Callable[[], int] = lambda: 1,
+        self,
+        settings: Pipeline,
+        tables: Sequence[PipelineTable],
+        schemas: Schemas,
+        detected_format: DetectedFormat,
+        progress: Progress,
+        s3: S3Settings | None,
+        reader: Reader,
+        count_pipelines: Callable[[], int] = lambda: 1,
         turn: Turn | None = None,
         targets: Targets | None = None,
-    ) -> None:  # fmt: skip
-        """`tables`: the table, and the one of its late rows, where they go there. `pipelines`: how many the driver has.
+    ) -> None:
+        """`tables`: the table, and the one of its late rows, where they go there.
 
-        `turn` waits, with Spark's slots and what to call then, until the tasks may run; None: they always may.
+        `count_pipelines` returns how many pipelines the driver has. `turn` waits, with Spark's slots and what to call
+        then, until the tasks may run; None: they always may.
         """
-        self._turn, self._targets = turn or _at_once, targets
-        self._settings, self._tables, self._schemas, self._found = settings, tables, schemas, found
-        self._progress, self._s3, self._reader, self._pipelines = progress, s3, reader, pipelines
+        self._settings = settings
+        self._tables = tables
+        self._schemas = schemas
+        self._format = detected_format
+        self._progress = progress
+        self._s3 = s3
+        self._reader = reader
+        self._count_pipelines = count_pipelines
+        self._turn = turn or _take_turn_at_once
+        self._targets = targets
         self._bucketer = bucketers.build(settings.bucket)
         self.bytes_per_row: float = _BYTES_PER_ROW_GUESS
 
@@ -123,7 +148,7 @@ class Tasks:
         self.bytes_per_row = builder.bytes_per_row(recent) or self.bytes_per_row
 
     def run(
-        self, frame: Any, frozen: BatchDecision, committing: Sequence[OffsetRange], *, behind: bool = False
+        self, frame: Any, decision: BatchDecision, ranges: Sequence[OffsetRange], *, behind: bool = False
     ) -> Report:
         """Run the tasks, and again when they met schemas that the plan does not know yet.
 
@@ -133,20 +158,23 @@ class Tasks:
         self._schemas.forget_rejected(now_s)
         if self._targets is not None:
             self._targets.forget_rejected_schemas(now_s)
-        before, expected = slots(frame.sparkSession), sum(r.end - r.start for r in committing)
-        size = self._settings.roll.target_file_size
-        partitions = sum(r.end > r.start for r in committing) if self._reader.cost_by_partition else 0
-        usable = usable_slots(before, self._pipelines())
-        count = task_count(expected * self.bytes_per_row, size, usable, partitions=partitions, behind=behind)
-        raw = self._settings.raw_place is not None
-        tasks = self._reader.tasks_of(frame, committing, count, frozen.marks, headers=self._reads_headers, raw=raw)
+        slots_before = slots(frame.sparkSession)
+        count = self._task_count(ranges, slots_before, behind=behind)
+        run_tasks = self._reader.prepare_tasks(
+            frame,
+            ranges,
+            count,
+            decision.marks,
+            headers=self._reads_headers,
+            raw=self._settings.raw_place is not None,
+        )
         while True:
-            with self._turn(before, partial(self._progress.entered, "queue")) as took:
+            with self._turn(slots_before, partial(self._progress.entered, "queue")) as add_task_seconds:
                 self._progress.entered("tasks")
-                report = tasks(self._plan(frozen))
-                took(sum(report.took_s))
+                report = run_tasks(self._plan(decision))
+                add_task_seconds(sum(report.took_s))
             if not report.lacks_schemas:
-                report.slots = round((before + slots(frame.sparkSession)) / 2)
+                report.slots = round((slots_before + slots(frame.sparkSession)) / 2)
                 if self._targets is not None:
                     self._targets.keep(report)
                 self.count_schemas()
@@ -154,14 +182,28 @@ class Tasks:
             self._schemas.learn_from(report)
             if self._targets is not None:
                 self._targets.learn_from(report)
-            self.grow(frozen.epoch)
+            self.grow(decision.epoch)
+
+    def _task_count(self, ranges: Sequence[OffsetRange], slot_count: int, *, behind: bool) -> int:
+        """Return how many tasks a batch has. `slot_count`: that Spark has now."""
+        offsets = sum(r.end - r.start for r in ranges)
+        partitions = 0
+        if self._reader.cost_by_partition:
+            partitions = sum(r.end > r.start for r in ranges)
+        return task_count(
+            offsets * self.bytes_per_row,
+            self._settings.roll.target_file_size,
+            usable_slots(slot_count, self._count_pipelines()),
+            partitions=partitions,
+            behind=behind,
+        )
 
     def count_schemas(self) -> None:
         """Note the schemas that are known; rejected are those, too, that a table of a route rejects."""
         of_targets = {} if self._targets is None else self._targets.rejected_schemas()
         self._progress.admitted({**self._schemas.plan.schemas, **of_targets})
 
-    def closed_between(self, report: Report, before: BatchDecision, after: BatchDecision) -> int:
+    def count_closed_buckets(self, report: Report, before: BatchDecision, after: BatchDecision) -> int:
         """Count the buckets of a report that are closed by `after`, and were not by `before`: their rows are late."""
         if self._targets is not None:
             return len(self._targets.closed_between(report, before.closed_targets, after.closed_targets))
@@ -172,7 +214,7 @@ class Tasks:
 
         And enter in the log what schemas said is to be protected, before rows are.
         """
-        table, *late = self._tables
+        table, *late_tables = self._tables
         while True:
             try:
                 record_privacy(table, self._schemas, epoch)
@@ -184,21 +226,33 @@ class Tasks:
             self._targets.grow()
             return
         table.grow(list(self._schemas.columns()), epoch)
-        for one in late:
-            one.grow(list(self._schemas.columns()))
+        for late_table in late_tables:
+            late_table.grow(list(self._schemas.columns()))
 
-    def _plan(self, frozen: BatchDecision) -> TaskPlan:
-        settings, found = self._settings, self._found
+    def _plan(self, decision: BatchDecision) -> TaskPlan:
+        settings = self._settings
+        detected = self._format
         plan = build_task_plan(
-            settings, self._s3, self._schemas.plan, found.wire, found.unit, now=frozen.now,
-            record_columns=self._schemas.record_columns, prefix=f"{frozen.epoch:06d}",
-            incarnations=frozen.incarnations, frontier=frozen.starts,
-            topic=settings.topics.only, hidden=self._tables[0].hidden, folder=self._tables[0].folder,
-            raw=settings.raw_place, seen=frozen.seen, unit_origin=found.unit_origin,
-            closed_until=frozen.closed_until if closes_buckets(settings, self._bucketer) else None,
-        )  # fmt: skip
-        return plan if self._targets is None else add_targets(plan, self._targets, frozen.closed_targets)
+            settings,
+            self._s3,
+            self._schemas.plan,
+            detected.wire,
+            detected.unit,
+            now=decision.now,
+            record_columns=self._schemas.record_columns,
+            prefix=f"{decision.epoch:06d}",
+            incarnations=decision.incarnations,
+            frontier=decision.starts,
+            topic=settings.topics.only,
+            hidden=self._tables[0].hidden,
+            folder=self._tables[0].folder,
+            raw=settings.raw_place,
+            seen=decision.seen,
+            unit_origin=detected.unit_origin,
+            closed_until=decision.closed_until if closes_buckets(settings, self._bucketer) else None,
+        )
+        return plan if self._targets is None else add_targets(plan, self._targets, decision.closed_targets)
 
     @property
     def _reads_headers(self) -> bool:
-        return self._found.reads_headers() or (self._targets is not None and self._targets.needs_headers)
+        return self._format.reads_headers() or (self._targets is not None and self._targets.needs_headers)

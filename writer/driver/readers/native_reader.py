@@ -18,7 +18,8 @@ from writer.kafka_reader.errors import LogDiverged, LostRecords, TopicGone
 from writer.kafka_reader.requests.metadata import Metadata
 from writer.offsets.log_continuity import find_break, last_marks
 
-_MOVED = (LostRecords.__name__, LogDiverged.__name__, TopicGone.__name__)  # a new start finds out what the log is now
+# After these a new start finds out what the log is now.
+_LOG_CHANGES = (LostRecords.__name__, LogDiverged.__name__, TopicGone.__name__)
 
 
 class NativeReader:
@@ -33,13 +34,15 @@ class NativeReader:
 
         `records_max`: of an Arrow batch. `with_topic`: the records are of several topics.
         """
-        self._cluster, self._limits = native_kafka.address(kafka), native_kafka.limits(kafka, records_max)
-        self._topic_ids, self._with_topic = topic_ids, with_topic
+        self._cluster = native_kafka.address(kafka)
+        self._limits = native_kafka.limits(kafka, records_max)
+        self._topic_ids = topic_ids
+        self._with_topic = with_topic
 
-    def tasks_of(
+    def prepare_tasks(
         self,
         frame: Any,
-        committing: Sequence[OffsetRange],
+        ranges: Sequence[OffsetRange],
         count: int,
         marks: Mapping[Source, LogMark],
         *,
@@ -47,40 +50,49 @@ class NativeReader:
         raw: bool,
     ) -> Callable[[TaskPlan], Report]:
         """Prepare the tasks of a batch. Raises Unavailable, AccessDenied where no broker says who leads."""
-        wanted = [r for r in committing if r.start < r.end]
+        filled_ranges = [r for r in ranges if r.start < r.end]
         with self._cluster.open() as cluster:
-            leaders = cluster.ask_leaders({r.part.topic for r in wanted})
-        shares = range_shares.share_ranges(sorted(wanted, key=partial(_place, leaders)), count)
-        reading = ReadPlan(
-            self._cluster, leaders, native_kafka.topic_ids(self._topic_ids()),
-            ColumnChoice(topic=self._with_topic, headers=headers, raw=raw), self._limits, shares,
-        )  # fmt: skip
-        numbers = frame.sparkSession.range(0, len(shares), 1, len(shares))
-        return partial(_run, numbers, reading, committing, marks)
+            leaders = cluster.ask_leaders({r.part.topic for r in filled_ranges})
+        ordered_ranges = sorted(filled_ranges, key=partial(_broker_order, leaders))
+        shares = range_shares.share_ranges(ordered_ranges, count)
+        read_plan = ReadPlan(
+            self._cluster,
+            leaders,
+            native_kafka.topic_ids(self._topic_ids()),
+            ColumnChoice(topic=self._with_topic, headers=headers, raw=raw),
+            self._limits,
+            shares,
+        )
+        task_numbers = frame.sparkSession.range(0, len(shares), 1, len(shares))
+        return partial(_run, task_numbers, read_plan, ranges, marks)
 
 
-def _place(leaders: Metadata, r: OffsetRange) -> tuple[int, str, int]:
+def _broker_order(metadata: Metadata, offset_range: OffsetRange) -> tuple[int, str, int]:
     """Order ranges so that a task asks few brokers."""
-    source = (r.part.topic, r.part.partition)
-    leader = leaders.leaders.get(source)
+    source = (offset_range.part.topic, offset_range.part.partition)
+    leader = metadata.leaders.get(source)
     return -1 if leader is None else leader.node, *source
 
 
 def _run(
-    numbers: Any,
-    reading: ReadPlan,
-    committing: Sequence[OffsetRange],
+    task_numbers: Any,
+    read_plan: ReadPlan,
+    ranges: Sequence[OffsetRange],
     marks: Mapping[Source, LogMark],
     plan: TaskPlan,
 ) -> Report:
-    carried = numbers.mapInArrow(partial(range_task.run, plan=plan, read_plan=reading), "report string")
-    report = builder.merge_reports(Report.from_json(row.report) for row in carried.collect())
-    for failure in report.read_failures:
-        raise (LogMoved if failure.kind in _MOVED else HeadraceError)(failure.message)
+    """Run the tasks, add their reports up, and check the sum. Raises LogMoved, HeadraceError."""
+    rows = task_numbers.mapInArrow(partial(range_task.run, plan=plan, read_plan=read_plan), "report string").collect()
+    report = builder.merge_reports(Report.from_json(row.report) for row in rows)
+    if report.read_failures:
+        failure = report.read_failures[0]
+        error = LogMoved if failure.kind in _LOG_CHANGES else HeadraceError
+        raise error(failure.message)
     if not report.lacks_schemas:
-        builder.check_ranges_read(report, committing)
-        if why := find_break(report.ranges_read, marks):
-            raise LogMoved(why)
+        builder.check_ranges_read(report, ranges)
+        log_break = find_break(report.ranges_read, marks)
+        if log_break:
+            raise LogMoved(log_break)
         report.marks = last_marks(report.ranges_read)
-        report.ranges = len(reading.shares)
+        report.ranges = len(read_plan.shares)
     return report

@@ -25,14 +25,20 @@ KAFKA_OPTIONS = {
     "kafka.max.poll.records": "5000",
     # Records of a transaction that was aborted never become rows; those of an open one wait for its end.
     "kafka.isolation.level": "read_committed",
-    "kafka.allow.auto.create.topics": "false",  # a consumer that asks for a deleted topic must not create it
+    # A consumer that asks for a deleted topic must not create it.
+    "kafka.allow.auto.create.topics": "false",
 }
-_PATIENCE_MIN = timedelta(seconds=30)  # Kafka's own request.timeout.ms: what is shorter would fail a slow broker
-_OUTAGE = timedelta(minutes=3)  # three questions of 60 s: Spark's and Kafka's own values, where the driver asks
-_BATCH_BYTES = 16 * 2**20  # larger ones leave the processor's caches: decoding slows down
+# Kafka's own request.timeout.ms: what is shorter would fail a slow broker.
+_REQUEST_TIMEOUT_MIN = timedelta(seconds=30)
+# Three questions of 60 s: Spark's and Kafka's own values, where the driver asks.
+_OUTAGE = timedelta(minutes=3)
+# Larger ones leave the processor's caches: decoding slows down.
+_BATCH_BYTES = 16 * 2**20
 _OVERFLOW = "ArithmeticException: long overflow"
-_ROW_OF_RECORD = "KafkaRecordToRowConverter"  # of Spark: makes a row of a record
-_UNMEASURED = 2**31 - 1  # the one value that makes Spark leave out the measuring
+# A class of Spark that makes a row of a record.
+_ROW_CONVERTER = "KafkaRecordToRowConverter"
+# The one value that makes Spark leave out the measuring.
+_UNMEASURED = 2**31 - 1
 
 
 def kafka_timeouts(request_timeout: timedelta) -> dict[str, str]:
@@ -44,11 +50,12 @@ def kafka_timeouts(request_timeout: timedelta) -> dict[str, str]:
     Kafka's and Spark's own values make that three minutes, and twelve. Between batches Spark waits for a silent broker
     as long as it does with these: three minutes or more.
     """
-    timeout = max(request_timeout, _PATIENCE_MIN)
+    timeout = max(request_timeout, _REQUEST_TIMEOUT_MIN)
     timeout_ms = int(timeout.total_seconds() * 1000)
     return {
         "kafka.request.timeout.ms": str(timeout_ms),
-        "kafka.default.api.timeout.ms": str(timeout_ms),  # of no less than a request, or Kafka's client refuses it
+        # Kafka's client refuses less than the time-out of a request.
+        "kafka.default.api.timeout.ms": str(timeout_ms),
         "kafkaConsumer.pollTimeoutMs": str(2 * timeout_ms),
         "fetchOffset.numRetries": str(max(3, math.ceil(_OUTAGE / timeout))),
     }
@@ -67,12 +74,13 @@ def arrow_limits(records_max: int, record_bytes: float | None, record_bytes_max:
     """
     records = max(1, min(records_max, int(_BATCH_BYTES / max(record_bytes or 1, 1))))
     if record_bytes is None or (records > 1 and records * record_bytes_max > _UNMEASURED / 4):
-        records, size = records_max, _BATCH_BYTES
+        records = records_max
+        batch_bytes = _BATCH_BYTES
     else:
-        size = _UNMEASURED
+        batch_bytes = _UNMEASURED
     return {
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(records),
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(size),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(batch_bytes),
     }
 
 
@@ -86,28 +94,30 @@ class SparkReader:
         records_max: int,
         logs: LogQuestions,
         topic_ids: Callable[[], Mapping[str, str]],
-        beyond_spark: Callable[[], NativeReader],
+        build_native_reader: Callable[[], NativeReader],
         *,
         with_topic: bool,
     ) -> None:
         """`records_max`: of an Arrow batch. `with_topic`: the records are of several topics.
 
         `logs`: is asked what the logs are known by, which Spark's source does not say. `topic_ids`: of the incarnations
-        that the pipeline reads now, as Kafka writes them. `beyond_spark` makes what reads batches with a timestamp that
-        Spark's source cannot hand over.
+        that the pipeline reads now, as Kafka writes them. `build_native_reader`: for batches with a
+        timestamp that Spark's source cannot hand over.
         """
         self._logs = logs
         self._topic_ids = topic_ids
         self._records_max = records_max
-        self._topic = ["topic"] if with_topic else []
-        self._beyond_spark = beyond_spark
-        self._record_bytes: float | None = None  # mean of the last batch
-        self._record_bytes_max = 0.0  # mean of the heaviest Arrow batch since the start
+        self._topic_columns = ["topic"] if with_topic else []
+        self._build_native_reader = build_native_reader
+        # Mean of the last batch.
+        self._record_bytes: float | None = None
+        # Mean of the heaviest Arrow batch since the start.
+        self._record_bytes_max = 0.0
 
-    def tasks_of(
+    def prepare_tasks(
         self,
         frame: Any,
-        committing: Sequence[OffsetRange],
+        ranges: Sequence[OffsetRange],
         count: int,
         marks: Mapping[Source, LogMark],
         *,
@@ -119,29 +129,35 @@ class SparkReader:
         Raises LogMoved where the logs do not continue what `marks` describe, ReadFailed.
         """
         limits = arrow_limits(self._records_max, self._record_bytes, self._record_bytes_max)
+        # These are settings of the query's own session.
         for setting, value in limits.items():
-            frame.sparkSession.conf.set(setting, value)  # the query's own session
-        beside = [*(["timestampType"] if raw else []), *(["headers"] if headers or raw else [])]
-        records = frame.select(*self._topic, "partition", "offset", "timestamp", "key", "value", *beside)
-        starts = {(r.part.topic, r.part.partition): r.start for r in committing}
-        ends = {(r.part.topic, r.part.partition): r.end for r in committing if r.start < r.end}
-        self._check_unchanged({source: starts[source] for source in ends}, marks)
-        by_spark = partial(self._run, records.coalesce(count), ends, self._marks_before(ends))
-        natively: Callable[[TaskPlan], Report] | None = None
+            frame.sparkSession.conf.set(setting, value)
+        columns = [*self._topic_columns, "partition", "offset", "timestamp", "key", "value"]
+        if raw:
+            columns.append("timestampType")
+        if headers or raw:
+            columns.append("headers")
+        records = frame.select(*columns)
+        starts = {(r.part.topic, r.part.partition): r.start for r in ranges if r.start < r.end}
+        ends = {(r.part.topic, r.part.partition): r.end for r in ranges if r.start < r.end}
+        self._check_log(starts, marks)
+        run_by_spark = partial(self._run, records.coalesce(count), ends, self._marks_before(ends))
+        run_natively: Callable[[TaskPlan], Report] | None = None
 
         def run(plan: TaskPlan) -> Report:
-            nonlocal natively
-            if natively is not None:
-                return natively(plan)
+            nonlocal run_natively
+            if run_natively is not None:
+                return run_natively(plan)
             try:
-                return by_spark(plan)
+                return run_by_spark(plan)
             except Exception as error:
                 if not _is_beyond_spark(error):
                     raise
             # Spark's source counts microseconds, and fails its task where these are beyond int64.
             logging.warning("batch_read_natively", reason="Spark's source cannot count a Kafka timestamp of it")
-            natively = self._beyond_spark().tasks_of(frame, committing, count, marks, headers=headers, raw=raw)
-            return natively(plan)
+            native_reader = self._build_native_reader()
+            run_natively = native_reader.prepare_tasks(frame, ranges, count, marks, headers=headers, raw=raw)
+            return run_natively(plan)
 
         return run
 
@@ -149,37 +165,40 @@ class SparkReader:
         """Ask what the logs are known by at some offsets; nothing of brokers or logs that are too old to say it."""
         try:
             return self._logs.marks_before(offsets, native_kafka.topic_ids(self._topic_ids()))
-        except (UnsupportedBroker, OldRecordFormat):  # each start logs it
+        # Each start logs it.
+        except (UnsupportedBroker, OldRecordFormat):
             return {}
 
-    def _check_unchanged(self, offsets: Mapping[Source, int], marks: Mapping[Source, LogMark]) -> set[Source]:
+    def _check_log(self, offsets: Mapping[Source, int], marks: Mapping[Source, LogMark]) -> set[Source]:
         """Return the partitions whose logs still have the batches that the marks describe.
 
         Raises LogMoved where a log has another batch before its offset.
         """
-        there = self._marks_before({source: offset for source, offset in offsets.items() if source in marks})
-        for source, mark in there.items():
+        marks_now = self._marks_before({source: offset for source, offset in offsets.items() if source in marks})
+        for source, mark in marks_now.items():
             if mark.contradicts(marks[source]):
                 raise LogMoved(
                     f"the log of {source[0]}/{source[1]} has other records before offset {offsets[source]} than were "
                     "read"
                 )
-        return set(there)
+        return set(marks_now)
 
     def _run(self, records: Any, ends: Mapping[Source, int], marks: Mapping[Source, LogMark], plan: TaskPlan) -> Report:
-        carried = records.mapInArrow(partial(task.run_spark_rows, plan=plan), "report string")
-        report = builder.merge_reports(Report.from_json(row.report) for row in carried.collect())
+        reports = records.mapInArrow(partial(task.run_spark_rows, plan=plan), "report string")
+        report = builder.merge_reports(Report.from_json(row.report) for row in reports.collect())
         if report.lacks_schemas:
             return report
         # Asked before and after the tasks: what they read in between is of the same log.
-        if gone := marks.keys() - self._check_unchanged(ends, marks):
-            raise LogMoved(f"the log of {source_name(min(gone))} lost records while they were read")
+        lost_sources = marks.keys() - self._check_log(ends, marks)
+        if lost_sources:
+            raise LogMoved(f"the log of {source_name(min(lost_sources))} lost records while they were read")
         report.marks = {source: mark for source, mark in marks.items() if not mark.is_damaged}
-        scan = _scan(carried)
-        builder.check_record_count(report, _handed_over(scan))
-        report.ranges = _pieces(scan)
-        read = sum(counts.read for counts in report.counts.values())
-        self._record_bytes = report.value_bytes / read if read else self._record_bytes
+        scan = _find_scan(reports)
+        builder.check_record_count(report, _scanned_records(scan))
+        report.ranges = _count_scan_partitions(scan)
+        record_count = sum(counts.read for counts in report.counts.values())
+        if record_count:
+            self._record_bytes = report.value_bytes / record_count
         self._record_bytes_max = max(self._record_bytes_max, report.record_bytes_max)
         return report
 
@@ -187,10 +206,10 @@ class SparkReader:
 def _is_beyond_spark(error: Exception) -> bool:
     """Return whether Spark's source failed over a timestamp that it cannot count in microseconds."""
     text = causes(error)
-    return _OVERFLOW in text and _ROW_OF_RECORD in f"{text}\n{java_trace(error)}"
+    return _OVERFLOW in text and _ROW_CONVERTER in f"{text}\n{java_trace(error)}"
 
 
-def _handed_over(scan: Any) -> int:
+def _scanned_records(scan: Any) -> int:
     """Return how many records Spark's scan gave to the tasks of a frame that was collected, by Spark's own count.
 
     From the metric of the executed plan's leaf. Spark adds up the tasks that succeeded, each partition once, however
@@ -199,12 +218,13 @@ def _handed_over(scan: Any) -> int:
     return int(scan.metrics().apply("numOutputRows").value())
 
 
-def _pieces(scan: Any) -> int:
-    """Return in how many pieces Spark's scan read what it gave to the tasks of a frame that was collected."""
-    return int(scan.execute().getNumPartitions())  # planned and run before: only counted
+def _count_scan_partitions(scan: Any) -> int:
+    """Return in how many partitions Spark's scan read what it gave to the tasks of a frame that was collected."""
+    # It was planned and run before: the partitions are only counted.
+    return int(scan.execute().getNumPartitions())
 
 
-def _scan(frame: Any) -> Any:
+def _find_scan(frame: Any) -> Any:
     plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 - PySpark shows no metrics
     leaves = plan.collectLeaves()
     assert leaves.size() == 1, f"one scan feeds the tasks, but the plan has {leaves.size()}: {plan}"

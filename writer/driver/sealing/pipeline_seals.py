@@ -24,37 +24,45 @@ from writer.sealing.sealer import BucketSnapshot, Sealer, sealed_targets
 from writer.status.progress import Progress
 from writer.table.factory import all_tables, main_table
 
-_LOOKS_PER_S = 4  # at tables of a route, while no commit comes: what they cost does not grow with their number
-_YOUNG_S = 1.0  # an answer of Kafka, for the next table
+# At tables of a route, while no commit comes: what they cost does not grow with their number.
+_LOOKS_PER_S = 4
+# An answer of Kafka as young as this serves the next table, too.
+_YOUNG_S = 1.0
 
 
-def start(spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, shown: ExitStack, *, once: bool) -> None:
-    """Start the threads that close, rewrite, seal and drop buckets, and those of hooks; `shown` ends them.
+def start(
+    spark: Any, config: Config, pipeline: PipelineRun, cluster: Cluster, cleanup: ExitStack, *, once: bool
+) -> None:
+    """Start the threads that close, rewrite, seal and drop buckets, and those of hooks; `cleanup` ends them.
 
     `once`: Spark may be gone at the last round, and no other work waits for the driver's processor then.
     """
-    name, progress = pipeline.name, pipeline.progress
-    run = here if once else in_spark(spark, f"rewrites of {name}", RewritePace(pipeline.config.compact.share))
+    name = pipeline.name
+    progress = pipeline.progress
+    run: Run = here
+    if not once:
+        run = in_spark(spark, f"rewrites of {name}", RewritePace(pipeline.config.compact.share))
     if pipeline.config.table.raw is not None:
         upkeep = Seals(_raw_upkeep(name, config.at_raw(name), progress, run), progress)
         upkeep.start()
-        shown.callback(upkeep.close, last=once)
+        cleanup.callback(upkeep.close, last=once)
     closer = Closer(LogEndWatch(cluster, list(pipeline.topic_ids)), lambda: pipeline.numbers)
     if pipeline.config.route is not None:
         closer.log_end_watch.young_s = _YOUNG_S
         rounds = TargetRounds(name, config, progress, closer, run)
-        shown.callback(rounds.close, last=once)
+        cleanup.callback(rounds.close, last=once)
         seals = Seals(rounds, progress)
     else:
         delivery = HookDispatcher(name, deliveries(name, config), progress.hooked)
-        delivery.start()  # before anything is sealed, and closed after
-        shown.callback(delivery.close, last=once)
+        # Before anything is sealed. It closes after the seals.
+        delivery.start()
+        cleanup.callback(delivery.close, last=once)
         if not pipeline.config.seal.enabled:
             return
         sealer = Sealer(name, config)
         seals = Seals(Rounds(sealer, _steps(sealer, config, closer, run, delivery.follow), progress), progress)
     seals.start()
-    shown.callback(seals.close, last=once)
+    cleanup.callback(seals.close, last=once)
 
 
 def _steps(sealer: Sealer, config: Config, closer: Closer, run: Run, hooks: Step) -> dict[str, Step]:
@@ -74,7 +82,8 @@ def _raw_upkeep(name: str, config: Config, progress: Progress, run: Run) -> Retr
     compactor = Compactor(name, config.pipelines[name], table, config.s3.settings)
 
     def merge(_: datetime) -> None:
-        if table.exists():  # not where records were never kept
+        # There is no table where raw records were never kept.
+        if table.exists():
             compactor.merge_open(run)
 
     drop = partial(PeriodicRetention(name, retention.works(name, config)), None)
@@ -86,9 +95,13 @@ class TargetRounds:
 
     def __init__(self, pipeline: str, config: Config, progress: Progress, closer: Closer, run: Run) -> None:
         """`closer`, `run`: of all tables."""
-        self._pipeline, self._config, self._progress = pipeline, config, progress
-        self._closer, self._run = closer, run
-        self._tables = all_tables(pipeline, config)  # with views of their own: the stream's are not waited for
+        self._pipeline = pipeline
+        self._config = config
+        self._progress = progress
+        self._closer = closer
+        self._run = run
+        # With views of their own: the stream's are not waited for.
+        self._tables = all_tables(pipeline, config)
         self._rounds = dict[str, Rounds]()
         self._dispatchers = dict[str, HookDispatcher]()
         self._counts = dict[str, BucketCounts]()
@@ -101,17 +114,24 @@ class TargetRounds:
 
     def once(self) -> None:
         """Run a round of each table."""
-        with suppress(HeadraceError, OSError):  # the next batch meets it, too, and says it
-            snapshot = self._tables.main.snapshot()
-            self._progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
-            for name in sealed_targets(self._config.pipelines[self._pipeline], snapshot):
-                if name not in self._rounds:
-                    with suppress(HeadraceError, OSError):  # it is away; the next round tries again
-                        self._rounds[name] = self._begin(name)
+        # The next batch meets the error, too, and reports it.
+        with suppress(HeadraceError, OSError):
+            self._add_targets()
         for rounds in self._rounds.values():
             rounds.once()
         if self._counts:
             self._progress.bucket_counts(add_counts(self._counts))
+
+    def _add_targets(self) -> None:
+        """Begin the rounds of tables that were made since the last round. Raises HeadraceError, OSError."""
+        snapshot = self._tables.main.snapshot()
+        self._progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
+        for name in sealed_targets(self._config.pipelines[self._pipeline], snapshot):
+            if name in self._rounds:
+                continue
+            # The table is away; the next round tries again.
+            with suppress(HeadraceError, OSError):
+                self._rounds[name] = self._begin(name)
 
     def close(self, *, last: bool = False) -> None:
         """End the hooks; `last`: with one more round of theirs."""
@@ -121,18 +141,21 @@ class TargetRounds:
     def _begin(self, target: str) -> Rounds:
         config = self._config.at_target(self._pipeline, target)
         sealer = Sealer(self._pipeline, self._config, target, self._tables)
-        dispatcher = HookDispatcher(self._pipeline, deliveries(self._pipeline, config), self._hooked(target))
+        dispatcher = HookDispatcher(self._pipeline, deliveries(self._pipeline, config), self._health_report(target))
         dispatcher.start()
         self._dispatchers[target] = dispatcher
         steps = _steps(sealer, config, self._closer, self._run, dispatcher.follow)
         return Rounds(sealer, steps, self._progress, partial(self._count, target))
 
-    def _count(self, target: str, sealer: Sealer, standing: BucketSnapshot, now: datetime, trouble: Trouble) -> None:
-        self._counts[target] = sealer.bucket_counts(standing, now, trouble)
+    def _count(self, target: str, sealer: Sealer, snapshot: BucketSnapshot, now: datetime, trouble: Trouble) -> None:
+        self._counts[target] = sealer.bucket_counts(snapshot, now, trouble)
 
-    def _hooked(self, target: str) -> Callable[[Mapping[str, Health]], None]:
-        def publish(health: Mapping[str, Health]) -> None:
-            self._health = {**self._health, **{f"{target}/{hook}": one for hook, one in health.items()}}
+    def _health_report(self, target: str) -> Callable[[Mapping[str, Health]], None]:
+        """Return what shows the health of a target's hooks."""
+
+        def report(health_by_hook: Mapping[str, Health]) -> None:
+            hooks = {f"{target}/{hook}": health for hook, health in health_by_hook.items()}
+            self._health = {**self._health, **hooks}
             self._progress.hooked(self._health)
 
-        return publish
+        return report

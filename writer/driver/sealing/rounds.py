@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
@@ -22,41 +23,65 @@ from writer.sealing.sealer import BucketSnapshot, Sealer
 from writer.status.progress import Progress
 from writer.table.gap_records import OldestGap
 
-_TICK_S = 5.0  # between two rounds, when no commit wakes them
-_BACKOFF = Backoff(5, 300)  # of a step that failed
-_CLOSE_WITHIN_S = 5.0
-Trouble = Sequence[tuple[str, str]]  # step that fails, and why
-Report = Callable[[Sealer, BucketSnapshot, datetime, Trouble], None]  # shows how the buckets are
+# Seconds between two rounds, when no commit wakes them.
+_TICK_S = 5.0
+# Of a step that failed.
+_BACKOFF = Backoff(5, 300)
+_CLOSE_TIMEOUT_S = 5.0
+# Steps that fail, and why.
+Trouble = Sequence[tuple[str, str]]
+# Shows how the buckets are.
+Report = Callable[[Sealer, BucketSnapshot, datetime, Trouble], None]
 
 
-def reported(progress: Progress, sealer: Sealer) -> Report:
+def build_report(progress: Progress, sealer: Sealer) -> Report:
     """Return what shows the buckets of a pipeline that has one table."""
-    overview, oldest = BucketOverview(sealer), OldestGap(sealer.table, sealer.pipeline)
+    overview = BucketOverview(sealer)
+    oldest_gap = OldestGap(sealer.table, sealer.pipeline)
 
-    def report(sealer: Sealer, standing: BucketSnapshot, now: datetime, trouble: Trouble) -> None:
-        found = standing.table_snapshot
-        progress.open_gaps(found.gaps, found.gap_offsets_closed)  # others fill them, while no record comes too
-        progress.bucket_counts(sealer.bucket_counts(standing, now, trouble))
-        progress.cells(overview.refresh(standing, now))
-        progress.oldest_gap(oldest.opening_time(found))
+    def report(sealer: Sealer, buckets: BucketSnapshot, now: datetime, trouble: Trouble) -> None:
+        snapshot = buckets.table_snapshot
+        # Others fill gaps, also while no record comes.
+        progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
+        progress.bucket_counts(sealer.bucket_counts(buckets, now, trouble))
+        progress.cells(overview.refresh(buckets, now))
+        progress.oldest_gap(oldest_gap.opening_time(snapshot))
 
     return report
+
+
+@dataclass(frozen=True)
+class _Pause:
+    """How long a step that fails rests: its failures in a row, and when it is tried again, in seconds."""
+
+    failures: int = 0
+    end_s: float = 0.0
 
 
 class RetriedSteps:
     """Runs steps one after the other, again and again; each that fails rests, longer each time."""
 
-    interval_s = 0.0  # one table is looked at with each tick
+    # One table is looked at with each tick.
+    interval_s = 0.0
 
     def __init__(
-        self, about: Mapping[str, str], steps: Mapping[str, Callable[[datetime], None]], progress: Progress,
-        *, now: Callable[[], datetime] = lambda: datetime.now(UTC), seconds: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        about: Mapping[str, str],
+        steps: Mapping[str, Callable[[datetime], None]],
+        progress: Progress,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`about`: names the table, for the log. `seconds`: a monotonic clock."""
-        self._about, self._steps, self._progress = about, steps, progress
-        self._now, self._seconds = now, seconds
-        self._trouble: dict[str, str] = {}  # step → why it failed last
-        self._rests: dict[str, tuple[int, float]] = {}  # step → failures in a row, and until when it rests
+        self._about = about
+        self._steps = steps
+        self._progress = progress
+        self._now = now
+        self._seconds = seconds
+        # Step → why it failed last.
+        self._trouble: dict[str, str] = {}
+        self._pauses: dict[str, _Pause] = {}
 
     @property
     def trouble(self) -> Trouble:
@@ -65,9 +90,10 @@ class RetriedSteps:
 
     def once(self) -> None:
         """Run every step that is due. A paused pipeline commits nothing here."""
-        paused = self._progress.view().pause is not None
-        for name, step in () if paused else self._steps.items():
-            if name not in self._rests or self._rests[name][1] <= self._seconds():
+        if self._progress.view().pause is not None:
+            return
+        for name, step in self._steps.items():
+            if name not in self._pauses or self._pauses[name].end_s <= self._seconds():
                 self._attempt(name, step)
 
     def _attempt(self, name: str, step: Callable[[datetime], None]) -> None:
@@ -75,14 +101,14 @@ class RetriedSteps:
         try:
             step(self._now())
         except Exception as error:  # noqa: BLE001 - the stream must not notice
-            words = sentence(error)
-            failures, _ = self._rests.get(name, (0, 0.0))
-            if self._trouble.get(name) != words:
-                logging.warning("sealing_failed", **about, step=name, error=words)
-            self._rests[name] = (failures + 1, self._seconds() + _BACKOFF.delay_s(failures))
-            self._trouble[name] = words
+            reason = sentence(error)
+            failures = self._pauses.get(name, _Pause()).failures
+            if self._trouble.get(name) != reason:
+                logging.warning("sealing_failed", **about, step=name, error=reason)
+            self._pauses[name] = _Pause(failures + 1, self._seconds() + _BACKOFF.delay_s(failures))
+            self._trouble[name] = reason
             return
-        self._rests.pop(name, None)
+        self._pauses.pop(name, None)
         if self._trouble.pop(name, None):
             logging.event("sealing_recovered", **about, step=name)
 
@@ -91,14 +117,21 @@ class Rounds:
     """Runs the steps of a table that has buckets, and reports them."""
 
     def __init__(
-        self, sealer: Sealer, steps: Mapping[str, Step], progress: Progress, report: Report | None = None,
-        *, now: Callable[[], datetime] = lambda: datetime.now(UTC), seconds: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        sealer: Sealer,
+        steps: Mapping[str, Step],
+        progress: Progress,
+        report: Report | None = None,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`report`: shows the buckets; None: as those of a pipeline that has one table."""
-        self.sealer, self._now = sealer, now
-        bound = {name: partial(step, sealer) for name, step in steps.items()}
-        self._attempts = RetriedSteps(sealer.about, bound, progress, now=now, seconds=seconds)
-        self._report = report or reported(progress, sealer)
+        self.sealer = sealer
+        self._now = now
+        steps_of_table = {name: partial(step, sealer) for name, step in steps.items()}
+        self._attempts = RetriedSteps(sealer.about, steps_of_table, progress, now=now, seconds=seconds)
+        self._report = report or build_report(progress, sealer)
 
     @property
     def interval_s(self) -> float:
@@ -108,7 +141,8 @@ class Rounds:
     def once(self) -> None:
         """Run every step that is due, and report the buckets."""
         self._attempts.once()
-        with suppress(HeadraceError, OSError):  # it was said by a step
+        # A step has logged it.
+        with suppress(HeadraceError, OSError):
             self._report(self.sealer, self.sealer.follow(write=False), self._now(), self._attempts.trouble)
 
 
@@ -128,7 +162,8 @@ class Seals:
 
     def __init__(self, rounds: PeriodicTask, progress: Progress) -> None:
         self._rounds = rounds
-        self._wake, self._closing = threading.Event(), threading.Event()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"seals of {progress.pipeline}", daemon=True)
         progress.on_commit(self._wake.set)
 
@@ -141,7 +176,7 @@ class Seals:
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive():
-            self._thread.join(_CLOSE_WITHIN_S)
+            self._thread.join(_CLOSE_TIMEOUT_S)
         if last and not self._thread.is_alive():
             self._rounds.once()
 
