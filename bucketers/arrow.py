@@ -6,35 +6,45 @@ from difflib import get_close_matches
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# So many names show what kind of names they are.
+_NAMES_MAX = 10
+
 
 def contiguous(values: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """One array. Copies only what comes in several chunks."""
+    """Return one array. Copies only what comes in several chunks."""
     if not isinstance(values, pa.ChunkedArray):
         return values
-    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    if values.num_chunks == 1:
+        return values.chunk(0)
+    return values.combine_chunks()
 
 
 def floor_divide(values: pa.Int64Array, divisor: int) -> pa.Int64Array:
-    """Quotients toward minus infinity, for a positive divisor. Arrow's own `divide` truncates, wrong before 1970."""
+    """Return quotients toward minus infinity, for a positive divisor.
+
+    Arrow's own `divide` truncates, which is wrong before 1970: -1 / 10 is 0 there, and -1 here.
+    """
     quotients = pc.divide(values, divisor)
     if (pc.min(values).as_py() or 0) >= 0:
         return quotients
-    above = pc.greater(pc.multiply(quotients, divisor), values)
-    return pc.subtract(quotients, above.cast(pa.int64()))
+    is_above = pc.greater(pc.multiply(quotients, divisor), values)
+    return pc.subtract(quotients, is_above.cast(pa.int64()))
 
 
 def column(rows: pa.Table, field: str, fits: Callable[[pa.DataType], bool] | None = None) -> pa.Array:
-    """The column `field`; dots step into structs, and a null struct has null fields. ValueError if it is absent.
+    """Return the column `field`; dots step into structs, and a null struct has null fields.
 
     `fits`: the types that will do, so that the error proposes no field that is refused for its type; None: any.
+    Raises ValueError if the column is absent.
     """
     if field in rows.column_names:
         return contiguous(rows.column(field))
-    values, names = None, rows.column_names
+    values = None
+    names = rows.column_names
     for name in field.split("."):
         if name not in names:
             fitting = (path for path, kind in fields_of(rows.schema) if fits is None or fits(kind))
-            raise ValueError(f"field {field!r} is not in the record; {fix(field, fitting)}")
+            raise ValueError(f"field {field!r} is not in the record; {suggest_name(field, fitting)}")
         values = rows.column(name) if values is None else pc.struct_field(values, name)
         names = values.type.names if pa.types.is_struct(values.type) else []
     return contiguous(values)
@@ -50,15 +60,17 @@ def fields_of(members: Iterable[pa.Field], parent: str = "") -> Iterator[tuple[s
 
 
 def has_text(kind: pa.DataType) -> bool:
-    """Whether values of a type have a text that tells them apart for a person: no bytes, no lists, no structs."""
+    """Return whether values of a type have a text that tells them apart for a person: no bytes, lists, structs."""
     values = kind.value_type if pa.types.is_dictionary(kind) else kind
     return not (pa.types.is_nested(values) or pa.types.is_binary(values) or pa.types.is_large_binary(values))
 
 
-def fix(wrong: str, right: Iterable[str]) -> str:
-    """The end of a sentence about a name that does not exist: the nearest one that does, or those there are."""
-    known = sorted(right)
-    if near := get_close_matches(wrong, known, n=1):
-        return f"did you mean {near[0]!r}?"
-    few = 10  # enough to see what kind of names they are
-    return f"there is {', '.join(map(repr, known[:few])) or 'nothing'}{', …' if len(known) > few else ''}"
+def suggest_name(wrong_name: str, names: Iterable[str]) -> str:
+    """Return the end of a sentence about a name that does not exist: the nearest one that does, or all names."""
+    sorted_names = sorted(names)
+    nearest = get_close_matches(wrong_name, sorted_names, n=1)
+    if nearest:
+        return f"did you mean {nearest[0]!r}?"
+    listed = ", ".join(map(repr, sorted_names[:_NAMES_MAX]))
+    ellipsis = ", …" if len(sorted_names) > _NAMES_MAX else ""
+    return f"there is {listed or 'nothing'}{ellipsis}"

@@ -44,7 +44,7 @@ class Bucketer(Protocol):
 
 
 @runtime_checkable
-class Timed(Protocol):
+class TimeBucketer(Protocol):
     """A bucketer that knows the interval of a bucket from its values alone."""
 
     def interval(self, values: Sequence[str | None]) -> tuple[datetime, datetime] | None:
@@ -54,4 +54,6 @@ class Timed(Protocol):
 
 def interval(bucketer: Bucketer, values: Sequence[str | None]) -> tuple[datetime, datetime] | None:
     """Return the interval of a bucket; None where the bucketer does not go by time, or cannot tell."""
-    return bucketer.interval(values) if isinstance(bucketer, Timed) else None
+    if not isinstance(bucketer, TimeBucketer):
+        return None
+    return bucketer.interval(values)

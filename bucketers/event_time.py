@@ -17,12 +17,21 @@ import pyarrow.compute as pc
 
 from bucketers.arrow import contiguous, floor_divide
 from bucketers.base import Buckets
-from bucketers.zone_data import DAY_S, END_S, EPOCH, FIRST_S, Shift, clock_of, find_shifts, moment
+from bucketers.zone_data import DAY_S, END_S, EPOCH, FIRST_S, Shift, clock_of, find_shifts, to_datetime
 
-_SECOND, _MINUTE, _HOUR, _DAY = (timedelta(seconds=n) for n in (1, 60, 3_600, 86_400))
+_SECOND = timedelta(seconds=1)
+_MINUTE = timedelta(minutes=1)
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
 _WIDTH_MAX = timedelta(days=365)
+_MICROSECONDS = 1_000_000
 _LABEL = re.compile(r"(\d{4}-\d{2}-\d{2})(?:T(\d{2})(?:-(\d{2})(?:-(\d{2}))?)?([bc]?))?")
-_SPAN_S = 2 * DAY_S  # an offset is less than a day either way: wall * _SPAN_S + offset is one to one
+# The suffixes of labels that one wall clock shows under several UTC offsets, in order of time.
+_SUFFIXES = ("", "b", "c")
+# An offset is less than a day either way, so floor * _KEY_STEP + offset is one to one.
+_KEY_STEP = 2 * DAY_S
+# About 50 MB when full: eleven years of hours.
+_PIECES_CACHED = 100_000
 
 
 @dataclass(frozen=True)
@@ -47,77 +56,72 @@ class EventTime:
 
     width: timedelta
     zone: str = "UTC"
-    column: str | None = None  # None: 'day', 'hour' or 'minute', after the width
+    # None: 'day', 'hour' or 'minute', after the width.
+    column: str | None = None
 
     def __post_init__(self) -> None:
-        width, zone = self.width, self.zone
-        if width <= timedelta(0) or width % _SECOND:
-            raise ValueError(f"width must be a positive number of whole seconds, got {width}; try 1 hour or 1 day")
-        if width > _WIDTH_MAX:
-            raise ValueError(f"width must be at most {_WIDTH_MAX.days} days, got {width}; choose a smaller one")
-        if zone == "UTC":
-            return
-        try:
-            clock_of(zone)
-        except KeyError as error:
-            raise ValueError(
-                f"zone {zone!r} is unknown; use an IANA name such as 'UTC', or install data that have it, as the "
-                "package tzdata does"
-            ) from error
-        except (ValueError, OSError) as error:
-            raise ValueError(f"zone {zone!r} cannot be used: {error}") from error
-        if width > _DAY:
-            raise ValueError(f"width {width} is over a day, which only UTC can have; use 1 day in {zone}, or zone UTC")
-        if _DAY % width or (_HOUR % width and width % _HOUR):
-            raise ValueError(
-                f"width {width} does not fit the clock of {zone}: it must divide an hour, or be whole hours that "
-                "divide a day; choose such a width, or zone UTC"
-            )
+        if self.width <= timedelta(0) or self.width % _SECOND:
+            raise ValueError(f"width must be a positive number of whole seconds, got {self.width}; try 1 hour or 1 day")
+        if self.width > _WIDTH_MAX:
+            raise ValueError(f"width must be at most {_WIDTH_MAX.days} days, got {self.width}; choose a smaller one")
+        if self.zone != "UTC":
+            _check_zone(self.zone)
+            _check_width_in_zone(self.width, self.zone)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The one partition column."""
         if self.column is not None:
             return (self.column,)
-        return ("minute" if self.width < _HOUR else "hour" if self.width % _DAY else "day",)
+        if self.width < _HOUR:
+            return ("minute",)
+        return ("hour" if self.width % _DAY else "day",)
 
     def assign(self, rows: pa.Table, event_time: pa.ChunkedArray | pa.Array) -> Buckets:  # noqa: ARG002 the protocol's
-        """Give every row the bucket of its event time, in the years 1 to 9999. Does not read the rows."""
+        """Give every row the bucket of its event time, in the years 1 to 9999. Does not read the rows.
+
+        A bucket has a floor: its start on the wall clock, in widths since 1970. Its key is the floor, in a zone with
+        the UTC offset. With hours in Berlin, the rows 2026-10-25T00:30Z, 01:30Z and 02:30Z have the offsets 2 h, 1 h
+        and 1 h. Their wall clocks show 02:30, 02:30 and 03:30, so their labels are `2026-10-25T02`, `2026-10-25T02b`
+        and `2026-10-25T03`.
+        """
         assert event_time.type == pa.timestamp("us", "UTC"), event_time.type
         assert not event_time.null_count
-        instants, width_us = contiguous(event_time).cast(pa.int64()), self._width_s * 1_000_000
+        instants = contiguous(event_time).cast(pa.int64())
         if self.zone == "UTC":
-            keys = floor_divide(instants, width_us).dictionary_encode()
-            buckets = [self._in_utc(key) for key in keys.dictionary.to_pylist()]
+            keys = floor_divide(instants, self._width_s * _MICROSECONDS).dictionary_encode()
+            buckets = [self._utc_bucket(floor) for floor in keys.dictionary.to_pylist()]
         else:
-            offsets_s = _offsets_s(instants, self.zone)
-            floors = floor_divide(pc.add(instants, pc.multiply(offsets_s, 1_000_000)), width_us)
-            floors = pc.min_element_wise(pc.max_element_wise(floors, self._first_floor), self._last_floor)
-            split_s = 0 if self.width > _HOUR else offsets_s
-            keys = pc.add(pc.multiply(floors, _SPAN_S), split_s).dictionary_encode()
-            buckets = [self._in_zone(key) for key in keys.dictionary.to_pylist()]
-        return Buckets(keys.indices, tuple((label,) for label, _ in buckets), tuple(span for _, span in buckets))
+            keys = self._zone_keys(instants).dictionary_encode()
+            buckets = [self._zone_bucket(key) for key in keys.dictionary.to_pylist()]
+        return Buckets(
+            codes=keys.indices,
+            values=tuple((label,) for label, _ in buckets),
+            intervals=tuple(interval for _, interval in buckets),
+        )
 
     def interval(self, values: Sequence[str | None]) -> tuple[datetime, datetime] | None:
         """Return the interval of a label; None for a text that is not a label of these buckets."""
-        found = _LABEL.fullmatch(values[0] or "")
-        if found is None:
+        match = _LABEL.fullmatch(values[0] or "")
+        if match is None:
             return None
-        date, hour, minute, second, suffix = found.groups()
+        date, hour, minute, second, suffix = match.groups()
         try:
             wall = datetime.fromisoformat(f"{date}T{hour or '00'}:{minute or '00'}:{second or '00'}+00:00")
         except ValueError:
             return None
-        wall_s, rank = (wall - EPOCH) // _SECOND, ("", "b", "c").index(suffix or "")
-        floor = wall_s // self._width_s
+        floor = (wall - EPOCH) // _SECOND // self._width_s
         if self.zone == "UTC":
-            label, span = self._in_utc(floor)
-            return span if label == values[0] else None
+            label, interval = self._utc_bucket(floor)
+            return interval if label == values[0] else None
         pieces = _pieces(clock_of(self.zone), floor * self._width_s, self._width_s)
-        if rank >= len(pieces):  # a wall clock that the zone never showed, or not that often
+        rank = _SUFFIXES.index(suffix or "")
+        if rank >= len(pieces):
+            # The zone's wall clock never showed this time, or not that often.
             return None
-        label, span = self._in_zone(floor * _SPAN_S + (0 if self.width > _HOUR else pieces[rank].offset_s))
-        return span if label == values[0] else None
+        offset_s = 0 if self.width > _HOUR else pieces[rank].offset_s
+        label, interval = self._zone_bucket(floor * _KEY_STEP + offset_s)
+        return interval if label == values[0] else None
 
     @property
     def _width_s(self) -> int:
@@ -131,69 +135,122 @@ class EventTime:
     def _last_floor(self) -> int:
         return (END_S - 1) // self._width_s
 
-    def _in_utc(self, floor: int) -> tuple[str, tuple[datetime, datetime]]:
-        start, end = moment(floor * self._width_s), moment((floor + 1) * self._width_s)
+    def _zone_keys(self, instants: pa.Int64Array) -> pa.Int64Array:
+        """Return the key of each instant's bucket: the floor, and up to an hour of width the UTC offset."""
+        offsets_s = _offsets_s(instants, self.zone)
+        wall_times = pc.add(instants, pc.multiply(offsets_s, _MICROSECONDS))
+        floors = floor_divide(wall_times, self._width_s * _MICROSECONDS)
+        floors = pc.min_element_wise(pc.max_element_wise(floors, self._first_floor), self._last_floor)
+        return pc.add(pc.multiply(floors, _KEY_STEP), 0 if self.width > _HOUR else offsets_s)
+
+    def _utc_bucket(self, floor: int) -> tuple[str, tuple[datetime, datetime]]:
+        """Return the label and the interval of a bucket in UTC."""
+        start = to_datetime(floor * self._width_s)
+        end = to_datetime((floor + 1) * self._width_s)
         return self._label(start), (start, end)
 
-    def _in_zone(self, key: int) -> tuple[str, tuple[datetime, datetime]]:
-        floor, shifted_s = divmod(key + DAY_S, _SPAN_S)
+    def _zone_bucket(self, key: int) -> tuple[str, tuple[datetime, datetime]]:
+        """Return the label and the interval of a bucket in a zone."""
+        floor, shifted_offset_s = divmod(key + DAY_S, _KEY_STEP)
         wall_s = floor * self._width_s
-        pieces, suffix = _pieces(clock_of(self.zone), wall_s, self._width_s), ""
+        pieces = _pieces(clock_of(self.zone), wall_s, self._width_s)
+        suffix = ""
         if self.width <= _HOUR:
-            rank = [piece.offset_s for piece in pieces].index(shifted_s - DAY_S)
-            pieces, suffix = pieces[rank : rank + 1], ("", "b", "c")[rank]
+            rank = [piece.offset_s for piece in pieces].index(shifted_offset_s - DAY_S)
+            pieces = pieces[rank : rank + 1]
+            suffix = _SUFFIXES[rank]
         start_s = FIRST_S if floor == self._first_floor else pieces[0].start_s
         end_s = END_S if floor == self._last_floor else pieces[-1].end_s
-        return self._label(moment(wall_s)) + suffix, (moment(start_s), moment(end_s))
+        return self._label(to_datetime(wall_s)) + suffix, (to_datetime(start_s), to_datetime(end_s))
 
     def _label(self, wall: datetime) -> str:
         if not self.width % _DAY:
             return wall.date().isoformat()
-        finest = "seconds" if self.width % _MINUTE else "minutes" if self.width % _HOUR else "hours"
+        if self.width % _MINUTE:
+            finest = "seconds"
+        elif self.width % _HOUR:
+            finest = "minutes"
+        else:
+            finest = "hours"
         return wall.replace(tzinfo=None).isoformat(timespec=finest).replace(":", "-")
 
 
-def instants(wall: pa.TimestampArray, zone: str) -> pa.TimestampArray:
-    """The instants at which clocks of `zone` showed these times, which are given as if they were UTC. Null stays null.
+def _check_zone(zone: str) -> None:
+    """Raise ValueError for a zone that has no data."""
+    try:
+        clock_of(zone)
+    except KeyError as error:
+        raise ValueError(
+            f"zone {zone!r} is unknown; use an IANA name such as 'UTC', or install data that have it, as the "
+            "package tzdata does"
+        ) from error
+    except (ValueError, OSError) as error:
+        raise ValueError(f"zone {zone!r} cannot be used: {error}") from error
 
-    Of an hour that autumn repeats it is the first one; in the hour that spring leaves out, the offset before it counts,
-    as for a clock that was not put forward yet (fold 0 of PEP 495).
+
+def _check_width_in_zone(width: timedelta, zone: str) -> None:
+    """Raise ValueError for a width that does not divide the days of a zone."""
+    if width > _DAY:
+        raise ValueError(f"width {width} is over a day, which only UTC can have; use 1 day in {zone}, or zone UTC")
+    if _DAY % width or (_HOUR % width and width % _HOUR):
+        raise ValueError(
+            f"width {width} does not fit the clock of {zone}: it must divide an hour, or be whole hours that "
+            "divide a day; choose such a width, or zone UTC"
+        )
+
+
+def to_instants(wall_times: pa.TimestampArray, zone: str) -> pa.TimestampArray:
+    """Return the instants at which clocks of `zone` showed these times, which are given as if they were UTC.
+
+    Null stays null. Of an hour that autumn repeats it is the first one; in the hour that spring leaves out, the offset
+    before it counts, as for a clock that was not put forward yet (fold 0 of PEP 495). In Berlin, 2026-10-25 02:30 is
+    00:30Z, and 2026-03-29 02:30 is 01:30Z.
     """
-    shown = wall.cast(pa.int64())
-    shifts = _shifts_among(shown, zone)
+    times = wall_times.cast(pa.int64())
+    shifts = _shifts_among(times, zone)
     # A clock shows the times under an offset until the later of both readings of the moment at which it changes.
-    starts = [
-        start_s + max(offset_s, shifts[max(at - 1, 0)][1]) for at, (start_s, offset_s) in enumerate(shifts)
-    ]  # fmt: skip
-    offsets_s = _looked_up(shown, starts, [offset_s for _, offset_s in shifts])
-    return pc.subtract(shown, pc.multiply(offsets_s, 1_000_000)).cast(wall.type)
+    starts_s = []
+    offset_before_s = shifts[0][1] if shifts else 0
+    for start_s, offset_s in shifts:
+        starts_s.append(start_s + max(offset_s, offset_before_s))
+        offset_before_s = offset_s
+    offsets_s = _look_up_offsets(times, starts_s, [offset_s for _, offset_s in shifts])
+    return pc.subtract(times, pc.multiply(offsets_s, _MICROSECONDS)).cast(wall_times.type)
 
 
 def _offsets_s(instants: pa.Int64Array, zone: str) -> pa.Int64Array:
-    """The UTC offset at each instant, from the zone's few shifts in the years that occur."""
+    """Return the UTC offset at each instant, from the zone's few shifts in the years that occur."""
     shifts = _shifts_among(instants, zone)
-    return _looked_up(instants, [start_s for start_s, _ in shifts], [offset_s for _, offset_s in shifts])
+    return _look_up_offsets(instants, [start_s for start_s, _ in shifts], [offset_s for _, offset_s in shifts])
 
 
 def _shifts_among(times: pa.Int64Array, zone: str) -> list[tuple[int, int]]:
-    """Start and offset of the zone's shifts, in seconds, in the years that occur."""
+    """Return start and offset of the zone's shifts, in seconds, in the years that occur."""
     years = pc.unique(pc.year(times.cast(pa.timestamp("us")))).drop_null().to_pylist()
     clock = clock_of(zone)
-    return sorted({shift.start_s: shift.offset_s for year in years for shift in find_shifts(clock, year)}.items())
+    offsets_s: dict[int, int] = {}
+    for year in years:
+        offsets_s.update((shift.start_s, shift.offset_s) for shift in find_shifts(clock, year))
+    return sorted(offsets_s.items())
 
 
-def _looked_up(times: pa.Int64Array, starts_s: list[int], offsets_s: list[int]) -> pa.Int64Array:
-    """The offset that holds from the last start at or before each time on."""
-    starts = pa.array([start_s * 1_000_000 for start_s in starts_s], pa.int64())
-    after = pc.search_sorted(starts, times, side="right")
-    return pa.array(offsets_s, pa.int64()).take(pc.subtract(after, 1))
+def _look_up_offsets(times: pa.Int64Array, starts_s: list[int], offsets_s: list[int]) -> pa.Int64Array:
+    """Return the offset that holds from the last start at or before each time on. `times`: in microseconds.
+
+    With the starts 0 s and 10 s and their offsets 3600 and 7200, the times 5 s, 10 s and 11 s have the offsets 3600,
+    7200 and 7200.
+    """
+    starts = pa.array([start_s * _MICROSECONDS for start_s in starts_s], pa.int64())
+    starts_before = pc.search_sorted(starts, times, side="right")
+    return pa.array(offsets_s, pa.int64()).take(pc.subtract(starts_before, 1))
 
 
-@lru_cache(maxsize=100_000)  # about 50 MB when full: eleven years of hours
+@lru_cache(maxsize=_PIECES_CACHED)
 def _pieces(clock: ZoneInfo, wall_s: int, width_s: int) -> tuple[Shift, ...]:
-    """The instants whose wall clock lies in [wall_s, wall_s + width_s), one piece per offset, in order of time."""
-    pieces = (
-        Shift(offset_s, max(start_s, wall_s - offset_s), min(end_s, wall_s + width_s - offset_s))
-        for offset_s, start_s, end_s in find_shifts(clock, moment(wall_s).year)
-    )
-    return tuple(piece for piece in pieces if piece.start_s < piece.end_s)
+    """Return the instants whose wall clock lies in [wall_s, wall_s + width_s), one piece per offset, oldest first."""
+    pieces = []
+    for offset_s, start_s, end_s in find_shifts(clock, to_datetime(wall_s).year):
+        piece = Shift(offset_s, max(start_s, wall_s - offset_s), min(end_s, wall_s + width_s - offset_s))
+        if piece.start_s < piece.end_s:
+            pieces.append(piece)
+    return tuple(pieces)

@@ -1,7 +1,7 @@
 """The data of time zones by which labels are made: where they come from, and in what two versions of them differ.
 
-`zoneinfo` reads the folders of PYTHONTZPATH, or the system's, and then the package tzdata. A process that is given the
-data of another one (`install`) goes by those, so that all processes of a writer give an instant the same label.
+`zoneinfo` reads the folders of PYTHONTZPATH, or the system's, and then the package tzdata. A process that gets the data
+of another one (`install_zone_data`) uses those, so that all processes of a writer give an instant the same label.
 """
 
 import zoneinfo
@@ -22,10 +22,16 @@ from bucketers.zone_file import check_zone_file
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY_S = 86_400
-FIRST_S, END_S = -62_135_596_800, 253_402_300_800  # the years 1 to 9999, as `extract` admits them
+# The years 1 to 9999, as `timestamps.event_time` admits them.
+FIRST_S = -62_135_596_800
+END_S = 253_402_300_800
 _SECOND = timedelta(seconds=1)
-_VERSION_FILE, _VERSION_MARK = "tzdata.zi", "# version "  # in a folder of zones; its first line
+# The file in a folder of zones whose first line tells the version of the database.
+_VERSION_FILE = "tzdata.zi"
+_VERSION_MARK = "# version "
 _PACKAGE = "tzdata"
+# The shifts of one year cost about 0.5 ms to find.
+_YEARS_CACHED = 4_096
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,10 @@ class ZoneData:
     """What a version of the IANA database says of one zone."""
 
     zone: str
-    version: str  # of the database, such as 2025b; empty: the files do not say it
-    tzif: bytes = field(repr=False)  # the compiled file (RFC 8536)
+    # Of the database, such as 2025b; empty: the files do not say it.
+    version: str
+    # The compiled file (RFC 8536).
+    tzif: bytes = field(repr=False)
 
     def clock(self) -> ZoneInfo:
         """Return the clock of the zone. Raises ValueError for what is no whole file of one."""
@@ -50,8 +58,10 @@ class Shift(NamedTuple):
     end_s: int
 
 
-_data: dict[str, ZoneData] = {}  # by which this process makes labels
-_clocks: dict[str, ZoneInfo] = {}  # of these data: one for each, as caches go by it
+# The data by which this process makes labels, by zone.
+_data: dict[str, ZoneData] = {}
+# The clocks of these data, one for each: caches are keyed by the clock object.
+_clocks: dict[str, ZoneInfo] = {}
 
 
 def clock_of(zone: str) -> ZoneInfo:
@@ -68,7 +78,7 @@ def find_zone_data(zone: str) -> ZoneData:
     return _data[zone]
 
 
-def install(data: Iterable[ZoneData]) -> None:
+def install_zone_data(data: Iterable[ZoneData]) -> None:
     """Make labels of these zones by these data from now on, whatever the files of this machine have."""
     for zone_data in data:
         if _data.get(zone_data.zone) != zone_data:
@@ -109,57 +119,64 @@ def _read_version(folder: Path) -> str:
             line = file.readline()
     except OSError:
         return ""
-    return line.removeprefix(_VERSION_MARK).strip() if line.startswith(_VERSION_MARK) else ""
+    if not line.startswith(_VERSION_MARK):
+        return ""
+    return line.removeprefix(_VERSION_MARK).strip()
 
 
 def find_differences(before: ZoneData, after: ZoneData, years: range) -> list[tuple[datetime, datetime]]:
     """Return the spans of these UTC years in which the clocks of a zone show another time, oldest first."""
     if before.tzif == after.tzif:
         return []
-    old, new = before.clock(), after.clock()
-    shifts = [shift for clock in (old, new) for year in years for shift in find_shifts(clock, year)]
-    bounds_s = sorted({bound_s for shift in shifts for bound_s in (shift.start_s, shift.end_s)})
+    old_clock = before.clock()
+    new_clock = after.clock()
+    instants_s: set[int] = set()
+    for year in years:
+        for shift in (*find_shifts(old_clock, year), *find_shifts(new_clock, year)):
+            instants_s |= {shift.start_s, shift.end_s}
     spans: list[tuple[datetime, datetime]] = []
-    for start_s, end_s in pairwise(bounds_s):
-        if _offset_s(old, start_s) == _offset_s(new, start_s):
+    for start_s, end_s in pairwise(sorted(instants_s)):
+        if _offset_s(old_clock, start_s) == _offset_s(new_clock, start_s):
             continue
-        start, end = moment(start_s), moment(end_s)
+        start = to_datetime(start_s)
         if spans and spans[-1][1] == start:
             start, _ = spans.pop()
-        spans.append((start, end))
+        spans.append((start, to_datetime(end_s)))
     return spans
 
 
-def moment(instant_s: int) -> datetime:
-    """Return the instant, or the first or last that there is."""
+def to_datetime(instant_s: int) -> datetime:
+    """Return an instant in seconds since 1970 as a datetime; before or after all datetimes, the first or last one."""
     if instant_s >= END_S:
         return datetime.max.replace(tzinfo=UTC)
     instant_s = max(instant_s, FIRST_S)
     return EPOCH + timedelta(seconds=instant_s)
 
 
-@lru_cache(maxsize=4_096)  # of a year each, which costs about 0.5 ms to find
+@lru_cache(maxsize=_YEARS_CACHED)
 def find_shifts(clock: ZoneInfo, year: int) -> tuple[Shift, ...]:
     """Return the shifts of a UTC year and two days around it, the reach of a wall clock that shows this year.
 
     Looks once a day: no zone in the IANA database has ever changed its offset twice within three.
     """
 
-    def differs(from_s: int, instant_s: int) -> bool:
-        return _offset_s(clock, instant_s) != from_s
+    def has_other_offset(offset_s: int, instant_s: int) -> bool:
+        return _offset_s(clock, instant_s) != offset_s
 
     first_s = (datetime(year, 1, 1, tzinfo=UTC) - EPOCH) // _SECOND
     days = range(first_s - 2 * DAY_S, first_s + (366 + 2) * DAY_S + 1, DAY_S)
     starts = [days[0]]
     for day_s, next_s in pairwise(days):
         offset_s = _offset_s(clock, day_s)
-        if differs(offset_s, next_s):
-            starts.append(day_s + bisect_left(range(day_s, next_s), True, key=partial(differs, offset_s)))
+        if has_other_offset(offset_s, next_s):
+            seconds = range(day_s, next_s)
+            starts.append(day_s + bisect_left(seconds, True, key=partial(has_other_offset, offset_s)))
     return tuple(Shift(_offset_s(clock, start_s), start_s, end_s) for start_s, end_s in pairwise([*starts, days[-1]]))
 
 
 def _offset_s(clock: ZoneInfo, instant_s: int) -> int:
-    inside_s = min(max(instant_s, FIRST_S + DAY_S), END_S - DAY_S)  # where every clock's reading is a datetime
-    offset = moment(inside_s).astimezone(clock).utcoffset()
+    # There the reading of every clock is a datetime.
+    inside_s = min(max(instant_s, FIRST_S + DAY_S), END_S - DAY_S)
+    offset = to_datetime(inside_s).astimezone(clock).utcoffset()
     assert offset is not None
     return offset // _SECOND

@@ -245,6 +245,6 @@ def test_every_place_that_proposes_names_is_among_these() -> None:
                 for node in ast.walk(ast.parse(path.read_text()))
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             )
-            if {"fix", "did_you_mean"} & set(names):
+            if {"suggest_name", "did_you_mean"} & set(names):
                 calls.add(str(path.relative_to(root)))
     assert calls == set(PLACES)

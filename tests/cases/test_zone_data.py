@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import bucketers
-from bucketers.zone_data import ZoneData, find_differences, find_zone_data, install, read_zone_data
+from bucketers.zone_data import ZoneData, find_differences, find_zone_data, install_zone_data, read_zone_data
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
 from tests.support.time_zones import (
@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 def _own_zones() -> Iterator[None]:
     before = find_zone_data(MEXICO)
     yield
-    install([before])
+    install_zone_data([before])
 
 
 def carry(driver: Driver, start: int) -> None:
@@ -56,11 +56,11 @@ def entries_since(driver: Driver, version: int) -> list[Entry]:
 
 
 def test_a_label_is_that_of_the_data_which_the_process_was_given() -> None:
-    install([OLD])
+    install_zone_data([OLD])
     assert label() == "2023-07-15T01"
-    install([NEW])
+    install_zone_data([NEW])
     assert label() == "2023-07-15T00"
-    install([OLD])
+    install_zone_data([OLD])
     assert label() == "2023-07-15T01"
 
 
@@ -204,7 +204,7 @@ def test_zone_data_of_a_log_is_read_as_it_was_written() -> None:
 def test_a_start_records_the_data_and_a_start_with_others_says_the_change(
     tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    install([OLD])
+    install_zone_data([OLD])
     driver = Driver(tmp_path, form, bucket=HOURLY)
     driver.start()
     carry(driver, 0)
@@ -215,7 +215,7 @@ def test_a_start_records_the_data_and_a_start_with_others_says_the_change(
     assert "zone_data" not in caplog.text
     (finding,) = check_zone_data(driver.settings, driver.table, NOW)
     assert finding.status == "ok"
-    install([NEW])
+    install_zone_data([NEW])
     (finding,) = check_zone_data(driver.settings, driver.table, NOW)
     assert finding.status == "warning"
     assert "2022a became 2026b" in finding.message
@@ -233,10 +233,10 @@ def test_a_start_records_the_data_and_a_start_with_others_says_the_change(
 def test_a_command_that_writes_rows_says_that_its_data_are_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    install([OLD])
+    install_zone_data([OLD])
     driver = Driver(tmp_path, bucket=HOURLY)
     driver.start()
-    install([NEW])
+    install_zone_data([NEW])
     open_local_pipeline("clicks", driver.config, driver.schemas, tables=driver.tables)
     assert "zone_data_differs" in caplog.text
 
@@ -260,7 +260,7 @@ def test_zones_are_those_of_buckets_clocks_and_targets(tmp_path: Path) -> None:
 
 
 def test_a_task_goes_by_the_drivers_data_whatever_its_machine_has(tmp_path: Path) -> None:
-    install([OLD])
+    install_zone_data([OLD])
     driver = Driver(tmp_path, bucket=HOURLY)
     driver.start()
     plan = open_local_pipeline("clicks", driver.config, driver.schemas).task_plan(NOW, "test", {"clicks": 1})
@@ -268,15 +268,15 @@ def test_a_task_goes_by_the_drivers_data_whatever_its_machine_has(tmp_path: Path
     path = tmp_path / "plan.pickle"
     path.write_bytes(pickle.dumps(plan.zones))
     program = (
-        "import pickle, sys; from pathlib import Path; from bucketers.zone_data import install; "
+        "import pickle, sys; from pathlib import Path; from bucketers.zone_data import install_zone_data; "
         "from tests.support.time_zones import label; "
-        "before = label(); install(pickle.loads(Path(sys.argv[1]).read_bytes())); print(before, label())"
+        "before = label(); install_zone_data(pickle.loads(Path(sys.argv[1]).read_bytes())); print(before, label())"
     )
     environment = {**os.environ, "PYTHONTZPATH": str(write_zones(tmp_path / "zones", NEW)), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", program, str(path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2023-07-15T00", "2023-07-15T01"]
-    install([NEW])
+    install_zone_data([NEW])
     RecordSteps(plan, lambda *_: None)
     assert label() == "2023-07-15T01"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import bucketers
-from bucketers.event_time import instants
+from bucketers.event_time import to_instants
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
 from writer.batch.bucketing import Clock, ClockFieldMissing, TimeRule, assign_buckets, correct_times
@@ -37,7 +37,7 @@ def by(clocks: list[Clock], times: pa.TimestampArray, topics: list[str], **colum
     st.sampled_from(ZONES),
 )
 def test_a_wall_clock_is_read_as_zoneinfo_reads_it(walls: list[datetime], zone: str) -> None:
-    found = instants(pa.array([wall.replace(tzinfo=UTC) for wall in walls], US), zone)
+    found = to_instants(pa.array([wall.replace(tzinfo=UTC) for wall in walls], US), zone)
     expected = [wall.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC) for wall in walls]
     assert found.to_pylist() == expected
 
@@ -45,12 +45,12 @@ def test_a_wall_clock_is_read_as_zoneinfo_reads_it(walls: list[datetime], zone: 
 @given(st.integers(0, 4 * 3600), st.sampled_from(["2026-03-29", "2026-10-25"]))
 def test_a_wall_clock_around_both_shifts_of_a_year_is_read_as_zoneinfo_reads_it(second: int, day: str) -> None:
     wall = datetime.fromisoformat(day) + timedelta(seconds=second)
-    (found,) = instants(pa.array([wall.replace(tzinfo=UTC)], US), "Europe/Berlin").to_pylist()
+    (found,) = to_instants(pa.array([wall.replace(tzinfo=UTC)], US), "Europe/Berlin").to_pylist()
     assert found == wall.replace(tzinfo=ZoneInfo("Europe/Berlin")).astimezone(UTC)
 
 
 def test_the_hour_that_autumn_repeats_is_the_first_and_the_one_that_spring_leaves_out_has_the_offset_before() -> None:
-    found = instants(at("2026-10-25T02:30:00", "2026-03-29T02:30:00", None), "Europe/Berlin")
+    found = to_instants(at("2026-10-25T02:30:00", "2026-03-29T02:30:00", None), "Europe/Berlin")
     assert found.equals(at("2026-10-25T00:30:00", "2026-03-29T01:30:00", None))
 
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from bucketers import Bucketer, Buckets
 from bucketers.arrow import column, contiguous, has_text
-from bucketers.event_time import instants
+from bucketers.event_time import to_instants
 from bucketers.timestamps import event_time, within_years
 from writer.core.units import microseconds, shift_instant
 
@@ -39,7 +39,7 @@ class Clock:
     def correct_times(self, times: pa.TimestampArray) -> pa.TimestampArray:
         """Return the instants of times that this clock showed."""
         if self.zone is not None:
-            return instants(times, self.zone)
+            return to_instants(times, self.zone)
         return pc.add(times, pa.scalar(self.shift, pa.duration("us")))
 
     def owns(self, rows: pa.Table, topics: pa.ChunkedArray | pa.Array) -> pa.BooleanArray | None:

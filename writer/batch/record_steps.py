@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 import bucketers
 from bucketers.arrow import contiguous
-from bucketers.zone_data import install
+from bucketers.zone_data import install_zone_data
 from writer.avro.schema import TIMESTAMP
 from writer.avro.schema_plan import RejectedSchema, ShapedRecord, WriterSchema, conform
 from writer.avro.wire_format import refusal_reasons, split_by_schema_id
@@ -87,7 +87,7 @@ class RecordSteps:
         self._refuse = refuse
         self._keep = keep
         self._leave_out = leave_out
-        install(plan.zones)
+        install_zone_data(plan.zones)
         self.bucketer = bucketers.build(plan.bucket)
         self.report = Report()
         self.counts = defaultdict(Counts) if counts is None else counts

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from bucketers import Bucketer, Timed, interval
+from bucketers import Bucketer, TimeBucketer, interval
 from writer.config.pipeline import Pipeline
 from writer.core.files import BucketKey, StagedFile
 from writer.core.offsets import TopicPartition
@@ -14,7 +14,7 @@ from writer.table.log.snapshot import PipelineSnapshot
 
 def closes_buckets(settings: Pipeline, bucketer: Bucketer) -> bool:
     """Return whether buckets of a table are ever closed."""
-    return settings.seal.enabled and isinstance(bucketer, Timed)
+    return settings.seal.enabled and isinstance(bucketer, TimeBucketer)
 
 
 def buckets_closed_between(

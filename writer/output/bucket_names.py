@@ -25,7 +25,7 @@ def bucket_of(text: str, bucketer: bucketers.Bucketer) -> BucketKey:
     if len(parts) != len(bucketer.columns):
         raise ConfigError(f"{text!r} does not name a bucket: this table's are named {_shape(bucketer)}")
     typed = tuple(_value(column, part) for column, part in zip(bucketer.columns, parts, strict=True))
-    if not isinstance(bucketer, bucketers.Timed) or bucketers.interval(bucketer, typed) is not None:
+    if not isinstance(bucketer, bucketers.TimeBucketer) or bucketers.interval(bucketer, typed) is not None:
         return typed
     for index, value in enumerate(typed):
         for other in _candidate_labels(value or "", bucketer, index):
@@ -72,7 +72,7 @@ def _bucket_of_instant(bucketer: bucketers.Bucketer, instant: datetime) -> Bucke
     parts = getattr(bucketer, "parts", (bucketer,))
     values: list[str | None] = []
     for part in parts:
-        if isinstance(part, bucketers.Timed):
+        if isinstance(part, bucketers.TimeBucketer):
             rows = pa.table({"x": [0]})
             times = pa.array([instant], pa.timestamp("us", "UTC"))
             values += part.assign(rows, times).values[0]  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from bucketers.arrow import fix
+from bucketers.arrow import suggest_name
 from writer.privacy.column_protection import Place, Protection, check_keys
 from writer.privacy.field_decryption import Decryption
 from writer.privacy.keyring import KeySource, WrapSource
@@ -254,7 +254,7 @@ def check_paths(policies: Policies, known: set[str]) -> None:
     """Raise PrivacyError for a path that no schema has."""
     for path, _ in policies.fields:
         if path not in known:
-            raise PrivacyError(f"privacy.fields: no known schema has {path!r}; {fix(path, known)}")
+            raise PrivacyError(f"privacy.fields: no known schema has {path!r}; {suggest_name(path, known)}")
 
 
 _Says = Callable[[Mapping[str, Any], str], list[tuple[Action, str]]]

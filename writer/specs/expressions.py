@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous, fix
+from bucketers.arrow import contiguous, suggest_name
 from bucketers.timestamps import within_years
 from writer.specs.functions import ALLOWED, CONSTANT_ARGUMENTS
 from writer.specs.growth import GUARDS, check_guards, guard_calls, register_guards
@@ -347,10 +347,10 @@ def _explain_error(error: BaseException, columns: Sequence[str]) -> str:
     unknown_column = _UNKNOWN_COLUMN.search(text)
     if unknown_column is not None:
         name = unknown_column[1].replace('"', "")
-        return f"no schema of its records has a column {name!r}; {fix(name, columns)}"
+        return f"no schema of its records has a column {name!r}; {suggest_name(name, columns)}"
     unknown_function = _UNKNOWN_FUNCTION.search(text)
     if unknown_function is not None:
-        return f"there is no function {unknown_function[1]}; {fix(unknown_function[1], ALLOWED)}"
+        return f"there is no function {unknown_function[1]}; {suggest_name(unknown_function[1], ALLOWED)}"
     if "Unimplemented Expr type" in text:
         return "it is not for single rows; write an expression without subqueries, aggregates and parameters"
     return _error_message(error)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from bucketers.arrow import contiguous, fix
+from bucketers.arrow import contiguous, suggest_name
 from writer.specs.spec import Path, SpecError
 
 
@@ -34,7 +34,7 @@ def _check_path(columns: pa.Schema, path: str, key: str) -> None:
         kind = _innermost_type(kind)
         names = member_names(kind)
         if name not in names:
-            hint = fix(path, (parent + other for other in names))
+            hint = suggest_name(path, (parent + other for other in names))
             raise SpecError(f"{key}: no schema of its records has {path!r}; {hint}")
         kind = kind.field(name).type
         parent = f"{parent}{name}."

@@ -9,7 +9,7 @@ from math import ceil
 
 import pyarrow as pa
 
-from bucketers.arrow import fields_of, fix
+from bucketers.arrow import fields_of, suggest_name
 from writer.specs.expressions import quote_path
 from writer.specs.projection import member_names
 from writer.specs.spec import SpecError
@@ -31,7 +31,7 @@ def digest_sql(by: str, columns: pa.Schema) -> str:
     for step in by.split("."):
         if step not in member_names(kind):
             fitting = (path for path, kind in fields_of(columns) if _has_digest(kind))
-            raise SpecError(f"sample.by: no schema of its records has {by!r}; {fix(by, fitting)}")
+            raise SpecError(f"sample.by: no schema of its records has {by!r}; {suggest_name(by, fitting)}")
         kind = kind.field(step).type
     column = quote_path(by)
     if pa.types.is_binary(kind):

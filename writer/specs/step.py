@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous, fix
+from bucketers.arrow import contiguous, suggest_name
 from writer.specs.expressions import TIMESTAMP, Expressions, SqlExpression, quote_path
 from writer.specs.projection import Leaf, check_names, leaves, project_values, select_columns
 from writer.specs.sampling import digest_sql, threshold
@@ -206,7 +206,9 @@ class Step:
                     raise SpecError(f"{key}: {name!r} is derived; say it in its expression")
                 if name not in columns.names:
                     usable = (column.name for column in self._selected if self._may_name(key, name, column, derived))
-                    raise SpecError(f"{key}: no schema of its records has a column {name!r}; {fix(name, usable)}")
+                    raise SpecError(
+                        f"{key}: no schema of its records has a column {name!r}; {suggest_name(name, usable)}"
+                    )
                 if name not in self._selected.names:
                     raise SpecError(f"{key}: {name!r} is not among the columns that stay; take the key out")
         self._check_types(columns)
@@ -302,5 +304,5 @@ def cast_type(name: str, kind: str) -> pa.DataType:
             if 0 < precision <= _DECIMAL_DIGITS_MAX and scale <= precision:
                 return pa.decimal128(precision, scale)
     if kind not in _TYPES:
-        raise SpecError(f"cast.{name}: there is no type {kind!r}; {fix(kind, TYPE_NAMES)}")
+        raise SpecError(f"cast.{name}: there is no type {kind!r}; {suggest_name(kind, TYPE_NAMES)}")
     return _TYPES[kind]
