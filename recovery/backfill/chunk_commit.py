@@ -239,7 +239,7 @@ class BackfilledTable:
             report.files,
             self.pipeline.side_files(report),
             facts,
-            schemas.meant(report),
+            schemas.id_meanings(report),
             schemas.privacy_version,
         )
         return self.table.fill(snapshot, fill), fill

@@ -282,7 +282,7 @@ class BucketSwap:
             changes,
             pipeline.side_files(report),
             facts,
-            pipeline.schemas.meant(report),
+            pipeline.schemas.id_meanings(report),
             pipeline.schemas.privacy_version,
         )
         return self.table.reprocess(snapshot, operation)

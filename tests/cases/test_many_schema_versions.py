@@ -40,7 +40,7 @@ class Source:
     def schema(self, schema_id: int) -> str:
         return self.texts[schema_id]
 
-    def known(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - one topic
+    def topic_schemas(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - one topic
         self.listings += 1
         return dict(self.texts)
 

@@ -120,7 +120,7 @@ def test_what_a_batch_detected_is_remembered_with_the_batch(tmp_path: Path) -> N
 @pytest.mark.parametrize("count", [1, 20, 100])
 def test_empty_values_show_no_format_and_stop_no_start(count: int) -> None:
     verdict = judge(table([(b"", {})] * count), lambda *_: True)
-    assert (verdict.wire, verdict.sure) == (CONFLUENT, False)
+    assert (verdict.wire, verdict.is_sure) == (CONFLUENT, False)
 
 
 @pytest.mark.parametrize("wire", EVERY, ids=lambda wire: wire.header or wire.format)
@@ -128,7 +128,7 @@ def test_empty_values_show_no_format_and_stop_no_start(count: int) -> None:
 def test_empty_values_hide_no_format(wire: Any, is_known: bool) -> None:
     rows = [(b"", {})] * 90 + [record(wire, 1)] * 10
     verdict = judge(table(rows), lambda *_: is_known)
-    assert (verdict.wire, verdict.sure) == (wire, is_known)
+    assert (verdict.wire, verdict.is_sure) == (wire, is_known)
 
 
 def test_what_is_no_empty_value_still_needs_a_setting() -> None:

@@ -11,10 +11,9 @@ from tests.servers.scripted import Asked, Reply, scripted
 from writer.config.connections import Registry
 from writer.core.errors import ExitCode
 from writer.preflight.source_checks import _contexts
-from writer.schemas.contexts import UnclearContext, find_contexts
 from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, of_keys, source
-from writer.schemas.schema_id_check import place
-from writer.schemas.subjects import Subjects
+from writer.schemas.schema_id_check import registry_name
+from writer.schemas.subjects import Subjects, UnclearContext, find_contexts
 
 OURS = {"type": "record", "name": "Ours", "fields": [{"name": "id", "type": "long"}]}
 THEIRS = {"type": "record", "name": "Theirs", "fields": [{"name": "name", "type": "string"}]}
@@ -69,7 +68,7 @@ def test_schemas_of_a_context_that_nobody_named_are_refused_by_its_name(
     with pytest.raises(
         UnclearContext, match=r"in the context \.eu, and registry\.url names no context.*such as \.eu"
     ) as error:
-        opened(url=url, subjects=subjects).known("clicks")
+        opened(url=url, subjects=subjects).topic_schemas("clicks")
     assert error.value.exit_code == ExitCode.CONFIGURATION
 
 
@@ -78,15 +77,15 @@ def test_a_named_context_is_the_one_whose_ids_count(contexts: Contexts, url: str
     contexts.add(".", "clicks-value", OURS)
     contexts.add(".eu", "clicks-value", THEIRS)
     registry = opened(url=f"{url}/contexts/.eu") if is_in_url else opened(url=url, context=".eu")
-    assert list(registry.known("clicks")) == [1]
+    assert list(registry.topic_schemas("clicks")) == [1]
     assert "Theirs" in registry.schema(1)
     assert registry.contexts("clicks") == []
-    assert of_keys(registry).known("clicks") == {}
+    assert of_keys(registry).topic_schemas("clicks") == {}
 
 
 def test_the_default_context_can_be_named_too(contexts: Contexts, url: str) -> None:
     contexts.add(".eu", "clicks-value", THEIRS)
-    assert opened(url=url, context=".").known("clicks") == {}
+    assert opened(url=url, context=".").topic_schemas("clicks") == {}
 
 
 def test_subjects_in_several_contexts_are_said_and_the_default_one_is_read(
@@ -97,7 +96,7 @@ def test_subjects_in_several_contexts_are_said_and_the_default_one_is_read(
     contexts.add(".us", "clicks-value", THEIRS)
     registry = opened(url=url)
     for _ in range(2):
-        assert "Ours" in registry.known("clicks")[1]
+        assert "Ours" in registry.topic_schemas("clicks")[1]
     said = [line.getMessage() for line in caplog.records if "registry_contexts" in line.getMessage()]
     assert len(said) == 1
     assert all(name in said[0] for name in (".eu", ".us", "clicks"))
@@ -110,7 +109,7 @@ def test_keys_in_a_context_that_nobody_named_are_refused_too(contexts: Contexts,
     contexts.add(".", "clicks-value", OURS)
     contexts.add(".eu", "clicks-key", THEIRS)
     with pytest.raises(UnclearContext, match="clicks-key"):
-        of_keys(opened(url=url)).known("clicks")
+        of_keys(opened(url=url)).topic_schemas("clicks")
 
 
 def test_other_topics_and_names_with_colons_are_of_no_context() -> None:
@@ -123,14 +122,15 @@ def test_a_registry_that_lists_no_subjects_still_serves_a_topics_own(caplog: pyt
     api = ConfluentApi()
     api.add("clicks-value", OURS)
     with scripted(lambda asked: Reply(403) if asked.path == "/subjects" else api(asked)) as server:
-        assert list(opened(url=server.url).known("clicks")) == [1]
+        assert list(opened(url=server.url).topic_schemas("clicks")) == [1]
     assert "registry_contexts_unknown" in caplog.text
 
 
 def test_ids_of_each_context_are_recorded_apart() -> None:
     plain, eu = (Registry(url="http://registry:8081", context=name) for name in (None, ".eu"))
-    assert place(plain, "confluent") != place(eu, "confluent")
-    assert place(Registry(url="http://registry:8081", context="."), "confluent") == place(plain, "confluent")
+    assert registry_name(plain, "confluent") != registry_name(eu, "confluent")
+    default = Registry(url="http://registry:8081", context=".")
+    assert registry_name(default, "confluent") == registry_name(plain, "confluent")
     assert (
         Registry(url="http://a:1/, http://b:2", context=".eu").address
         == "http://a:1/contexts/.eu,http://b:2/contexts/.eu"
@@ -174,5 +174,5 @@ def test_a_registry_that_has_no_contexts_is_not_said_to_be_away(*, names_context
     with scripted(lambda _: reply) as server:
         context = {"context": ".eu"} if names_context else {"context": "."}
         with pytest.raises(RegistryUnreachable, match="there is no schema registry at") as error:
-            opened(url=server.url, **context).known("clicks")
+            opened(url=server.url, **context).topic_schemas("clicks")
     assert ("have no contexts: leave the one out that registry.context" in str(error.value)) == names_context

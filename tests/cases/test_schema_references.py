@@ -95,7 +95,7 @@ def test_what_java_s_parser_resolves_is_resolved(shop: Served, case: str) -> Non
     known = shop.admit(shop.api.add("order-value", schema, references))
     assert isinstance(known, WriterSchema), known
     assert list(known.columns) == [field["name"] for field in schema["fields"]]
-    assert shop.registry.known("order") == {5: known.text}
+    assert shop.registry.topic_schemas("order") == {5: known.text}
 
 
 def test_a_name_that_no_reference_brings_is_a_reason(shop: Served) -> None:
@@ -139,8 +139,8 @@ def test_a_softly_deleted_version_is_still_referred_to(shop: Served) -> None:
     shop.api.add("order-value", record("Order", b="com.x.Buyer"), [reference("com.x.Buyer", "buyer")])
     shop.api.soft_deleted |= {("buyer", 1), ("address", 1)}
     assert isinstance(shop.admit(5), WriterSchema)
-    assert list(shop.registry.known("order")) == [5]
-    assert shop.registry.known("buyer") == {}, "a subject's own versions are those that are not deleted"
+    assert list(shop.registry.topic_schemas("order")) == [5]
+    assert shop.registry.topic_schemas("buyer") == {}, "a subject's own versions are those that are not deleted"
 
 
 def test_a_missing_part_is_named_and_hides_no_other_version(shop: Served, caplog: pytest.LogCaptureFixture) -> None:
@@ -149,7 +149,7 @@ def test_a_missing_part_is_named_and_hides_no_other_version(shop: Served, caplog
     shop.api.gone.add(("address", 1))
     with pytest.raises(SchemaNotFound, match=r"schema id 5 refers to version 1 of subject 'address', which is not in"):
         shop.registry.schema(5)
-    assert list(shop.registry.known("order")) == [6]
+    assert list(shop.registry.topic_schemas("order")) == [6]
     assert "version 1 of subject 'address'" in caplog.text
 
 
@@ -158,7 +158,7 @@ def test_versions_are_read_side_by_side_and_each_part_once(shop: Served) -> None
         shop.api.add("order-value", record("Order", b="com.x.Buyer"), [reference("com.x.Buyer", "buyer")])
     shop.api.delay_s = 0.01
     shop.api.paths.clear()
-    assert list(shop.registry.known("order")) == [*range(5, 45)]
+    assert list(shop.registry.topic_schemas("order")) == [*range(5, 45)]
     assert 2 <= shop.api.most_at_once <= 8
     assert len(shop.api.paths) <= 2 + 40 + 2 * 8, "what all refer to is read a few times at most"
 
@@ -171,7 +171,7 @@ def test_a_registry_that_asks_for_patience_gets_it(
     for number in range(12):
         served.api.add("order-value", record(f"Order{number}", x="long"))
     served.api.rate = 5
-    assert list(served.registry.known("order")) == [*range(1, 13)]
+    assert list(served.registry.topic_schemas("order")) == [*range(1, 13)]
     assert served.api.refused >= 2, "13 requests, 5 a second"
     assert "schemas_requested" in caplog.text
 

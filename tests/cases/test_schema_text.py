@@ -358,7 +358,7 @@ def test_a_file_that_is_no_utf_8_is_rejected_by_its_name_alone(tmp_path: Path) -
     named.write_bytes(json.dumps(record("R", ("ä", "int")), ensure_ascii=False).encode("latin-1"))
     described = tmp_path / "described.avsc"
     described.write_bytes(json.dumps(record("R", ("a", "int"), doc="ä"), ensure_ascii=False).encode("latin-1"))
-    texts = SchemaFiles({TEXT: named, WIDER: described}).known("t")
+    texts = SchemaFiles({TEXT: named, WIDER: described}).topic_schemas("t")
     assert "half of a pair of characters" in reason(texts[TEXT])
     admitted(texts[WIDER])
 

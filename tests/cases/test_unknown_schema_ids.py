@@ -17,10 +17,9 @@ from writer.batch.task_report import Report
 from writer.config.connections import Registry
 from writer.core.errors import Draining
 from writer.schemas.registry import LISTING_FRESH_S, ByFingerprint, RegistryUnreachable, SchemaNotFound
-from writer.schemas.registry_hold import STRAYS_MAX
+from writer.schemas.registry_hold import STRAYS_MAX, UnknownIds, remaining_grace
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import ASK_AGAIN, Schemas
-from writer.schemas.unknown_ids import UnknownIds, remaining_grace
 from writer.storage.base import Store, StoreError
 from writer.storage.locations import store_at
 
@@ -42,7 +41,7 @@ class Source:
             raise answer
         return answer
 
-    def known(self, topic: str) -> Mapping[int, str]:  # noqa: ARG002 - none is registered
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:  # noqa: ARG002 - none is registered
         return {}
 
 
@@ -57,7 +56,7 @@ def waiting(
     columns = RecordColumns() if key is None else RecordColumns(key=(key, "avro"))
     return Schemas(
         "p", source, IdMeanings("p", Registry.model_validate({"url": "http://r"}), dict), bucket_columns=(),
-        record_columns=columns, rules=ColumnRules(), unknown_id_timeout=grace, remembered_at=store,
+        record_columns=columns, rules=ColumnRules(), unknown_id_timeout=grace, unknown_ids_store=store,
         stopping=stopping or threading.Event(),
     )  # fmt: skip
 
@@ -193,8 +192,8 @@ def test_a_schema_that_comes_late_amid_strays_is_found_by_a_later_batch() -> Non
     schemas = waiting(Late(never), grace=timedelta(seconds=0.2))
     schemas.learn([7, 900, 901])
     registered.add(7)
-    schemas.forget_rejected(time.monotonic())
-    schemas.forget_rejected(time.monotonic() + ASK_AGAIN.total_seconds() + 1)
+    schemas.forget_rejections(time.monotonic())
+    schemas.forget_rejections(time.monotonic() + ASK_AGAIN.total_seconds() + 1)
     schemas.learn([7, 902])
     assert isinstance(schemas.plan.schemas[7], WriterSchema)
 
@@ -220,7 +219,7 @@ def test_a_batch_of_many_strays_makes_few_requests_and_still_finds_its_schema(ke
     assert "schema id 100000 is unknown to the registry" in reasons
     not_asked = r"schema id 109999 was not asked for: 50\d other ids of its batch are unknown to the registry"
     assert any(re.fullmatch(not_asked, reason) for reason in reasons)
-    schemas.forget_rejected(time.monotonic())
+    schemas.forget_rejections(time.monotonic())
     assert len(schemas.plan.schemas) <= 1_002, "the next batch carries few of them"
 
 
@@ -239,8 +238,8 @@ def test_strays_that_come_again_do_not_keep_the_registry_from_being_asked_for_a_
     assert isinstance(schemas.plan.schemas[registered_id], RejectedSchema), "too many others came first"
     again = waiting(Some(never), store, grace=grace)
     again.learn(ids)
-    schemas.forget_rejected(time.monotonic())
-    schemas.forget_rejected(time.monotonic() + ASK_AGAIN.total_seconds() + 1)
+    schemas.forget_rejections(time.monotonic())
+    schemas.forget_rejections(time.monotonic() + ASK_AGAIN.total_seconds() + 1)
     schemas.learn(ids)
     assert isinstance(schemas.plan.schemas[registered_id], WriterSchema)
     assert isinstance(again.plan.schemas[registered_id], WriterSchema), "a restart knows the strays, too"
@@ -258,8 +257,8 @@ def test_new_strays_do_not_keep_the_registry_from_being_asked_again_for_a_schema
     schemas = waiting(Late(never), grace=timedelta(seconds=0.1))
     schemas.learn([late_id])
     registered.add(late_id)
-    schemas.forget_rejected(time.monotonic())
-    schemas.forget_rejected(time.monotonic() + ASK_AGAIN.total_seconds() + 1)
+    schemas.forget_rejections(time.monotonic())
+    schemas.forget_rejections(time.monotonic() + ASK_AGAIN.total_seconds() + 1)
     schemas.learn([*range(STRAYS_MAX + 100), late_id])
     assert isinstance(schemas.plan.schemas[late_id], WriterSchema)
 
@@ -271,12 +270,12 @@ def test_unknown_fingerprints_share_one_reading_of_the_topics() -> None:
         def schema(self, schema_id: int) -> str:
             raise SchemaNotFound(str(schema_id))
 
-        def known(self, topic: str) -> Mapping[int, str]:
+        def topic_schemas(self, topic: str) -> Mapping[int, str]:
             readings.append(topic)
             return {}
 
     schemas = ByFingerprint(Topics())
-    schemas.known("clicks")
+    schemas.topic_schemas("clicks")
     for number in range(500):
         with pytest.raises(SchemaNotFound, match="no schema of clicks has the fingerprint"):
             schemas.schema(number)

@@ -155,9 +155,9 @@ def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Pat
     driver = started(tmp_path, registry)
     producer = Producer(registry)
     driver.carry([log({0: event(0, producer.sealed("a", version=1)), 1: event(1, None)})], {0: 2})
-    driver._walk.schemas.forget_rejected(0)
+    driver._walk.schemas.forget_rejections(0)
     driver.carry([log({2: event(2, producer.sealed("b", version=2))})], {0: 3})
-    driver._walk.schemas.forget_rejected(0)
+    driver._walk.schemas.forget_rejections(0)
     assert emails(driver) == {0: "a", 1: None, 2: "b"}
     other = Producer(CsfleRegistry())
     lost = {at: event(at, other.sealed("x", version=version)) for at, version in ((3, 3), (4, 9), (5, 70_000))}
@@ -166,7 +166,7 @@ def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Pat
     assert emails(driver)[6] == "c"
     assert len(registry.asked) - before < 9, "asked once more, not for each value"
     assert {one["error"].rpartition(": ")[2] for one in letters(driver)} == {"the registry has no such data key"}
-    driver._walk.schemas.forget_rejected(0)
+    driver._walk.schemas.forget_rejections(0)
     driver.carry([log({7: event(7, producer.sealed("d", version=3))})], {0: 8})
     assert emails(driver)[7] == "d"
 

@@ -27,7 +27,7 @@ from writer.driver.pipeline import PipelineRun
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.replay import DeadLetterReplay
-from writer.schemas.schema_id_check import place
+from writer.schemas.schema_id_check import registry_name
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.snapshot import PipelineSnapshot
@@ -159,7 +159,7 @@ def moved(driver: Driver, **registry: Any) -> Config:
 def test_a_registry_at_another_address_is_another_one(delta: Driver) -> None:
     for schemas in (delta.schemas, REBUILT):
         config = moved(delta, url="http://registry-2:8081")
-        assert open_local_pipeline("clicks", config, schemas).schemas.meant(Report(schemas={1})).keys() == {
+        assert open_local_pipeline("clicks", config, schemas).schemas.id_meanings(Report(schemas={1})).keys() == {
             NAME.replace("127.0.0.1%3A1", "registry-2%3A8081")
         }
 
@@ -174,9 +174,9 @@ def test_a_registry_at_another_address_is_another_one(delta: Driver) -> None:
 )  # fmt: skip
 def test_a_registry_is_known_by_its_address(tmp_path: Path, url: str, named: str) -> None:
     driver = Driver(tmp_path)
-    assert place(moved(driver, url=url).registry, "confluent") == named
+    assert registry_name(moved(driver, url=url).registry, "confluent") == named
     core = moved(driver, url=url, core_url="http://core:8080/apis/registry/v3").registry
-    assert (place(core, "confluent"), place(core, "global")) == (named, "core:8080/apis/registry/v3")
+    assert (registry_name(core, "confluent"), registry_name(core, "global")) == (named, "core:8080/apis/registry/v3")
 
 
 def test_each_kind_of_id_has_meanings_of_its_own_and_a_fingerprint_needs_none(delta: Driver) -> None:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
 from writer.avro.wire_format import Ids
-from writer.schemas.registry import ConfluentRegistry, by
+from writer.schemas.registry import ConfluentRegistry, with_ids
 
 
 def record(name: str, **fields: Any) -> Schema:
@@ -39,8 +39,8 @@ def test_a_shared_and_softly_deleted_reference_is_resolved(registry_url: str, id
     disabled = Request(place, b'{"state": "DISABLED"}', {"Content-Type": "application/json"}, method="PUT")
     with urlopen(disabled) as answer:
         assert answer.status == 204
-    schemas = by(ConfluentRegistry(registry_url), ids)
-    ((schema_id, text),) = schemas.known(name).items()
+    schemas = with_ids(ConfluentRegistry(registry_url), ids)
+    ((schema_id, text),) = schemas.topic_schemas(name).items()
     assert schemas.schema(schema_id) == text
     buyer, seller = (field["type"] for field in json.loads(text)["fields"])
     assert buyer["fields"][0]["type"]["fields"] == [{"name": "street", "type": "string"}]

@@ -15,7 +15,7 @@ from writer.cli.main import app
 from writer.config.connections import Strategy
 from writer.config.loader import load
 from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.schemas.registry import ConfluentRegistry, by, of_keys, source
+from writer.schemas.registry import ConfluentRegistry, of_keys, source, with_ids
 from writer.schemas.subjects import Subjects
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,8 @@ def test_the_schemas_of_a_topic_are_found_under_each_strategy(registry_url: str,
 
     def known(strategy: Strategy, *records: str) -> list[list[str]]:
         given = {clicks: [f"com.shop.{record}" for record in records]} if records else {}
-        return names(by(ConfluentRegistry(registry_url, subjects=Subjects(strategy, given)), ids).known(clicks))
+        registry = ConfluentRegistry(registry_url, subjects=Subjects(strategy, given))
+        return names(with_ids(registry, ids).topic_schemas(clicks))
 
     assert known("topic_name") == [["by_topic"]]
     assert known("record_name", click) == [["by_record"]]
@@ -71,7 +72,7 @@ def test_the_schemas_of_a_topic_are_found_under_each_strategy(registry_url: str,
     assert known("topic_record_name", install) == [["second"]]
     assert known("topic_record_name") == [["first"], ["first", "b"], ["second"]]
     keys = of_keys(ConfluentRegistry(registry_url, subjects=Subjects("topic_record_name")))
-    assert names(by(keys, ids).known(clicks)) == [["id"]]
+    assert names(with_ids(keys, ids).topic_schemas(clicks)) == [["id"]]
 
 
 @pytest.mark.parametrize("ids", ["global", "content"])
@@ -88,7 +89,7 @@ def test_artifacts_that_apicurio_s_serializers_name_after_records_are_found(
         ("topic_record_name", {clicks: [f"com.shop.{click}"]}, "both"),
     ):  # fmt: skip
         registry = ConfluentRegistry(registry_url, subjects=Subjects(strategy, records))  # type: ignore[arg-type]
-        assert names(by(registry, ids).known(clicks)) == [[expected]]
+        assert names(with_ids(registry, ids).topic_schemas(clicks)) == [[expected]]
 
 
 def test_a_start_and_the_commands_know_them(site: Site, topic: Any) -> None:

@@ -14,7 +14,7 @@ from fastavro import parse_schema, schemaless_writer
 from tests.support import oracle
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.wire_format import CONFLUENT, Wire
-from writer.schemas.registry import ConfluentRegistry, SchemaNotFound, by
+from writer.schemas.registry import ConfluentRegistry, SchemaNotFound, with_ids
 
 pytestmark = pytest.mark.slow
 
@@ -76,15 +76,15 @@ def test_a_registry_s_schemas_are_had_by_each_kind_of_id(registry_url, topic):
     told = versions(registry_url, name)
     registry = ConfluentRegistry(registry_url)
     for ids in ("global", "content"):
-        schemas = by(registry, ids)
-        known = schemas.known(name)
+        schemas = with_ids(registry, ids)
+        known = schemas.topic_schemas(name)
         assert list(known) == [version[f"{ids}Id"] for version in told]
         assert [json.loads(text) for text in known.values()] == [EVENT, WIDER]
         assert json.loads(schemas.schema(told[1][f"{ids}Id"])) == WIDER
-        assert schemas.known("no-such-topic") == {}
+        assert schemas.topic_schemas("no-such-topic") == {}
         with pytest.raises(SchemaNotFound, match=f"{ids} id 987654 is not in the registry"):
             schemas.schema(987_654)
-    prints = by(registry, "fingerprint").known(name)
+    prints = with_ids(registry, "fingerprint").topic_schemas(name)
     assert [json.loads(text) for text in prints.values()] == [EVENT, WIDER]
     assert list(prints) == [crc_fingerprint(json.dumps(schema)) for schema in (EVENT, WIDER)]
 
@@ -101,7 +101,7 @@ def test_references_are_put_in_their_place_whatever_the_ids(registry_url, topic)
     registry, (told,) = ConfluentRegistry(registry_url), versions(registry_url, name)
     wanted = crc_fingerprint(registry.schema(schema_id))
     for ids in ("global", "content"):
-        assert crc_fingerprint(by(registry, ids).schema(told[f"{ids}Id"])) == wanted
+        assert crc_fingerprint(with_ids(registry, ids).schema(told[f"{ids}Id"])) == wanted
 
 
 def test_each_format_is_found_kept_and_read_to_the_last_record(site, topic, bootstrap, registry_url):

@@ -16,7 +16,7 @@ from writer.avro.schema_plan import SchemaPlan, WriterSchema
 from writer.avro.wire_format import CONFLUENT
 from writer.batch.record_columns import RecordColumns
 from writer.batch.schema_reader import KeyPlan, KeyReader
-from writer.schemas.tracker import _Wrapped
+from writer.schemas.tracker import _KeyRecordSource
 from writer.storage.disk_space import scratch
 
 ID = 7
@@ -32,7 +32,7 @@ class One:
     def schema(self, schema_id: int) -> str:  # noqa: ARG002
         return self._text
 
-    def known(self, topic: str) -> dict[int, str]:  # noqa: ARG002
+    def topic_schemas(self, topic: str) -> dict[int, str]:  # noqa: ARG002
         return {ID: self._text}
 
 
@@ -48,7 +48,7 @@ def keys(draw: st.DrawFn) -> tuple[object, list[object]]:
 @given(keys(), st.booleans())
 def test_a_key_is_the_field_of_a_record_or_its_record_is_named(drawn, keep) -> None:
     schema, values = drawn
-    text = _Wrapped(One(json.dumps(schema)), "_key").schema(ID)
+    text = _KeyRecordSource(One(json.dumps(schema)), "_key").schema(ID)
     plan = SchemaPlan(pa.schema([])).extend(ID, text)
     known = plan.schemas[ID]
     if not isinstance(known, WriterSchema):

@@ -140,7 +140,7 @@ class Driver:
             seen={part: at for part in parts.values() if (at := snapshot.newest_event_time(part)) is not None},
             closed=(snapshot.closed_until, {}),
             facts=facts,
-            meanings=self._walk.schemas.meant(report),
+            meanings=self._walk.schemas.id_meanings(report),
             privacy=self._walk.schemas.privacy_version,
         )
         version = self.table.commit(snapshot, planned)

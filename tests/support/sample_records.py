@@ -43,7 +43,7 @@ class Schemas:
             raise SchemaNotFound(f"schema id {schema_id} is not here")
         return json.dumps(self._schemas[schema_id])
 
-    def known(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - one subject serves all
+    def topic_schemas(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - one subject serves all
         return {schema_id: self.schema(schema_id) for schema_id in self._registered}
 
 

@@ -20,7 +20,7 @@ from writer.config.record_rules import EventSpec
 from writer.privacy.keyring import KeyId, KeyringPlace, KeySource
 from writer.privacy.policy import Action, Policies
 from writer.privacy.protected_schema import Privacy
-from writer.schemas.schema_id_check import IdMeanings, meant
+from writer.schemas.schema_id_check import IdMeanings, avro_fingerprint
 from writer.schemas.subjects import full_name
 from writer.schemas.tracker import Admission, Schemas
 from writer.table.iceberg.metadata.schema import columns_of, mapping_of, schema_of
@@ -56,7 +56,7 @@ class Source:
     def schema(self, schema_id: int) -> str:
         return self.values[schema_id]
 
-    def known(self, topic: str) -> Mapping[int, str]:  # noqa: ARG002 - one topic
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:  # noqa: ARG002 - one topic
         return {schema_id: text for schema_id, text in self.values.items() if schema_id < LATER}
 
     def of_keys(self) -> "Source":
@@ -87,7 +87,7 @@ def start(source: Source, rules: ColumnRules | None = None, **more: Any) -> Sche
     if met:
         schemas.follow(schemas.columns())
         schemas.learn(met)
-    schemas.meant_by([number for number, known in schemas.plan.schemas.items() if isinstance(known, WriterSchema)])
+    schemas.meanings_of([number for number, known in schemas.plan.schemas.items() if isinstance(known, WriterSchema)])
     return schemas
 
 
@@ -107,7 +107,7 @@ def as_value(texts: Sequence[str]) -> Outcome:
     assert len(DeltaSchema.from_json(after).fields) == len(schemas.columns())
     for schema_id, text in numbered(texts).items():
         if isinstance(schemas.plan.schemas[schema_id], WriterSchema):
-            assert meant(text) is not None
+            assert avro_fingerprint(text) is not None
             assert full_name(text) == parse(text).root["name"]
     return Outcome(schemas.plan.schemas, schemas.plan.columns)
 
@@ -138,7 +138,7 @@ def in_iceberg(texts: Sequence[str]) -> Outcome:
 
 def by_route(texts: Sequence[str]) -> Outcome:
     """Decode by one plan, and fill a table of a route by another, which needs an event time and a bucket."""
-    decoding = start(Source(around(texts)), admission=Admission(extended=SchemaPlan.decode_only)).plan
+    decoding = start(Source(around(texts)), admission=Admission(extend=SchemaPlan.decode_only)).plan
     plan = SchemaPlan(pa.schema([]))
     for schema_id, known in decoding.schemas.items():
         if isinstance(known, WriterSchema):

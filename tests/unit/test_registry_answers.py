@@ -17,7 +17,7 @@ from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report
 from writer.config.connections import Registry
 from writer.core.errors import SchemaChanged
-from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound, SchemaSource, by
+from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound, SchemaSource, with_ids
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import ASK_AGAIN, Schemas
 
@@ -105,31 +105,31 @@ def registry(server: Scripted) -> ConfluentRegistry:
 def test_an_answer_without_a_schema_is_none_and_the_next_one_counts(
     server: Scripted, registry: ConfluentRegistry, ids: Ids, what: str
 ) -> None:
-    schemas, answer = by(registry, ids), ILL[what]
+    schemas, answer = with_ids(registry, ids), ILL[what]
     server.answer = answer
     sentence = "no schema registry at .*Check the path" if "404" in what and ids == "confluent" else "does not answer"
     with pytest.raises(RegistryUnreachable, match=sentence):
         schemas.schema(1)
     with pytest.raises(RegistryUnreachable, match=sentence):
-        schemas.known("clicks")
+        schemas.topic_schemas("clicks")
     server.answer = well
     assert json.loads(schemas.schema(1)) == EVENT
-    assert [json.loads(text) for text in schemas.known("clicks").values()] == [EVENT]
+    assert [json.loads(text) for text in schemas.topic_schemas("clicks").values()] == [EVENT]
 
 
 @pytest.mark.parametrize("ids", IDS)
 def test_a_registry_s_word_that_there_is_no_such_schema_is_an_answer(registry: ConfluentRegistry, ids: Ids) -> None:
-    schemas = by(registry, ids)
+    schemas = with_ids(registry, ids)
     with pytest.raises(SchemaNotFound):
         schemas.schema(2)
-    assert schemas.known("installs") == {}
+    assert schemas.topic_schemas("installs") == {}
 
 
 @pytest.mark.parametrize("ids", IDS)
 def test_a_schema_of_another_kind_is_an_answer(server: Scripted, registry: ConfluentRegistry, ids: Ids) -> None:
     server.answer = lambda asked: well(asked, PROTOBUF, "PROTOBUF")
-    assert by(registry, ids).schema(1) == PROTOBUF
-    assert by(registry, ids).known("clicks") == {1: PROTOBUF}
+    assert with_ids(registry, ids).schema(1) == PROTOBUF
+    assert with_ids(registry, ids).topic_schemas("clicks") == {1: PROTOBUF}
 
 
 @pytest.mark.parametrize("ids", IDS)
@@ -138,9 +138,9 @@ def test_a_text_that_is_no_schema_is_an_answer_where_all_around_it_is_whole(
     server: Scripted, registry: ConfluentRegistry, ids: Ids, text: str
 ) -> None:
     server.answer = lambda asked: well(asked, text)
-    assert by(registry, ids).schema(1) == text
-    assert by(registry, ids).known("clicks") == {1: text}
-    schemas = learning(by(registry, ids))
+    assert with_ids(registry, ids).schema(1) == text
+    assert with_ids(registry, ids).topic_schemas("clicks") == {1: text}
+    schemas = learning(with_ids(registry, ids))
     schemas.learn([1])
     assert isinstance(schemas.plan.schemas[1], RejectedSchema)
 
@@ -171,7 +171,7 @@ class Source:
             raise SchemaNotFound(f"schema id {schema_id} is not here")
         return self.texts[str(schema_id)]
 
-    def known(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - none is registered for it
+    def topic_schemas(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - none is registered for it
         return {}
 
 
@@ -180,17 +180,17 @@ def test_a_schema_that_the_registry_refused_is_asked_for_again_after_a_while(bef
     source = Source(**before)
     schemas, later_s = learning(source), ASK_AGAIN.total_seconds()
     schemas.learn([1])
-    schemas.forget_rejected(100.0)
+    schemas.forget_rejections(100.0)
     assert isinstance(schemas.plan.schemas[1], RejectedSchema)
     source.texts["1"] = TEXT
-    schemas.forget_rejected(99.9 + later_s)
+    schemas.forget_rejections(99.9 + later_s)
     assert isinstance(schemas.plan.schemas[1], RejectedSchema), "not yet"
-    schemas.forget_rejected(100.0 + later_s)
+    schemas.forget_rejections(100.0 + later_s)
     assert 1 not in schemas.plan.schemas
     assert source.asked == 1, "only when a batch meets it"
     schemas.learn([1])
     assert isinstance(schemas.plan.schemas[1], WriterSchema)
-    schemas.forget_rejected(100.0 + 9 * later_s)
+    schemas.forget_rejections(100.0 + 9 * later_s)
     assert isinstance(schemas.plan.schemas[1], WriterSchema), "what is admitted stays"
 
 
@@ -201,8 +201,8 @@ def test_an_id_that_is_still_unknown_is_dead_again_at_once_and_asked_for_after_t
         schemas.learn([1])
         assert isinstance(schemas.plan.schemas[1], RejectedSchema)
         assert source.asked == at
-        schemas.forget_rejected((2 * at) * later_s)
-        schemas.forget_rejected((2 * at + 1) * later_s)
+        schemas.forget_rejections((2 * at) * later_s)
+        schemas.forget_rejections((2 * at + 1) * later_s)
         assert 1 not in schemas.plan.schemas
 
 

@@ -97,7 +97,7 @@ def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_a_registry_that_does_not_answer_is_said_before_a_file_is_written(tmp_path: Path) -> None:
     class Silent(Schemas):
-        def known(self, topic: str) -> dict[int, str]:
+        def topic_schemas(self, topic: str) -> dict[int, str]:
             raise RegistryUnreachable(f"nothing of {topic}")
 
     with pytest.raises(RegistryUnreachable):

@@ -11,7 +11,7 @@ from tests.support.sample_records import config
 from writer.config.connections import Registry
 from writer.config.pipelines import Config
 from writer.schemas.registry import subjects
-from writer.schemas.subjects import Subject, Subjects, fits, full_name, in_apicurio
+from writer.schemas.subjects import Subject, Subjects, fits, full_name, with_apicurio_groups
 
 CLICK, INSTALL = "com.shop.Click", "Install"
 
@@ -23,35 +23,35 @@ def configured(root: Path, given: Any, **pipeline: Any) -> Config:
 
 def test_a_strategy_names_the_subjects_of_a_topic() -> None:
     records = {"clicks": [CLICK, INSTALL]}
-    assert Subjects().named("clicks") == [Subject("clicks-value")]
-    assert Subjects("record_name", records).named("clicks") == [Subject(CLICK, CLICK), Subject(INSTALL, INSTALL)]
-    named = Subjects("topic_record_name", records).named("clicks")
+    assert Subjects().of_topic("clicks") == [Subject("clicks-value")]
+    assert Subjects("record_name", records).of_topic("clicks") == [Subject(CLICK, CLICK), Subject(INSTALL, INSTALL)]
+    named = Subjects("topic_record_name", records).of_topic("clicks")
     assert named == [Subject(f"clicks-{CLICK}", CLICK), Subject(f"clicks-{INSTALL}", INSTALL)]
-    assert Subjects("topic_record_name").named("clicks") is None, "the registry's list tells them"
+    assert Subjects("topic_record_name").of_topic("clicks") is None, "the registry's list tells them"
 
 
 @pytest.mark.parametrize("strategy", ["topic_name", "record_name", "topic_record_name"])
 def test_keys_are_by_the_name_of_the_topic(strategy: Any) -> None:
-    assert Subjects(strategy, {"clicks": [CLICK]}).of_keys().named("clicks") == [Subject("clicks-key")]
+    assert Subjects(strategy, {"clicks": [CLICK]}).of_keys().of_topic("clicks") == [Subject("clicks-key")]
 
 
 def test_of_a_list_those_of_another_topic_are_left_out() -> None:
     listed = ["clicks-com.shop.Click", "clicks-value", "clicks-eu-com.shop.Click", "clicks2-X", "clicks-", "clicks-1x"]
-    found = Subjects("topic_record_name").among("clicks", [("default", name) for name in listed])
+    found = Subjects("topic_record_name").choose("clicks", [("default", name) for name in listed])
     assert found == [Subject("clicks-com.shop.Click", CLICK), Subject("clicks-value", "value")]
-    assert Subjects("topic_record_name").among("clicks", [("com.shop", "clicks-Click"), ("a-b", "clicks-Click")]) == [
+    assert Subjects("topic_record_name").choose("clicks", [("com.shop", "clicks-Click"), ("a-b", "clicks-Click")]) == [
         Subject("clicks-Click", CLICK, "com.shop")
     ]
-    assert Subjects("topic_record_name").among("clicks-eu", [("default", listed[2])]) == [Subject(listed[2], CLICK)]
+    assert Subjects("topic_record_name").choose("clicks-eu", [("default", listed[2])]) == [Subject(listed[2], CLICK)]
 
 
 def test_apicurio_s_own_serializers_have_a_group_for_each_namespace() -> None:
-    named = Subjects("topic_record_name", {"clicks": [CLICK, INSTALL]}).named("clicks")
-    assert in_apicurio(named or []) == [
+    named = Subjects("topic_record_name", {"clicks": [CLICK, INSTALL]}).of_topic("clicks")
+    assert with_apicurio_groups(named or []) == [
         Subject("clicks-com.shop.Click", CLICK), Subject("clicks-Click", CLICK, "com.shop"),
         Subject("clicks-Install", INSTALL),
     ]  # fmt: skip
-    assert in_apicurio([Subject("clicks-value")]) == [Subject("clicks-value")]
+    assert with_apicurio_groups([Subject("clicks-value")]) == [Subject("clicks-value")]
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_a_schema_has_a_full_name_or_none(schema: Any, name: str | None) -> None
 
 def test_a_configuration_says_them_in_short_or_in_full(tmp_path: Path) -> None:
     short = configured(tmp_path, "topic_record_name").registry
-    assert subjects(short).words(["clicks", "views"]) == (
+    assert subjects(short).describe(["clicks", "views"]) == (
         "clicks-<full name of a record>, views-<full name of a record>"
     )
     full = configured(tmp_path, {"strategy": "record_name", "records": {"clicks": [CLICK, INSTALL]}}).registry
-    assert subjects(full).words(["clicks"]) == f"{CLICK}, {INSTALL}"
-    assert subjects(Registry.model_validate({"url": "http://r"})).words(["clicks"]) == "clicks-value"
+    assert subjects(full).describe(["clicks"]) == f"{CLICK}, {INSTALL}"
+    assert subjects(Registry.model_validate({"url": "http://r"})).describe(["clicks"]) == "clicks-value"
 
 
 @pytest.mark.parametrize(

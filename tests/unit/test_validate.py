@@ -19,7 +19,7 @@ from writer.output import tables
 from writer.preflight import source_checks
 from writer.preflight.finding import failure, good
 from writer.schemas.registry import RegistryUnreachable, source
-from writer.schemas.registry_answers import without_user
+from writer.schemas.registry_client import without_user
 
 PAIR = {
     "type": "record", "name": "Pair",
@@ -182,7 +182,7 @@ def test_a_password_is_never_shown():
 
 def test_a_registry_that_does_not_answer_is_named_without_its_password():
     with pytest.raises(RegistryUnreachable) as refused:
-        source(Registry(url="http://me:sesame@127.0.0.1:1")).known("clicks")
+        source(Registry(url="http://me:sesame@127.0.0.1:1")).topic_schemas("clicks")
     assert "http://***@127.0.0.1:1 does not answer" in str(refused.value)
     assert "sesame" not in str(refused.value)
 

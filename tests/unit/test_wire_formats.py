@@ -26,7 +26,7 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.clients.kafka_sample import RECORDS
 from writer.config.pipeline_sections import Wire as Section
 from writer.schemas.format_detection import UnclearWire, judge
-from writer.schemas.registry import SchemaFiles, SchemaNotFound, by
+from writer.schemas.registry import SchemaFiles, SchemaNotFound, with_ids
 
 GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
 APICURIO, SINGLE, BARE = Wire("apicurio", "global"), Wire("single_object", "fingerprint"), Wire("bare", schema_id=9)
@@ -179,14 +179,14 @@ def knows(*known: int) -> Any:
 @pytest.mark.parametrize("wire", EVERY, ids=lambda wire: wire.header or wire.format)
 def test_a_topic_of_one_format_shows_it(wire):
     found = judge(table([record(wire, 1)] * 30 + [(None, {}), (b"{}", {})]), knows(1))
-    assert (found.wire, found.sure) == (wire, True)
+    assert (found.wire, found.is_sure) == (wire, True)
     assert found.message == f"30 of 31 values have a {wire.description}"
 
 
 def test_strays_do_not_decide():
     rows = [record(CONFLUENT, 1)] * 19 + [record(APICURIO, 1)] + [record(SINGLE, 50)] * 30
     found = judge(table(rows), knows(1))
-    assert (found.wire, found.sure) == (CONFLUENT, True)
+    assert (found.wire, found.is_sure) == (CONFLUENT, True)
 
 
 def test_two_formats_in_one_topic_are_for_a_person_to_choose():
@@ -197,7 +197,7 @@ def test_two_formats_in_one_topic_are_for_a_person_to_choose():
 
 def test_a_format_whose_schemas_are_unknown_is_taken_but_not_for_good():
     found = judge(table([record(SINGLE, 4)] * 30), knows())
-    assert (found.wire, found.sure) == (SINGLE, False)
+    assert (found.wire, found.is_sure) == (SINGLE, False)
 
 
 @pytest.mark.parametrize("count", [20, 100])
@@ -217,7 +217,7 @@ def test_bare_values_that_happen_to_begin_with_zero_are_no_confluent_topic():
 @pytest.mark.parametrize("rows", [[], [(None, {})] * 50, [(b"{}", {})] * 19])
 def test_too_few_values_to_tell_are_read_as_confluent_until_there_are_more(rows):
     found = judge(table(rows), knows())
-    assert (found.wire, found.sure) == (CONFLUENT, False)
+    assert (found.wire, found.is_sure) == (CONFLUENT, False)
 
 
 # --- configuration, schemas, dead letters -----------------------------------------------------------------------
@@ -259,9 +259,9 @@ def test_files_serve_any_ids_and_fingerprints(tmp_path):
     broken = Path(tmp_path) / "broken.avsc"
     broken.write_text("{")
     files = SchemaFiles({7: path, 8: broken})
-    assert by(files, "global").schema(7) == text
-    schemas = by(files, "fingerprint")
-    assert schemas.known("clicks") == {crc_fingerprint(text): text}
+    assert with_ids(files, "global").schema(7) == text
+    schemas = with_ids(files, "fingerprint")
+    assert schemas.topic_schemas("clicks") == {crc_fingerprint(text): text}
     assert schemas.schema(crc_fingerprint(text)) == text
     with pytest.raises(SchemaNotFound, match="no schema of clicks has the fingerprint 5"):
         schemas.schema(5)

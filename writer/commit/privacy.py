@@ -235,7 +235,7 @@ def record_privacy(table: PipelineTable, schemas: Schemas, epoch: int | None) ->
     if not new_paths:
         return
     version = table.protect_paths(epoch, new_paths, schemas.privacy_version)
-    schemas.note_recorded(new_paths, version)
+    schemas.note_logged_policies(new_paths, version)
     logging.event("paths_protected", pipeline=table.pipeline, version=version, paths=shown_paths(new_paths))
 
 

@@ -14,7 +14,7 @@ from writer.core.errors import HeadraceError
 from writer.demo.devstack.events import SCHEMAS, produce
 from writer.demo.devstack.kafka import create_topics
 from writer.schemas.registry import ConfluentRegistry
-from writer.schemas.registry_answers import without_user
+from writer.schemas.registry_client import without_user
 
 ANSWER_WITHIN = timedelta(seconds=5)
 # Less than seal.out_of_orderness, so the bucket of such an event is open.
@@ -57,7 +57,7 @@ def main(
         if partitions:
             create_topics(bootstrap, {topic: partitions})
         cluster.topics([topic])
-        ConfluentRegistry(registry).known(topic)
+        ConfluentRegistry(registry).topic_schemas(topic)
         produced = produce(
             bootstrap,
             registry,

@@ -113,7 +113,7 @@ class PipelineParts:
             specs=self.settings.record_specs,
             privacy=open_privacy(self.name, self.config),
             stopping=self.stopping,
-            remembered_at=self.checkpoints.store,
+            unknown_ids_store=self.checkpoints.store,
             wire=self.format.wire,
             key_wire=self.format.key_wire,
         )

@@ -108,7 +108,7 @@ def _find_wire_formats(parts: PipelineParts, recent_commits: Sequence[Mapping[st
     """Find the wire formats: from earlier batches, else from waiting records."""
     parts.format.keep_wires(recent_commits, parts.schemas)
     offsets = parts.state.position.offsets
-    ends = {} if parts.format.wires_known else parts.cluster.latest(offsets)
+    ends = {} if parts.format.has_all_wires else parts.cluster.latest(offsets)
     waiting = {source: (min(offsets[source], end), end) for source, end in ends.items()}
     parts.format.look_for_wires(waiting, parts.schemas)
 

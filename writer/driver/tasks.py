@@ -155,7 +155,7 @@ class Tasks:
         `behind`: more waits than the batch holds, so every slot that it may take is to work.
         """
         now_s = time.monotonic()
-        self._schemas.forget_rejected(now_s)
+        self._schemas.forget_rejections(now_s)
         if self._targets is not None:
             self._targets.forget_rejected_schemas(now_s)
         slots_before = slots(frame.sparkSession)

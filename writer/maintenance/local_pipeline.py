@@ -247,7 +247,7 @@ class LocalPipeline:
         raises.
         """
         batch_records = self.config.pipelines[self.name].arrow_batch_records
-        self.schemas.unsettle()
+        self.schemas.reopen_decryptions()
         while True:
             pieces = map(self._unseal, read(self.plan))
             first_pieces = list(islice(pieces, 1))
@@ -287,12 +287,12 @@ class LocalPipeline:
         if self.wire is None:
             self.wire = judge(pa.Table.from_batches([records]), self.schemas.knows).wire
             if self.wire != CONFLUENT:
-                self.schemas.read_by(self.wire)
+                self.schemas.use_wire(self.wire)
         keys = self.schemas.keys
         if keys is not None and self.key_wire is None and records.column("key").null_count < records.num_rows:
             self.key_wire = judge(pa.Table.from_batches([records]), keys.knows, "key").wire
             if self.key_wire != CONFLUENT:
-                keys.read_by(self.key_wire)
+                keys.use_wire(self.key_wire)
         return self.wire
 
     def assume_wires(self) -> None:

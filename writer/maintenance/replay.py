@@ -230,7 +230,7 @@ class DeadLetterReplay:
             pipeline.side_files(report),
             {self._settings.dead_letters: offsets_by_partition(attempt.dead_letters)},
             facts,
-            pipeline.schemas.meant(report),
+            pipeline.schemas.id_meanings(report),
             pipeline.schemas.privacy_version,
         )
         return self._main.replay(self._main.snapshot(), operation)

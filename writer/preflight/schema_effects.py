@@ -169,9 +169,9 @@ class SourceWithout:
         """Return a schema's JSON text."""
         return self.schemas.schema(schema_id)
 
-    def known(self, topic: str) -> Mapping[int, str]:
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:
         """List the others."""
-        return {number: text for number, text in self.schemas.known(topic).items() if number != self.schema_id}
+        return {number: text for number, text in self.schemas.topic_schemas(topic).items() if number != self.schema_id}
 
 
 def _has(columns: pa.Schema, field: str) -> bool:

@@ -29,8 +29,8 @@ from writer.preflight.engine_checks import readers
 from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
 from writer.preflight.sample_checks import SAMPLED, route_sample_findings, sample_findings
 from writer.privacy.policy import Action
-from writer.schemas.contexts import UnclearContext, describe_choice
 from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaSource, subjects
+from writer.schemas.subjects import UnclearContext, describe_choice
 from writer.schemas.tracker import Schemas
 from writer.table.log.foreign_writes import CommitFailed
 
@@ -78,8 +78,8 @@ def pipeline(name: str, config: Config, reach: ReachableSystems, records: int, n
         else:
             names = subjects(config.registry)
             yield from _contexts(reach.schemas, topics)
-            yield from _schemas(local_pipeline.plan, names.words(topics))
-            yield from _keys(local_pipeline.schemas.keys, names.of_keys().words(topics))
+            yield from _schemas(local_pipeline.plan, names.describe(topics))
+            yield from _keys(local_pipeline.schemas.keys, names.of_keys().describe(topics))
             yield from _privacy(name, config, local_pipeline.schemas)
             yield from _specs(name, settings, local_pipeline.plan)
             if settings.route is None:

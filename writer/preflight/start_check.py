@@ -18,7 +18,7 @@ from writer.core.text import plural
 from writer.preflight import host_checks, source_checks
 from writer.preflight.finding import Finding, failure, good, not_checked
 from writer.schemas.registry import SchemaSource, source
-from writer.schemas.registry_answers import without_user
+from writer.schemas.registry_client import without_user
 
 _CHECKS_OF_ALL = ("broker", "registry", "checkpoints", "java", "jars", "http", "scheduling")
 
@@ -132,7 +132,7 @@ def _check_registry(config: Config, names: Sequence[str], *, offline: bool) -> _
     topic = next(iter(config.pipelines[names[0]].topics.names), "headrace")
     try:
         schemas = source(config.registry)
-        schemas.known(topic)
+        schemas.topic_schemas(topic)
     except HeadraceError as error:
         reason = "a schema file cannot be read" if url is None else "no registry answers"
         return _Registry(failure("registry", error), reason=reason)

@@ -10,34 +10,39 @@ from urllib.parse import quote
 from writer.avro.wire_format import Ids
 from writer.clients.http import Answer, RequestFailed
 from writer.schemas.references import Reference, RegisteredSchema, inline_references
-from writer.schemas.registry_answers import SHOWN, document_text, names_absence
 from writer.schemas.registry_client import (
+    SHOWN,
     Login,
     ReferenceNotFound,
     RegistryClient,
     RegistryUnreachable,
     SchemaNotFound,
+    document_text,
+    names_absence,
     read_versions,
     unreachable_error,
 )
-from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, in_apicurio, oldest_first
+from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, oldest_first, with_apicurio_groups
 
-_PAGE = 500  # versions of a schema in one answer
-_DISABLED = "DISABLED"  # state of a version that was softly deleted
+# Versions of a schema, or artifacts, in one answer.
+_PAGE = 500
+# State of a version that was softly deleted.
+_DISABLED = "DISABLED"
 _KIND = "x-registry-artifacttype"
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class _Version:
-    """A version of an artifact, as the registry describes it."""
+    """A version of an artifact, as the registry describes it. `ids`: by their kind, global or content."""
 
-    ids: Mapping[str, int]  # by their kind: global, content
+    ids: Mapping[str, int]
     kind: str | None
     is_disabled: bool
 
 
-_Parts = dict[tuple[str, str, str], RegisteredSchema]  # what references refer to, as far as it was read
+# What references refer to, as far as it was read.
+_Parts = dict[tuple[str, str, str], RegisteredSchema]
 
 
 class ApicurioRegistry:
@@ -61,21 +66,24 @@ class ApicurioRegistry:
             raise SchemaNotFound(f"{self._ids} id {schema_id} is not in the registry at {self._client.url}")
         return text
 
-    def known(self, topic: str) -> dict[int, str]:
-        """Every version of the topic's schemas, oldest first; empty when there is no such artifact.
+    def topic_schemas(self, topic: str) -> dict[int, str]:
+        """Return every version of the topic's schemas, oldest first; empty when there is no such artifact.
 
         A version that refers to what the registry lacks is left out, with a log line that says so.
         """
-        named = self._subjects.named(topic)
-        subjects = self._subjects.among(topic, self._artifacts()) if named is None else in_apicurio(named)
+        topic_subjects = self._subjects.of_topic(topic)
+        if topic_subjects is None:
+            subjects = self._subjects.choose(topic, self._artifacts())
+        else:
+            subjects = with_apicurio_groups(topic_subjects)
         texts: dict[int, str] = {}
         for subject in subjects:
             path = f"{_artifact_path(subject.group, subject.name)}/versions"
-            pages = self._paged(f"{path}?order=asc&orderby=globalId", self._versions)
+            pages = self._read_pages(f"{path}?order=asc&orderby=globalId", self._versions)
             versions = [version for version in pages if not version.is_disabled]
             read = partial(self._version, {})
-            found = read_versions(self._client, versions, read, subject.name)
-            texts |= {schema_id: text for schema_id, text in found.items() if fits(subject, text)}
+            version_texts = read_versions(self._client, versions, read, subject.name)
+            texts |= {schema_id: text for schema_id, text in version_texts.items() if fits(subject, text)}
         return oldest_first(texts, subjects)
 
     def _version(self, parts: _Parts, version: _Version) -> tuple[int, str] | None:
@@ -85,34 +93,36 @@ class ApicurioRegistry:
         return None if text is None else (schema_id, text)
 
     def _text(self, schema_id: int, version: _Version, parts: _Parts) -> str | None:
-        registered = self._registered(version)
-        if registered is None:
+        schema = self._read_schema(version)
+        if schema is None:
             return None
-        return inline_references(registered, partial(self._referenced, schema_id, parts))
+        return inline_references(schema, partial(self._read_reference, schema_id, parts))
 
-    def _referenced(self, schema_id: int, parts: _Parts, reference: Reference) -> RegisteredSchema:
+    def _read_reference(self, schema_id: int, parts: _Parts, reference: Reference) -> RegisteredSchema:
         """Return what a schema refers to, softly deleted or not. Raises ReferenceNotFound."""
         if reference.target not in parts:
             path = f"{_artifact_path(reference.group, reference.subject)}/versions/{quote(reference.version, safe='')}"
-            answer = self._asked(path)
-            version = None if answer is None else self._read(answer, _version_of, "version")
-            registered = None if version is None else self._registered(version)
-            if registered is None:
+            answer = self._ask(path)
+            schema = None
+            if answer is not None:
+                schema = self._read_schema(self._read(answer, _version_of, "version"))
+            if schema is None:
                 raise ReferenceNotFound(
                     f"schema with the {self._ids} id {schema_id} refers to {reference}, which is not in the registry "
                     f"at {self._client.url}. Register that version again."
                 )
-            parts[reference.target] = registered
+            parts[reference.target] = schema
         return parts[reference.target]
 
-    def _registered(self, version: _Version) -> RegisteredSchema | None:
+    def _read_schema(self, version: _Version) -> RegisteredSchema | None:
         """Return a version's text and what it refers to; None when there is no such version."""
         kind = None
-        answer = self._asked(f"ids/globalIds/{version.ids['global']}?returnArtifactType=true")
+        answer = self._ask(f"ids/globalIds/{version.ids['global']}?returnArtifactType=true")
         if answer is not None:
             kind = answer.headers.get(_KIND)
-        else:  # softly deleted: only its content is served
-            answer = self._asked(f"ids/contentIds/{version.ids['content']}")
+        else:
+            # Of a version that was softly deleted, only the content is served.
+            answer = self._ask(f"ids/contentIds/{version.ids['content']}")
         if answer is None:
             return None
         try:
@@ -120,12 +130,12 @@ class ApicurioRegistry:
             text = document_text(answer.body.decode(errors="surrogateescape"), kind)
         except ValueError as error:
             raise self._unreachable(error) from error
-        listing = self._asked(f"ids/contentIds/{version.ids['content']}/references")
+        listing = self._ask(f"ids/contentIds/{version.ids['content']}/references")
         references = [] if listing is None else self._read(listing, _references_of, "list of references")
         return RegisteredSchema(text, kind or version.kind, references)
 
-    def _paged(self, path: str, read: Callable[[str], list[_T]]) -> Iterator[_T]:
-        """Yield what all pages of an answer hold."""
+    def _read_pages(self, path: str, read: Callable[[str], list[_T]]) -> Iterator[_T]:
+        """Yield the items of all pages of an answer."""
         offset = 0
         while page := read(f"{path}&limit={_PAGE}&offset={offset}"):
             yield from page
@@ -133,15 +143,15 @@ class ApicurioRegistry:
 
     def _artifacts(self) -> list[tuple[str, str]]:
         """Return group and name of every artifact."""
-        return list(self._paged("search/artifacts?order=asc&orderby=name", self._artifacts_of))
+        return list(self._read_pages("search/artifacts?order=asc&orderby=name", self._artifacts_of))
 
     def _artifacts_of(self, path: str) -> list[tuple[str, str]]:
-        answer = self._asked(path)
+        answer = self._ask(path)
         return [] if answer is None else self._read(answer, _artifacts_in, "list of artifacts")
 
     def _versions(self, path: str) -> list[_Version]:
         """Return the versions in an answer; none when there is no such artifact."""
-        answer = self._asked(path)
+        answer = self._ask(path)
         return [] if answer is None else self._read(answer, _versions_in, "list of versions")
 
     def _read(self, answer: Answer, read: Callable[[Any], _T], thing: str) -> _T:
@@ -152,7 +162,7 @@ class ApicurioRegistry:
             shown = answer.body.decode(errors="replace")[:SHOWN]
             raise self._unreachable(ValueError(f"it sent no {thing}: {shown}")) from error
 
-    def _asked(self, path: str) -> Answer | None:
+    def _ask(self, path: str) -> Answer | None:
         """Return an answer; None when the registry says that there is no such thing. Raises RegistryUnreachable."""
         try:
             answer = self._client.ask(path)

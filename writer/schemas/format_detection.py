@@ -24,14 +24,21 @@ from writer.core.offsets import Source, Span
 from writer.core.text import instant
 from writer.schemas.tracker import Schemas
 
-RECORDS_MAX = 100  # of a sample: half of them the oldest, half the newest
-_ENOUGH = 20  # fewer unrecognised values may be a producer's first attempts; so many are a topic
-_MOST = 0.9  # of the values whose schema is known; the others are strays
-_IDS_ASKED = 8  # for each format: what is no id is another one in each value
+# Of a sample: half of them are the oldest, half the newest.
+RECORDS_MAX = 100
+# Fewer unrecognised values may be a producer's first attempts; so many are a topic.
+_TOPIC_VALUES_MIN = 20
+# Of the values whose schema is known; the others are strays.
+_MAJORITY = 0.9
+# Ids of each format that a registry is asked for: what is no id is another one in each value.
+_IDS_MAX = 8
 SETTINGS: Mapping[Part, str] = {"value": "wire", "key": "columns.key.wire"}
-_DETECTED = "detected"  # fact of a commit: what detected its formats
-_FACTS: Mapping[Part, str] = {"value": "wire", "key": "key_wire"}  # as commits store them
-Knows = Callable[[Wire, int], bool]
+# Fact of a commit: what detected its formats.
+_DETECTED = "detected"
+# Facts of a commit: its formats.
+_FACTS: Mapping[Part, str] = {"value": "wire", "key": "key_wire"}
+# Whether a schema can be had by an id of a wire format.
+KnowsId = Callable[[Wire, int], bool]
 
 
 class UnclearWire(ConfigError):
@@ -44,51 +51,61 @@ class MixedWire(UnclearWire):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The format that a sample shows. `sure`: the schema that its records name is known, so no later look is needed."""
+    """The format that a sample shows.
+
+    `is_sure`: the schema that its records name is known, so no later look is needed.
+    """
 
     wire: Wire
-    sure: bool
+    is_sure: bool
     message: str
 
 
-def looked_at(kafka: Kafka, held: Mapping[Source, Span]) -> pa.Table:
-    """Read the oldest and the newest records of these spans. Raises as `sample.read` does."""
-    shares = kafka_sample.spread({source: end - start for source, (start, end) in held.items()}, RECORDS_MAX)
-    oldest = {source: (start, start + shares[source] // 2) for source, (start, _) in held.items()}
-    newest = {source: (end - shares[source] + shares[source] // 2, end) for source, (_, end) in held.items()}
+def read_sample(kafka: Kafka, spans: Mapping[Source, Span]) -> pa.Table:
+    """Read the oldest and the newest records of these spans. Raises as `kafka_sample.read` does."""
+    shares = kafka_sample.spread({source: stop - start for source, (start, stop) in spans.items()}, RECORDS_MAX)
+    oldest: dict[Source, Span] = {}
+    newest: dict[Source, Span] = {}
+    for source, (start, stop) in spans.items():
+        oldest_count = shares[source] // 2
+        newest_count = shares[source] - oldest_count
+        oldest[source] = (start, start + oldest_count)
+        newest[source] = (stop - newest_count, stop)
     return pa.Table.from_batches([kafka_sample.read(kafka, oldest), kafka_sample.read(kafka, newest)])
 
 
-def judge(records: pa.Table, knows: Knows, part: Part = "value") -> Verdict:
-    """Find the wire format of records' values or keys (schema `sample.RECORDS`). Raises UnclearWire.
+def judge(records: pa.Table, knows: KnowsId, part: Part = "value") -> Verdict:
+    """Find the wire format of records' values or keys (schema `kafka_sample.RECORDS`). Raises UnclearWire.
 
     A record speaks for the one format that it can be seen to have, and counts when `knows` its schema id. Where no
     record counts, the only format that most values show is taken, but not for good; and where there are too few values
     to tell, it is Confluent's, until there are more. Pure but for `knows`.
     """
     values = records.filter(pc.is_valid(records.column("value"))) if part == "value" else keys_as_values(records)
-    marks = [(value, detect_wire(value, headers, part)) for value, headers in values_with_headers(values)]
-    seen = [pair for _, pair in marks if pair is not None]
-    total = sum(pair is not None or bool(value) for value, pair in marks)  # an empty value says nothing of a format
-    asked = {
-        pair: knows(*pair)
-        for wire in {wire for wire, _ in seen}
-        for pair, _ in Counter(pair for pair in seen if pair[0] == wire).most_common(_IDS_ASKED)
-    }
-    shown = Counter(wire for wire, _ in seen)
-    known = Counter(pair[0] for pair in seen if asked.get(pair))
-    message, setting = _message(total, shown, part), SETTINGS[part]
-    if known:
-        ((wire, most), *_) = known.most_common(1)
-        if most < _MOST * known.total():
+    wire_ids: list[tuple[Wire, int]] = []
+    total = 0
+    for value, headers in values_with_headers(values):
+        wire_id = detect_wire(value, headers, part)
+        if wire_id is not None:
+            wire_ids.append(wire_id)
+        # An empty value says nothing of a format.
+        total += wire_id is not None or bool(value)
+    wires = Counter(wire for wire, _ in wire_ids)
+    known_ids = _find_known_ids(wire_ids, knows)
+    known_wires = Counter(wire_id[0] for wire_id in wire_ids if wire_id in known_ids)
+    message = _message(total, wires, part)
+    setting = SETTINGS[part]
+    if known_wires:
+        ((wire, count), *_) = known_wires.most_common(1)
+        if count < _MAJORITY * known_wires.total():
             raise MixedWire(
                 f"{message}. One pipeline reads one format: set `{setting}` to the one that is meant, and the others "
                 "become dead letters; or give them pipelines of their own."
             )
         return Verdict(wire, True, message)
-    if len(shown) == 1 and 2 * shown.total() >= total:
-        return Verdict(next(iter(shown)), False, f"{message}, with schema ids that the registry does not know")
-    if total >= _ENOUGH:
+    if len(wires) == 1 and 2 * wires.total() >= total:
+        return Verdict(next(iter(wires)), False, f"{message}, with schema ids that the registry does not know")
+    if total >= _TOPIC_VALUES_MIN:
         raise UnclearWire(
             f"{message}, and no schema that they name is known. If they are Avro without any header, set `{setting}` "
             "to {format: bare, schema_id: …}; to take all that is not Confluent's for dead letters, set "
@@ -97,13 +114,22 @@ def judge(records: pa.Table, knows: Knows, part: Part = "value") -> Verdict:
     return Verdict(CONFLUENT, False, message)
 
 
-def _message(values: int, shown: Counter[Wire], part: Part) -> str:
+def _find_known_ids(wire_ids: Sequence[tuple[Wire, int]], knows: KnowsId) -> set[tuple[Wire, int]]:
+    """Return the known ones among the most frequent ids of each format."""
+    known_ids = set[tuple[Wire, int]]()
+    for wire in {wire for wire, _ in wire_ids}:
+        counts = Counter(wire_id for wire_id in wire_ids if wire_id[0] == wire)
+        known_ids.update(wire_id for wire_id, _ in counts.most_common(_IDS_MAX) if knows(*wire_id))
+    return known_ids
+
+
+def _message(values: int, wires: Counter[Wire], part: Part) -> str:
     if not values:
         return f"there are no {part}s to look at"
-    if not shown:
+    if not wires:
         return f"none of {values:,} {part}s has a wire format that can be seen"
     return ", ".join(
-        f"{count:,} of {values:,} {part}s have a {wire.description}" for wire, count in shown.most_common()
+        f"{count:,} of {values:,} {part}s have a {wire.description}" for wire, count in wires.most_common()
     )
 
 
@@ -129,9 +155,8 @@ def wire_of(recent: Iterable[Mapping[str, Any]], part: Part = "value") -> Wire |
     name = _FACTS[part]
     for facts in recent:
         if facts.get(name):
-            return replace(
-                Wire(**facts[name]), origin=_wire_origin(_origin_of(facts, name) or "an earlier batch", part)
-            )
+            origin = _wire_origin(_origin_of(facts, name) or "an earlier batch", part)
+            return replace(Wire(**facts[name]), origin=origin)
     return None
 
 
@@ -141,99 +166,116 @@ def _wire_origin(detected_by: str, part: Part) -> str:
 
 @dataclass
 class DetectedWire:
-    """The wire format of a pipeline's values, or of its keys."""
+    """The wire format of a pipeline's values, or of its keys.
+
+    `is_known`: for good. `detected_by`: what showed it, as commits store it.
+    """
 
     pipeline: str
     part: Part
     wire: Wire
-    known: bool  # for good
-    detected_by: str = ""  # what showed it, as commits store it
+    is_known: bool
+    detected_by: str = ""
 
     @classmethod
-    def begun(cls, pipeline: str, part: Part, fixed: Wire | None) -> "DetectedWire":
+    def from_settings(cls, pipeline: str, part: Part, fixed: Wire | None) -> "DetectedWire":
         """Begin with what the configuration says. `fixed`: None where the format is to be detected."""
         if fixed is not None:
-            return cls(pipeline, part, replace(fixed, origin=f"as `{SETTINGS[part]}` says"), known=True)
+            return cls(pipeline, part, replace(fixed, origin=f"as `{SETTINGS[part]}` says"), is_known=True)
         assumed = replace(CONFLUENT, origin=f"assumed while no {part} shows a format; `{SETTINGS[part]}` sets one")
-        return cls(pipeline, part, assumed, known=False)
+        return cls(pipeline, part, assumed, is_known=False)
 
     def keep(self, recent: Sequence[Mapping[str, Any]], schemas: Schemas) -> None:
         """Keep the format that earlier batches were read by; `auto` does not decide otherwise later."""
         wire = wire_of(recent, self.part)
-        if wire is None or self.known:
+        if wire is None or self.is_known:
             return
-        self.wire, self.known = wire, True
+        self.wire = wire
+        self.is_known = True
         self.detected_by = next((_origin_of(facts, _FACTS[self.part]) for facts in recent), "")
-        schemas.read_by(self.wire)
+        schemas.use_wire(self.wire)
 
     def look(self, records: pa.Table, schemas: Schemas) -> None:
         """Look for the format in a sample, until one shows it. Raises UnclearWire."""
-        if self.known or (self.part == "key" and records.column("key").null_count == records.num_rows):
+        if self.is_known or (self.part == "key" and records.column("key").null_count == records.num_rows):
             return
         try:
             verdict = judge(records, schemas.knows, self.part)
         except UnclearWire as error:
             raise UnclearWire(f"pipelines.{self.pipeline}.{SETTINGS[self.part]}: {error}") from error
         if verdict.wire != self.wire:
-            schemas.read_by(verdict.wire)
+            schemas.use_wire(verdict.wire)
         now = datetime.now(UTC)
         self.detected_by = f"a sample of {instant(now)}"
-        origin = _wire_origin(self.detected_by, self.part)
-        self.wire, self.known = replace(verdict.wire, origin=origin), verdict.sure
-        log = logging.event if verdict.sure else logging.warning
-        event = "wire_format_found" if verdict.sure else "wire_format_assumed"
-        log(event, pipeline=self.pipeline, wire=verdict.wire.format, records=verdict.message)
+        self.wire = replace(verdict.wire, origin=_wire_origin(self.detected_by, self.part))
+        self.is_known = verdict.is_sure
+        facts = {"pipeline": self.pipeline, "wire": verdict.wire.format, "records": verdict.message}
+        if verdict.is_sure:
+            logging.event("wire_format_found", **facts)
+        else:
+            logging.warning("wire_format_assumed", **facts)
 
 
 class DetectedFormat:
     """The detected values of `auto` in one pipeline's configuration."""
 
     def __init__(self, pipeline: str, settings: Pipeline, kafka: Kafka) -> None:
-        self._pipeline, self._settings, self._kafka = pipeline, settings, kafka
-        self._values = DetectedWire.begun(pipeline, "value", settings.wire.fixed)
+        self._pipeline = pipeline
+        self._settings = settings
+        self._kafka = kafka
+        self._values = DetectedWire.from_settings(pipeline, "value", settings.wire.fixed)
         self._keys: DetectedWire | None = None
         if settings.columns.avro_key is not None:
-            self._keys = DetectedWire.begun(pipeline, "key", settings.columns.avro_key.wire.fixed)
+            self._keys = DetectedWire.from_settings(pipeline, "key", settings.columns.avro_key.wire.fixed)
         self._unit: str | None = None
-        self.unit_origin = ""  # the batch that detected the unit
+        # The batch that detected the unit.
+        self.unit_origin = ""
 
     @property
     def wire(self) -> Wire:
-        """Wire format of the values; a guess unless it is known."""
+        """The wire format of the values; a guess unless it is known."""
         return self._values.wire
 
     @property
     def key_wire(self) -> Wire:
-        """Wire format of keys that are Avro; a guess unless it is known."""
+        """The wire format of keys that are Avro; a guess unless it is known."""
         return CONFLUENT if self._keys is None else self._keys.wire
 
     @property
-    def wires_known(self) -> bool:
+    def has_all_wires(self) -> bool:
         """Whether no wire format is to be looked for."""
-        return self._values.known and (self._keys is None or self._keys.known)
+        return self._values.is_known and (self._keys is None or self._keys.is_known)
 
     def facts(self) -> dict[str, Any]:
         """Return the wire formats as a commit stores them, and what detected them."""
-        both = [one for one in (self._values, self._keys) if one is not None]
-        detected = {_FACTS[one.part]: one.detected_by for one in both if one.known and one.detected_by}
+        facts: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        for detected_wire in (self._values, self._keys):
+            if detected_wire is None:
+                continue
+            name = _FACTS[detected_wire.part]
+            facts[name] = detected_wire.wire.facts() if detected_wire.is_known else None
+            if detected_wire.is_known and detected_wire.detected_by:
+                origins[name] = detected_wire.detected_by
         if self.unit_origin:
-            detected["time_unit"] = self.unit_origin
-        formats = {_FACTS[one.part]: one.wire.facts() if one.known else None for one in both}
-        return {**formats, **({_DETECTED: detected} if detected else {})}
+            origins["time_unit"] = self.unit_origin
+        if origins:
+            facts[_DETECTED] = origins
+        return facts
 
     @property
     def unit(self) -> str:
-        """Unit of the event time; `auto` while no row has shown it."""
+        """The unit of the event time; `auto` while no row has shown it."""
         return self._unit or self._settings.event_time.unit
 
     def needs_headers(self) -> bool:
         """Return whether Spark must read Kafka's headers: for the table's columns, or for a schema id in them."""
-        return self.reads_headers() or not self.wires_known
+        return self.reads_headers() or not self.has_all_wires
 
     def reads_headers(self) -> bool:
         """Return whether a task needs the headers of its records."""
-        wanted = self._settings.record_columns.has_headers
-        return wanted or self.wire.header is not None or self.key_wire.header is not None
+        has_header_columns = self._settings.record_columns.has_headers
+        return has_header_columns or self.wire.header is not None or self.key_wire.header is not None
 
     def check_time(self, plan: SchemaPlan) -> None:
         """Raise ConfigError when the event-time field is no time by the schemas that are known so far."""
@@ -259,19 +301,20 @@ class DetectedFormat:
 
     def keep_wires(self, recent: Sequence[Mapping[str, Any]], schemas: Schemas) -> None:
         """Keep the wire formats that earlier batches were read by; `auto` does not decide otherwise later."""
-        for one, known in self._each(schemas):
-            one.keep(recent, known)
+        for detected_wire, part_schemas in self._wires_with_schemas(schemas):
+            detected_wire.keep(recent, part_schemas)
 
     def look_for_wires(self, waiting: Mapping[Source, Span], schemas: Schemas) -> None:
         """Look for the wire formats among the records that wait, until these show them. Raises UnclearWire."""
-        if self.wires_known or not any(start < end for start, end in waiting.values()):
+        if self.has_all_wires or not any(start < stop for start, stop in waiting.values()):
             return
-        records = looked_at(self._kafka, waiting)
-        for one, known in self._each(schemas):
-            one.look(records, known)
+        records = read_sample(self._kafka, waiting)
+        for detected_wire, part_schemas in self._wires_with_schemas(schemas):
+            detected_wire.look(records, part_schemas)
 
-    def _each(self, schemas: Schemas) -> list[tuple[DetectedWire, Schemas]]:
-        found = [(self._values, schemas)]
+    def _wires_with_schemas(self, schemas: Schemas) -> list[tuple[DetectedWire, Schemas]]:
+        """Return the wire formats of values and of keys, each with the schemas of its part."""
+        wires = [(self._values, schemas)]
         if self._keys is not None and schemas.keys is not None:
-            found.append((self._keys, schemas.keys))
-        return found
+            wires.append((self._keys, schemas.keys))
+        return wires

@@ -15,8 +15,8 @@ from writer.core.errors import ConfigError
 from writer.core.text import plural
 from writer.core.units import microseconds
 from writer.schemas.format_detection import wire_of
-from writer.schemas.registry import SchemaNotFound, SchemaSource, by, of_keys
-from writer.schemas.schema_id_check import IdMeanings, meant, place
+from writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
+from writer.schemas.schema_id_check import IdMeanings, avro_fingerprint, registry_name
 from writer.table.factory import main_table
 from writer.table.log import schema_ids
 from writer.table.log.snapshot import PipelineSnapshot
@@ -75,7 +75,7 @@ class MeaningAcceptance:
         recent_batches = self._table.recent_commits(1)
         id_meanings = self._id_meanings(snapshot)
         kinds = self._list_kinds(recent_batches)
-        registry = ", ".join(dict.fromkeys(place(self.config.registry, kind) for kind in kinds))
+        registry = ", ".join(dict.fromkeys(registry_name(self.config.registry, kind) for kind in kinds))
         recorded: dict[KindAndId, int] = {}
         moved: set[KindAndId] = set()
         for kind in kinds:
@@ -133,7 +133,7 @@ def compare_meaning(source: SchemaSource, kind: Ids, schema_id: int, recorded: i
     text = _find_schema(source, kind, schema_id)
     if text is None:
         return SchemaMeaning(schema_id, recorded, None, "gone", "")
-    fingerprint = meant(text)
+    fingerprint = avro_fingerprint(text)
     if fingerprint is None:
         return SchemaMeaning(schema_id, recorded, None, "no_avro", "")
     schema = read_json(text)
@@ -153,7 +153,7 @@ def _find_schema(source: SchemaSource, kind: Ids, schema_id: int) -> str | None:
     # Files have schemas of keys apart from those of values.
     for schemas in (source, of_keys(source)):
         with suppress(SchemaNotFound):
-            return by(schemas, kind).schema(schema_id)
+            return with_ids(schemas, kind).schema(schema_id)
     return None
 
 

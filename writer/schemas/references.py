@@ -20,7 +20,9 @@ from writer.avro.schema_text import (
     full_name,
     read_json,
 )
-from writer.schemas.registry_answers import AVRO
+
+# Types of a schema as an answer has them; Avro is left out.
+_AVRO = (None, "", "AVRO")
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def inline_references(schema: RegisteredSchema, read: Callable[[Reference], Regi
     A text that is no JSON is returned as it is, for the parser to refuse. `read` fetches a referenced schema; what it
     raises is raised.
     """
-    if not schema.references or schema.kind not in AVRO:
+    if not schema.references or schema.kind not in _AVRO:
         return schema.text
     parts: list[tuple[Reference, str]] = []
     _collect_parts(schema.references, read, set(), parts)
@@ -100,10 +102,13 @@ class _NamedTypes:
 
     def __init__(self) -> None:
         self._definitions: dict[str, _Definition] = {}
-        self._conflicts: dict[str, Mapping[str, Any]] = {}  # full name → another definition of it
-        self._reference = ""  # name of the reference to the text that is added; empty: the schema itself
+        # Full name → another definition of it.
+        self._conflicts: dict[str, Mapping[str, Any]] = {}
+        # Name of the reference to the text that is added; empty: the schema itself.
+        self._reference = ""
         self._texts = 0
-        self._names = set[str | None]()  # of all definitions, also of those that come later in a text
+        # Of all definitions, also of those that come later in a text.
+        self._names = set[str | None]()
 
     def add(self, schema: Schema, reference: str) -> Schema:
         """Add the named types of a text. Returns its schema, with full names in the places of the types."""
@@ -136,16 +141,17 @@ class _NamedTypes:
         """
         name = full_name(schema, space) or ""
         before = self._definitions.get(name)
-        if before is None:  # a record may contain itself
+        # A record may contain itself.
+        if before is None:
             self._definitions[name] = _Definition(schema, self._reference, self._texts)
         inner = name.rpartition(".")[0]
         own = {key: value for key, value in schema.items() if key != "namespace"}
-        whole = {**_change_parts(own, lambda part: self._qualify(part, inner)), "name": name}
-        definition = _Definition(whole, self._reference, self._texts)
+        qualified = {**_change_parts(own, lambda part: self._qualify(part, inner)), "name": name}
+        definition = _Definition(qualified, self._reference, self._texts)
         if before is None or (not self._reference and before.text != self._texts):
             self._definitions[name] = definition
-        elif before.schema != whole and (before.text == self._texts or before.reference != self._reference):
-            self._conflicts[name] = whole
+        elif before.schema != qualified and (before.text == self._texts or before.reference != self._reference):
+            self._conflicts[name] = qualified
         return name
 
     def _full_name_of(self, name: str, space: str) -> str:

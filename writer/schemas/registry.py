@@ -21,27 +21,51 @@ from writer.core import logging
 from writer.core.errors import ConfigError, file_error
 from writer.privacy.field_decryption import DataKey
 from writer.schemas.apicurio import ApicurioRegistry
-from writer.schemas.contexts import DEFAULT_CONTEXT, check_contexts, find_contexts
 from writer.schemas.references import Reference, RegisteredSchema, inline_references
-from writer.schemas.registry_answers import envelope_text, has_absence_code, listed, without_user
 from writer.schemas.registry_client import (
     Login,
     ReferenceNotFound,
     RegistryClient,
     RegistryUnreachable,
     SchemaNotFound,
+    envelope_text,
+    has_absence_code,
+    read_list,
     read_versions,
     unreachable_error,
+    without_user,
 )
-from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, oldest_first
+from writer.schemas.subjects import (
+    DEFAULT_CONTEXT,
+    DEFAULT_GROUP,
+    Subjects,
+    check_contexts,
+    find_contexts,
+    fits,
+    oldest_first,
+)
 
 __all__ = [
-    "ApicurioRegistry", "ByFingerprint", "ConfluentRegistry", "HasKeys", "HasOtherIds", "Login", "RegistryUnreachable",
-    "SchemaFiles", "SchemaNotFound", "SchemaSource", "by", "of_keys", "source", "subjects",
-]  # fmt: skip
+    "ApicurioRegistry",
+    "ByFingerprint",
+    "ConfluentRegistry",
+    "HasKeys",
+    "HasOtherIds",
+    "Login",
+    "RegistryUnreachable",
+    "SchemaFiles",
+    "SchemaNotFound",
+    "SchemaSource",
+    "of_keys",
+    "source",
+    "subjects",
+    "with_ids",
+]
 
-LISTING_FRESH_S = 0.5  # shorter than a pause between two questions about one id
-_Parts = dict[tuple[str, str, str], RegisteredSchema]  # what references refer to, as far as it was read
+# Shorter than a pause between two questions about one id.
+LISTING_FRESH_S = 0.5
+# What references refer to, as far as it was read.
+_Parts = dict[tuple[str, str, str], RegisteredSchema]
 
 
 class SchemaSource(Protocol):
@@ -50,8 +74,8 @@ class SchemaSource(Protocol):
     def schema(self, schema_id: int) -> str:
         """Return a schema's JSON text. Raises SchemaNotFound or RegistryUnreachable."""
 
-    def known(self, topic: str) -> Mapping[int, str]:
-        """Schemas registered for a topic's values, by id, oldest first. Raises RegistryUnreachable."""
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:
+        """Return the schemas registered for a topic's values, by id, oldest first. Raises RegistryUnreachable."""
 
 
 @runtime_checkable
@@ -59,14 +83,14 @@ class HasKeys(Protocol):
     """A source that has other schemas for keys than for values."""
 
     def of_keys(self) -> SchemaSource:
-        """Return the same source, whose `known` schemas are those of a topic's keys."""
+        """Return the same source, whose schemas of topics are those of a topic's keys."""
 
 
 @runtime_checkable
 class HasOtherIds(Protocol):
     """A source that finds its schemas by other ids itself."""
 
-    def by(self, ids: Ids) -> SchemaSource:
+    def with_ids(self, ids: Ids) -> SchemaSource:
         """Return the same schemas by other ids."""
 
 
@@ -90,19 +114,21 @@ class ConfluentRegistry:
         self._url = url
         self._core_url = core_url
         self._names_context = names_context
-        self._ambiguous_topics = set[str]()  # of which the log says that several contexts have them
+        # The log says of these topics that several contexts have them.
+        self._ambiguous_topics = set[str]()
         self.subjects = subjects or Subjects()
         self.login = login or Login()
         self._client = RegistryClient(url, self.login)
         # Of Confluent's client, which asks for data keys.
         self.settings = {"url": url, "timeout": 10, "max.retries": 1, **self.login.confluent_settings}
-        self.data_keys = dict[tuple[object, ...], DataKey]()  # as asked for; a key never changes
+        # By what the registry was asked for; a key never changes.
+        self.data_keys = dict[tuple[object, ...], DataKey]()
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's JSON text by id, named references put in its place."""
-        return self._inlined(schema_id, self._envelope(schema_id), {})
+        return self._inline_text(schema_id, self._envelope(schema_id), {})
 
-    def registered(self, schema_id: int) -> Schema:
+    def registered_schema(self, schema_id: int) -> Schema:
         """Return a schema by id with what the registry keeps beside it. Raises as `schema` does."""
         envelope = self._envelope(schema_id)
         try:
@@ -113,7 +139,7 @@ class ConfluentRegistry:
     def subjects_of(self, schema_id: int) -> list[str]:
         """Return the subjects that have a schema, deleted ones too. Raises RegistryUnreachable."""
         answer = self._get(f"schemas/ids/{schema_id}/subjects?deleted=true")
-        return [] if answer is None else [str(name) for name in self._listed(answer, "subjects")]
+        return [] if answer is None else [str(name) for name in self._read_list(answer, "subjects")]
 
     def _envelope(self, schema_id: int) -> Any:
         path = f"guids/{show_id(schema_id)}" if is_guid(schema_id) else f"ids/{schema_id}"
@@ -140,21 +166,19 @@ class ConfluentRegistry:
     def of_keys(self) -> "ConfluentRegistry":
         """Return the same registry, asked for the schemas of keys."""
         subjects = self.subjects.of_keys()
-        return ConfluentRegistry(
-            self._url, self._core_url, self.login, subjects, names_context=self._names_context
-        )  # fmt: skip
+        return ConfluentRegistry(self._url, self._core_url, self.login, subjects, names_context=self._names_context)
 
-    def known(self, topic: str) -> dict[int, str]:
-        """Every version of the topic's schemas, oldest first; empty when none of the subjects exists.
+    def topic_schemas(self, topic: str) -> dict[int, str]:
+        """Return every version of the topic's schemas, oldest first; empty when none of the subjects exists.
 
         A version that refers to what the registry lacks is left out, with a log line that says so.
         Raises UnclearContext where the subjects are in a context alone that the configuration does not name.
         """
         self._check_contexts(topic)
-        subjects = self.subjects.named(topic)
+        subjects = self.subjects.of_topic(topic)
         if subjects is None:
-            names = self._listed(self._get(f"subjects?subjectPrefix={quote(f'{topic}-', safe='')}"), "subjects")
-            subjects = self.subjects.among(topic, [(DEFAULT_GROUP, name) for name in names])
+            names = self._read_list(self._get(f"subjects?subjectPrefix={quote(f'{topic}-', safe='')}"), "subjects")
+            subjects = self.subjects.choose(topic, [(DEFAULT_GROUP, name) for name in names])
         texts: dict[int, str] = {}
         for subject in subjects:
             versions = self._versions(subject.name)
@@ -163,7 +187,9 @@ class ConfluentRegistry:
 
     def contexts(self, topic: str) -> list[str]:
         """Return the contexts that have subjects of a topic; none where the configuration names the one that counts."""
-        return [] if self._names_context else find_contexts(self.subjects, topic, self._every_subject)
+        if self._names_context:
+            return []
+        return find_contexts(self.subjects, topic, self._every_subject)
 
     def _check_contexts(self, topic: str) -> None:
         """Raise UnclearContext where the default context has no subject of a topic; log that others have some, too."""
@@ -178,7 +204,7 @@ class ConfluentRegistry:
         """Every subject of every context; none, with a log line, where the registry does not list them."""
         try:
             answer = self._get("subjects")
-            return [] if answer is None else [str(name) for name in self._listed(answer, "subjects")]
+            return [] if answer is None else [str(name) for name in self._read_list(answer, "subjects")]
         except RegistryUnreachable as error:
             logging.warning("registry_contexts_unknown", error=str(error))
             return []
@@ -189,7 +215,7 @@ class ConfluentRegistry:
             return {}
         parts: _Parts = {}
         read = partial(self._version, subject, parts)
-        return read_versions(self._client, sorted(self._listed(numbers, "versions")), read, subject)
+        return read_versions(self._client, sorted(self._read_list(numbers, "versions")), read, subject)
 
     def _version(self, subject: str, parts: _Parts, number: int) -> tuple[int, str] | None:
         """Return id and text of a version; None where it was removed meanwhile. Raises SchemaNotFound for its parts."""
@@ -200,12 +226,12 @@ class ConfluentRegistry:
             schema_id = int(envelope["id"])
         except (LookupError, TypeError, ValueError) as error:
             raise self.unreachable(ValueError(f"it sent no version {number} of subject {subject!r}")) from error
-        return schema_id, self._inlined(schema_id, envelope, parts)
+        return schema_id, self._inline_text(schema_id, envelope, parts)
 
-    def _inlined(self, schema_id: int, envelope: Any, parts: _Parts) -> str:
-        return inline_references(self._registered(envelope), partial(self._referenced, schema_id, parts))
+    def _inline_text(self, schema_id: int, envelope: Any, parts: _Parts) -> str:
+        return inline_references(self._parse_envelope(envelope), partial(self._read_reference, schema_id, parts))
 
-    def _referenced(self, schema_id: int, parts: _Parts, reference: Reference) -> RegisteredSchema:
+    def _read_reference(self, schema_id: int, parts: _Parts, reference: Reference) -> RegisteredSchema:
         """Return what a schema refers to, softly deleted or not. Raises ReferenceNotFound."""
         if reference.target not in parts:
             path = f"subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
@@ -215,10 +241,10 @@ class ConfluentRegistry:
                     f"schema id {show_id(schema_id)} refers to {reference}, which is not in the registry at "
                     f"{without_user(self._url)}. Register that version again."
                 )
-            parts[reference.target] = self._registered(envelope)
+            parts[reference.target] = self._parse_envelope(envelope)
         return parts[reference.target]
 
-    def _registered(self, envelope: Any) -> RegisteredSchema:
+    def _parse_envelope(self, envelope: Any) -> RegisteredSchema:
         """Read a schema's envelope. Raises RegistryUnreachable where it is none."""
         try:
             references = [
@@ -229,9 +255,9 @@ class ConfluentRegistry:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise self.unreachable(error) from error
 
-    def _listed(self, answer: object, things: str) -> list[Any]:
+    def _read_list(self, answer: object, items: str) -> list[Any]:
         try:
-            return listed(answer, things)
+            return read_list(answer, items)
         except ValueError as error:
             raise self.unreachable(error) from error
 
@@ -240,8 +266,8 @@ class ConfluentRegistry:
         """Where an Apicurio registry serves its own API. Raises ConfigError when that is not known."""
         if self._core_url is not None:
             return self._core_url
-        address, found, _ = self._url.partition("/apis/ccompat/")
-        if not found:
+        address, confluent_path, _ = self._url.partition("/apis/ccompat/")
+        if not confluent_path:
             raise ConfigError(
                 f"the records carry ids of an Apicurio registry, and registry.url ({without_user(self._url)}) does not "
                 "say where it serves its own API. Set registry.core_url, such as http://registry:8080/apis/registry/v3."
@@ -253,11 +279,12 @@ class ConfluentRegistry:
         return unreachable_error(self._url, error, "registry.url")
 
     def _no_registry(self) -> RegistryUnreachable:
-        context = (
-            " Karapace and Apicurio have no contexts: leave the one out that registry.context or registry.url names."
-            if self._names_context and "/contexts/" in self._url
-            else ""
-        )
+        context = ""
+        if self._names_context and "/contexts/" in self._url:
+            context = (
+                " Karapace and Apicurio have no contexts: leave the one out that registry.context or registry.url "
+                "names."
+            )
         return RegistryUnreachable(
             without_user(
                 f"there is no schema registry at {self._url}: it answers 404, as for a path that it does not "
@@ -274,7 +301,8 @@ class SchemaFiles:
         self, files: Mapping[int, Path], keys: Mapping[int, Path] | None = None, section: str = "registry.files"
     ) -> None:
         """`keys`: files of the schemas of keys. `section`: of the configuration, which names the files."""
-        self._keys, self._section = keys or {}, section
+        self._keys = keys or {}
+        self._section = section
         try:
             # A name that is not UTF-8 is refused by the parser.
             self._texts = {
@@ -294,8 +322,8 @@ class SchemaFiles:
             raise SchemaNotFound(f"schema id {schema_id} is not in {self._section}")
         return self._texts[schema_id]
 
-    def known(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - files belong to no topic
-        """Every file."""
+    def topic_schemas(self, topic: str) -> dict[int, str]:  # noqa: ARG002 - files belong to no topic
+        """Return the texts of all files."""
         return dict(self._texts)
 
 
@@ -310,30 +338,31 @@ class ByFingerprint:
         self._topics: list[str] = []
         self._texts: dict[int, str] = {}
         self._lock = threading.Lock()
-        self._listed_s = -math.inf  # when the topics were read last, monotonic
+        # When the topics were read last, monotonic.
+        self._listing_s = -math.inf
 
     def schema(self, schema_id: int) -> str:
         """Return the schema with this fingerprint among those of the topics that were asked for."""
         with self._lock:
-            is_fresh = time.monotonic() - self._listed_s < LISTING_FRESH_S
+            is_fresh = time.monotonic() - self._listing_s < LISTING_FRESH_S
             if schema_id not in self._texts and not is_fresh:
                 for topic in self._topics:
-                    self.known(topic)
-                self._listed_s = time.monotonic()
+                    self.topic_schemas(topic)
+                self._listing_s = time.monotonic()
         if schema_id not in self._texts:
             raise SchemaNotFound(f"no schema of {', '.join(self._topics)} has the fingerprint {schema_id}")
         return self._texts[schema_id]
 
-    def known(self, topic: str) -> dict[int, str]:
-        """Every schema of the topic that can be read, oldest first."""
+    def topic_schemas(self, topic: str) -> dict[int, str]:
+        """Return every schema of the topic that can be read, oldest first."""
         if topic not in self._topics:
             self._topics.append(topic)
-        found: dict[int, str] = {}
-        for text in self._schemas.known(topic).values():
+        texts: dict[int, str] = {}
+        for text in self._schemas.topic_schemas(topic).values():
             with suppress(UnsupportedSchema):
-                found[crc_fingerprint(text)] = text
-        self._texts |= found
-        return found
+                texts[crc_fingerprint(text)] = text
+        self._texts |= texts
+        return texts
 
 
 def source(config: Registry) -> SchemaSource:
@@ -343,8 +372,12 @@ def source(config: Registry) -> SchemaSource:
     password = "" if config.password is None else config.password.get_secret_value()
     login = Login(config.user, password, config.ca_file)
     return ConfluentRegistry(
-        str(config.address), config.core_url, login, subjects(config), names_context=config.names_context
-    )  # fmt: skip
+        str(config.address),
+        config.core_url,
+        login,
+        subjects(config),
+        names_context=config.names_context,
+    )
 
 
 def subjects(config: Registry) -> Subjects:
@@ -352,11 +385,11 @@ def subjects(config: Registry) -> Subjects:
     return Subjects(config.subjects.strategy, config.subjects.records)
 
 
-def by(schemas: SchemaSource, ids: Ids) -> SchemaSource:
+def with_ids(schemas: SchemaSource, ids: Ids) -> SchemaSource:
     """Return the same schemas by other ids. Raises ConfigError when it is not known where they are to be had."""
     match schemas, ids:
         case HasOtherIds(), _:
-            return schemas.by(ids)
+            return schemas.with_ids(ids)
         case _, "confluent":
             return schemas
         case _, "fingerprint":
@@ -364,7 +397,8 @@ def by(schemas: SchemaSource, ids: Ids) -> SchemaSource:
         case ConfluentRegistry(), _:
             return ApicurioRegistry(schemas.core_url, ids, schemas.login, schemas.subjects)
         case _:
-            return schemas  # files: their numbers are whatever ids the records carry
+            # The numbers of files are whatever ids the records carry.
+            return schemas
 
 
 def of_keys(schemas: SchemaSource) -> SchemaSource:

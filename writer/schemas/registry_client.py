@@ -1,5 +1,10 @@
-"""Asks a schema registry over HTTP: again where it asks for patience, and many things side by side."""
+"""Asks a schema registry over HTTP: again where it asks for patience, and many things side by side.
 
+It checks the answers, and hides logins in what is said of them.
+"""
+
+import json
+import re
 import ssl
 import threading
 import time
@@ -7,26 +12,35 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
+from writer.avro.schema_text import UnsupportedSchema, read_json
 from writer.clients.http import Answer, HttpSession, RequestFailed, login as login_header
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError, file_error
-from writer.schemas.registry_answers import without_user
 
 NOT_FOUND = 404
 _TOO_MANY = 429
 _UNAVAILABLE = 503
-PATIENCE_S = 30  # how long a registry may refuse every request before the caller is told
-PROGRESS_S = 5  # between two log lines of requests that take long
-_SIDE_BY_SIDE = 8  # requests at once: a registry is a shared service
+# How long a registry may refuse every request before the caller is told.
+PATIENCE_S = 30
+# Between two log lines of requests that take long.
+PROGRESS_S = 5
+# A registry is a shared service.
+REQUESTS_AT_ONCE = 8
+# Characters of an answer that is none, in a message.
+SHOWN = 80
 _ANSWER_WITHIN_S = 10
-_BACKOFF = Backoff(1, 8, jitter=0.5)  # where a registry refuses without saying for how long
-_FAILED_STATUS = 500  # and above: another server of the registry may know better
+# Where a registry refuses without saying for how long.
+_BACKOFF = Backoff(1, 8, jitter=0.5)
+# From this status on another server of the registry may know better.
+_FAILED_STATUS = 500
+# The last @ ends the login: another may stand in a password, as may a slash.
+_USER = re.compile(r"(?<=://)\S*@")
 _ITEM = TypeVar("_ITEM")
 _RESULT = TypeVar("_RESULT")
 
@@ -74,7 +88,8 @@ class Login:
         """Return what a certificate is checked by. Raises ConfigError for an authority that cannot be read."""
         try:
             return ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:
+            # ssl.SSLError is an OSError, too.
             text = f"registry.ca_file {self.ca} cannot be read ({error}). Give a PEM file of certificates."
             raise file_error(text, error) from error
 
@@ -90,7 +105,8 @@ class _Server:
     def parse(cls, url: str, login: Login) -> "_Server":
         """Take the login of the address itself, where it names a user."""
         parts = urlsplit(url.strip().rstrip("/"))
-        user, password = login.user, login.password
+        user = login.user
+        password = login.password
         if parts.username is not None:
             user = unquote(parts.username)
             password = unquote(parts.password or "")
@@ -109,8 +125,10 @@ class RegistryClient:
         self._servers = [_Server.parse(address, login) for address in url.split(",") if address.strip()]
         self._session = HttpSession(timeout_s=_ANSWER_WITHIN_S, trust=login.trust_context(), redirects=True)
         self._lock = threading.Lock()
-        self._resume_s = 0.0  # no request before this moment, monotonic
-        self._answered_s = 0.0  # when the newest request was answered that was not refused, monotonic
+        # No request is sent before this moment, monotonic.
+        self._resume_s = 0.0
+        # When the newest request was answered that was not refused, monotonic.
+        self._answered_s = 0.0
 
     @property
     def url(self) -> str:
@@ -130,7 +148,7 @@ class RegistryClient:
             now_s = time.monotonic()
             if not _is_refusal(answer):
                 self._answered_s = now_s
-                return _checked_answer(answer)
+                return _check_answer(answer)
             pause_s = _BACKOFF.random_delay_s(attempt) if answer.after is None else answer.after.total_seconds()
             waited_s = now_s - max(began_s, self._answered_s)
             if waited_s + pause_s > PATIENCE_S:
@@ -169,7 +187,7 @@ class RegistryClient:
             yield from ((item, ask(item)) for item in items)
             return
         shown_s = time.monotonic()
-        with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="registry") as pool:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="registry") as pool:
             futures = [pool.submit(ask, item) for item in items]
             try:
                 for number, (item, future) in enumerate(zip(items, futures, strict=True), 1):
@@ -205,7 +223,7 @@ def read_versions(
     return texts
 
 
-def _checked_answer(answer: Answer) -> Answer:
+def _check_answer(answer: Answer) -> Answer:
     if not answer.ok and answer.status != NOT_FOUND:
         raise RequestFailed(f"it answered {answer.summary()}")
     return answer
@@ -218,12 +236,77 @@ def _is_refusal(answer: Answer) -> bool:
 
 def unreachable_error(url: str, error: Exception, settings: str) -> RegistryUnreachable:
     """Return what to raise where a registry gives no answer. `settings`: of the configuration, to check."""
-    retry_after_s = error.retry_after_s if isinstance(error, RegistryBusy) else 0
     if isinstance(error, RegistryBusy):
         return RegistryUnreachable(
             without_user(f"the schema registry at {url} refuses requests: {error}. Raise its rate limit, or wait."),
-            retry_after_s,
+            error.retry_after_s,
         )
     return RegistryUnreachable(
         without_user(f"the schema registry at {url} does not answer ({error}). Check {settings} and that it is up.")
     )
+
+
+def envelope_text(answer: object) -> str:
+    """Return the text in a schema's envelope, whatever it says: the parser refuses what is no schema.
+
+    Raises ValueError for an answer that is no envelope, or an empty one.
+    """
+    text = answer.get("schema") if isinstance(answer, dict) else None
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError("it sent no schema")
+    return text
+
+
+def document_text(text: str, kind: str | None) -> str:
+    """Return a text that came without an envelope. Raises ValueError for nothing, and for a part or a proxy's page.
+
+    `kind`: type of the schema, as a header of the answer names it; None: it has no such header, so the text must show
+    that it is a schema.
+    """
+    if not text.strip():
+        raise ValueError("it sent no schema")
+    if kind is None:
+        try:
+            is_empty = not read_json(text)
+        except UnsupportedSchema:
+            raise ValueError(f"it sent no whole schema, but {text[:SHOWN]!r}") from None
+        if is_empty:
+            raise ValueError(f"it sent an empty schema, {text[:SHOWN]}")
+    return text
+
+
+def read_list(answer: object, items: str) -> list[Any]:
+    """Return an answer that is a list. Raises ValueError. `items`: what it lists, as a noun."""
+    if not isinstance(answer, list):
+        raise ValueError(f"it sent no list of {items}, but {str(answer)[:SHOWN]!r}")  # noqa: TRY004 - of an answer
+    return answer
+
+
+def names_absence(content: bytes) -> bool:
+    """Tell Apicurio's 404, such as ArtifactNotFoundException, from that of any path, NotFoundException."""
+    name = str(_members(content).get("name"))
+    return name.removesuffix("NotFoundException") not in ("", name)
+
+
+def has_absence_code(content: bytes) -> bool:
+    """Tell the 404 of Confluent's API, such as 40401 (no subject) or 40403 (no schema), from that of any path."""
+    code = _members(content).get("error_code")
+    return isinstance(code, int) and is_absence_code(code)
+
+
+def is_absence_code(code: int) -> bool:
+    """Return whether an error code of Confluent's API says that there is no such thing."""
+    return code // 100 == NOT_FOUND
+
+
+def _members(content: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def without_user(text: str) -> str:
+    """Remove user and password from every URL in a text."""
+    return _USER.sub("***@", text)

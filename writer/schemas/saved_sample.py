@@ -18,7 +18,7 @@ from writer.avro.schema_text import UnsupportedSchema, read_json
 from writer.avro.wire_format import Ids, Part, show_id
 from writer.clients.kafka_sample import RECORDS
 from writer.core.errors import ConfigError
-from writer.schemas.registry import SchemaNotFound, SchemaSource, by, of_keys
+from writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
 
 _FORMAT = 1
 _MARK = "headrace_sample"
@@ -46,26 +46,27 @@ class SavedSchemas:
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's text. Raises SchemaNotFound."""
-        for one in self._mine:
-            if one.id == schema_id:
-                return one.text
+        for schema in self._selected:
+            if schema.id == schema_id:
+                return schema.text
         raise SchemaNotFound(f"schema id {show_id(schema_id)} is not among the schemas of the records")
 
-    def known(self, topic: str) -> Mapping[int, str]:
-        """Schemas registered for a topic."""
-        return {one.id: one.text for one in self._mine if topic in one.topics}
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:
+        """Return the schemas registered for a topic."""
+        return {schema.id: schema.text for schema in self._selected if topic in schema.topics}
 
     def of_keys(self) -> "SavedSchemas":
         """Return those of keys."""
         return replace(self, part="key")
 
-    def by(self, ids: Ids) -> "SavedSchemas":
+    def with_ids(self, ids: Ids) -> "SavedSchemas":
         """Return those that have ids of a kind."""
         return replace(self, ids=ids)
 
     @property
-    def _mine(self) -> list[SavedSchema]:
-        return [one for one in self.saved if (one.part, one.ids) == (self.part, self.ids)]
+    def _selected(self) -> list[SavedSchema]:
+        """The schemas of this part and kind of ids."""
+        return [schema for schema in self.saved if (schema.part, schema.ids) == (self.part, self.ids)]
 
 
 @dataclass(frozen=True)
@@ -75,34 +76,38 @@ class SchemaRecorder:
     schemas: SchemaSource
     part: Part = "value"
     ids: Ids = "confluent"
-    _found: dict[tuple[Part, Ids, int], SavedSchema] = field(default_factory=dict)
+    _saved_schemas: dict[tuple[Part, Ids, int], SavedSchema] = field(default_factory=dict)
 
     @property
     def saved(self) -> list[SavedSchema]:
-        """What it gave, in that order."""
-        return list(self._found.values())
+        """The schemas that it gave, in that order."""
+        return list(self._saved_schemas.values())
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's text. Raises SchemaNotFound, RegistryUnreachable."""
-        return self._kept(schema_id, self.schemas.schema(schema_id))
+        text = self.schemas.schema(schema_id)
+        self._record(schema_id, text)
+        return text
 
-    def known(self, topic: str) -> Mapping[int, str]:
-        """Schemas registered for a topic. Raises RegistryUnreachable."""
-        return {one: self._kept(one, text, topic) for one, text in self.schemas.known(topic).items()}
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:
+        """Return the schemas registered for a topic. Raises RegistryUnreachable."""
+        texts = dict(self.schemas.topic_schemas(topic))
+        for schema_id, text in texts.items():
+            self._record(schema_id, text, topic)
+        return texts
 
     def of_keys(self) -> "SchemaRecorder":
         """Return the source of schemas of keys."""
         return replace(self, schemas=of_keys(self.schemas), part="key")
 
-    def by(self, ids: Ids) -> "SchemaRecorder":
+    def with_ids(self, ids: Ids) -> "SchemaRecorder":
         """Return the source by other ids. Raises ConfigError."""
-        return replace(self, schemas=by(self.schemas, ids), ids=ids)
+        return replace(self, schemas=with_ids(self.schemas, ids), ids=ids)
 
-    def _kept(self, schema_id: int, text: str, *topics: str) -> str:
-        place = self.part, self.ids, schema_id
-        known = self._found.get(place, SavedSchema(*place, text))
-        self._found[place] = replace(known, topics=tuple(dict.fromkeys((*known.topics, *topics))))
-        return text
+    def _record(self, schema_id: int, text: str, *topics: str) -> None:
+        key = (self.part, self.ids, schema_id)
+        schema = self._saved_schemas.get(key, SavedSchema(*key, text))
+        self._saved_schemas[key] = replace(schema, topics=tuple(dict.fromkeys((*schema.topics, *topics))))
 
 
 @dataclass(frozen=True)
@@ -118,13 +123,9 @@ class SavedSample:
 def save(path: Path, sample: SavedSample) -> None:
     """Write a sample to a file that does not exist yet. Raises ConfigError."""
     about = {_MARK: _FORMAT, "pipeline": sample.pipeline, "topics": list(sample.topics)}
-    records = (
-        {**row, "timestamp": row["timestamp"] and row["timestamp"].isoformat().replace("+00:00", "Z"),
-         "key": _text(row["key"]), "value": _text(row["value"]),
-         "headers": row["headers"] and [[one["key"], _text(one["value"])] for one in row["headers"]]}
-        for row in sample.records.to_pylist()  # cold: a sample of some records
-    )  # fmt: skip
-    lines = [about, *map(_schema_line, sample.schemas.saved), *records]
+    # This path is cold: a sample has some records.
+    records = sample.records.to_pylist()
+    lines = [about, *map(_schema_line, sample.schemas.saved), *map(_record_line, records)]
     try:
         with path.open("x", encoding="utf-8") as file:
             file.writelines(json.dumps(line, ensure_ascii=False, separators=_SEPARATORS) + "\n" for line in lines)
@@ -136,63 +137,91 @@ def save(path: Path, sample: SavedSample) -> None:
 
 def load(path: Path) -> SavedSample:
     """Read what `save` wrote. Raises ConfigError, which names the line."""
-    at, schemas, rows = 1, list[SavedSchema](), list[dict[str, Any]]()
+    schemas: list[SavedSchema] = []
+    rows: list[dict[str, Any]] = []
+    line_number = 1
     try:
-        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # splitlines() knows more ends of a line
+        # splitlines() would also split at other characters, which a JSON text may have.
+        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
         about = json.loads(lines[0])
         if not isinstance(about, dict) or about.get(_MARK) != _FORMAT:
             raise ConfigError(f"{path} holds no sample of this release; write one with `headrace preview --save`")
         for line in lines[1:]:
-            at += 1
+            line_number += 1
             document = json.loads(line)
             if "topic" in document:
-                rows.append(_record(document))
+                rows.append(_parse_record(document))
             else:
-                schemas.append(_schema(document))
+                schemas.append(_parse_schema(document))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}. Name a file of `headrace preview --save`.") from error
     except (ValueError, LookupError, TypeError, pa.ArrowException) as error:
-        raise ConfigError(f"{path}, line {at}: {error!r}. Each line is a record or a schema.") from error
+        raise ConfigError(f"{path}, line {line_number}: {error!r}. Each line is a record or a schema.") from error
     records = pa.RecordBatch.from_pylist(rows, schema=RECORDS)
     return SavedSample(about["pipeline"], about["topics"], records, SavedSchemas(schemas))
 
 
-def _schema_line(one: SavedSchema) -> dict[str, Any]:
+def _schema_line(schema: SavedSchema) -> dict[str, Any]:
     try:
-        content = {"schema": read_json(one.text)}
-    except UnsupportedSchema:  # no Avro, such as Protobuf
-        content = {"text": one.text}
-    return {"id": one.id, "ids": one.ids, "of": one.part, "topics": list(one.topics), **content}
+        content = {"schema": read_json(schema.text)}
+    except UnsupportedSchema:
+        # It is no Avro, but such as Protobuf.
+        content = {"text": schema.text}
+    return {"id": schema.id, "ids": schema.ids, "of": schema.part, "topics": list(schema.topics), **content}
 
 
-def _schema(line: Mapping[str, Any]) -> SavedSchema:
+def _record_line(record: Mapping[str, Any]) -> dict[str, Any]:
+    timestamp = record["timestamp"]
+    if timestamp:
+        timestamp = timestamp.isoformat().replace("+00:00", "Z")
+    headers = record["headers"]
+    if headers:
+        headers = [[header["key"], _encode_bytes(header["value"])] for header in headers]
+    return {
+        **record,
+        "timestamp": timestamp,
+        "key": _encode_bytes(record["key"]),
+        "value": _encode_bytes(record["value"]),
+        "headers": headers,
+    }
+
+
+def _parse_schema(line: Mapping[str, Any]) -> SavedSchema:
     text = line["text"] if "text" in line else json.dumps(line["schema"])
     return SavedSchema(line["of"], line["ids"], line["id"], text, tuple(line["topics"]))
 
 
-def _record(line: Mapping[str, Any]) -> dict[str, Any]:
-    at, headers = line["timestamp"], line["headers"]
-    found = {
-        **line, "timestamp": at and datetime.fromisoformat(at), "key": _bytes(line["key"]),
-        "value": _bytes(line["value"]),
-        "headers": headers and [{"key": name, "value": _bytes(value)} for name, value in headers],
-    }  # fmt: skip
-    pa.RecordBatch.from_pylist([found], schema=RECORDS)  # raises for a value of another type
-    return found
+def _parse_record(line: Mapping[str, Any]) -> dict[str, Any]:
+    timestamp = line["timestamp"]
+    if timestamp:
+        timestamp = datetime.fromisoformat(timestamp)
+    headers = line["headers"]
+    if headers:
+        headers = [{"key": name, "value": _decode_bytes(value)} for name, value in headers]
+    record = {
+        **line,
+        "timestamp": timestamp,
+        "key": _decode_bytes(line["key"]),
+        "value": _decode_bytes(line["value"]),
+        "headers": headers,
+    }
+    # This raises for a value of another type.
+    pa.RecordBatch.from_pylist([record], schema=RECORDS)
+    return record
 
 
-def _text(value: bytes | None) -> str | dict[str, str] | None:
+def _encode_bytes(value: bytes | None) -> str | dict[str, str] | None:
     """Write bytes: as the text that they are, if a person can read it."""
     if value is None:
         return None
     try:
         text = value.decode()
     except UnicodeDecodeError:
-        text = "\0"
+        return {"base64": b64encode(value).decode()}
     return text if text.isprintable() else {"base64": b64encode(value).decode()}
 
 
-def _bytes(value: str | Mapping[str, str] | None) -> bytes | None:
+def _decode_bytes(value: str | Mapping[str, str] | None) -> bytes | None:
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else b64decode(value["base64"], validate=True)

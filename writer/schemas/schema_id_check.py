@@ -25,9 +25,9 @@ class IdMeanings:
     registry: Registry
     recorded: Callable[[], Transactions]
 
-    def checked(self, schemas: SchemaSource, ids: Ids) -> SchemaSource:
+    def check_source(self, schemas: SchemaSource, ids: Ids) -> SchemaSource:
         """Return the same schemas; they raise SchemaChanged where an id means another one than it did."""
-        return schemas if ids == "fingerprint" else _Checked(schemas, self, ids)
+        return schemas if ids == "fingerprint" else _CheckedSource(schemas, self, ids)
 
     def of(self, texts: Mapping[int, str], ids: Ids) -> dict[str, int]:
         """Return what the ids of these schemas mean: name of the `txn` → fingerprint.
@@ -36,25 +36,30 @@ class IdMeanings:
         """
         if ids == "fingerprint":
             return {}
-        return {self.name(i, ids): found for i, text in texts.items() if (found := meant(text)) is not None}
+        fingerprints = {self.name(schema_id, ids): avro_fingerprint(text) for schema_id, text in texts.items()}
+        return {name: fingerprint for name, fingerprint in fingerprints.items() if fingerprint is not None}
 
     def since(self, ids: Ids) -> dict[int, datetime]:
         """Return from when on ids have their meanings, where they had others before."""
-        found, before = self.recorded(), self.prefix(ids)
-        names = {i: schema_ids.since_name(self.name(i, ids)) for i in schema_ids.recorded_meanings(found, before)}
-        return {i: instant(found[name]) for i, name in names.items() if name in found}
+        transactions = self.recorded()
+        times: dict[int, datetime] = {}
+        for schema_id in schema_ids.recorded_meanings(transactions, self.prefix(ids)):
+            name = schema_ids.since_name(self.name(schema_id, ids))
+            if name in transactions:
+                times[schema_id] = instant(transactions[name])
+        return times
 
     def name(self, schema_id: int, ids: Ids) -> str:
-        """Name of the `txn` of an id."""
+        """Return the name of the `txn` of an id."""
         return f"{self.prefix(ids)}{show_id(schema_id)}"
 
     def prefix(self, ids: Ids) -> str:
-        """Begin of the names of all ids of a kind."""
-        return schema_ids.id_prefix(self.pipeline, place(self.registry, ids), ids)
+        """Return the begin of the names of all ids of a kind."""
+        return schema_ids.id_prefix(self.pipeline, registry_name(self.registry, ids), ids)
 
 
 @dataclass(frozen=True)
-class _Checked:
+class _CheckedSource:
     """A source of schemas that compares each id with its meaning in the table's log."""
 
     schemas: SchemaSource
@@ -67,20 +72,24 @@ class _Checked:
         self._check({schema_id: text})
         return text
 
-    def known(self, topic: str) -> Mapping[int, str]:
-        """Schemas registered for a topic's values, by id."""
-        found = self.schemas.known(topic)
-        self._check(found)
-        return found
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:
+        """Return the schemas registered for a topic's values, by id."""
+        texts = self.schemas.topic_schemas(topic)
+        self._check(texts)
+        return texts
 
     def _check(self, texts: Mapping[int, str]) -> None:
-        recorded, names = self.meanings.recorded(), {self.meanings.name(i, self.ids): i for i in texts}
-        changed = [name for name, i in names.items() if name in recorded and recorded[name] != meant(texts[i])]
-        if changed:
-            raise schema_ids.schema_changed_error(changed)
+        recorded = self.meanings.recorded()
+        changed_names: list[str] = []
+        for schema_id, text in texts.items():
+            name = self.meanings.name(schema_id, self.ids)
+            if name in recorded and recorded[name] != avro_fingerprint(text):
+                changed_names.append(name)
+        if changed_names:
+            raise schema_ids.schema_changed_error(changed_names)
 
 
-def meant(text: str) -> int | None:
+def avro_fingerprint(text: str) -> int | None:
     """Return a schema's fingerprint; None for what is no Avro, which no row was ever read by."""
     try:
         return schema_fingerprint(text)
@@ -88,7 +97,7 @@ def meant(text: str) -> int | None:
         return None
 
 
-def place(registry: Registry, ids: Ids) -> str:
+def registry_name(registry: Registry, ids: Ids) -> str:
     """Name the registry that gives ids their meaning: its address, without scheme, login and what is usual.
 
     So one that is made anew at its address is the same; one at another address is another, whose ids are recorded anew.
@@ -96,11 +105,12 @@ def place(registry: Registry, ids: Ids) -> str:
     if registry.address is None:
         return "files"
     url = registry.address if ids == "confluent" else registry.core_url or registry.address
-    return ",".join(sorted(_address(one.strip()) for one in url.split(",")))
+    return ",".join(sorted(_address(server.strip()) for server in url.split(",")))
 
 
 def _address(url: str) -> str:
-    found = urlsplit(url)
-    port = found.port
-    named = f":{port}" if port and port != _PORTS.get(found.scheme) else ""
-    return f"{found.hostname or ''}{named}{found.path.rstrip('/')}"
+    parts = urlsplit(url)
+    port = ""
+    if parts.port and parts.port != _PORTS.get(parts.scheme):
+        port = f":{parts.port}"
+    return f"{parts.hostname or ''}{port}{parts.path.rstrip('/')}"

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from writer.avro.schema_text import UnsupportedSchema, read_json
 from writer.schemas.subjects import full_name
 
-NEWEST_COUNT = 20  # versions of each record that a start admits, whatever their fields are
+# Versions of each record that a start admits, whatever their fields are.
+NEWEST_COUNT = 20
 
 
 def choose_start_schemas(registered: Sequence[tuple[int, str]]) -> set[int]:
@@ -44,6 +45,7 @@ def _field_names(text: str) -> set[str]:
     except UnsupportedSchema:
         return set()
     fields = schema.get("fields") if isinstance(schema, Mapping) else None
-    members = fields if isinstance(fields, list) else []
-    names = (member.get("name") for member in members if isinstance(member, Mapping))
+    if not isinstance(fields, list):
+        return set()
+    names = (field.get("name") for field in fields if isinstance(field, Mapping))
     return {name for name in names if isinstance(name, str)}

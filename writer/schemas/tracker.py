@@ -31,29 +31,33 @@ from writer.schemas.registry import (
     RegistryUnreachable,
     SchemaNotFound,
     SchemaSource,
-    by,
     of_keys,
+    with_ids,
 )
 from writer.schemas.registry_client import ReferenceNotFound
-from writer.schemas.registry_hold import IdQuestion, NotAsked, RegistryHold
+from writer.schemas.registry_hold import IdQuestion, NotAsked, RegistryHold, UnknownIds
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.start_schemas import choose_start_schemas
-from writer.schemas.unknown_ids import UnknownIds
 from writer.specs.spec import Spec
 from writer.storage.base import Store
 
-ASK_AGAIN = timedelta(minutes=5)  # before a refused schema is requested again: as long as the default timeout
-_REJECTED_MAX = 1_000  # of earlier batches, that a plan keeps
-_STRAYS_SHOWN = 10  # of one batch, each in a log line of its own
-KEY_RECORD = "headrace_key"  # name of the record around a key's schema; no name of the schema is inside a namespace
+# A rejected schema is requested again after this time, which is as long as the default timeout.
+ASK_AGAIN = timedelta(minutes=5)
+# Of earlier batches, that a plan keeps.
+_REJECTIONS_MAX = 1_000
+# Of one batch, each in a log line of its own.
+_STRAYS_SHOWN = 10
+# Name of the record around a key's schema; no name of the schema is inside a namespace.
+KEY_RECORD = "headrace_key"
 
 
 def _knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: int) -> bool:
     """Return whether a schema can be had by this id of a wire format. Raises RegistryUnreachable."""
     try:
-        schemas = by(source, wire.ids)
-        if wire.ids == "fingerprint":  # no registry is asked by it
-            return any(schema_id in schemas.known(topic) for topic in topics)
+        schemas = with_ids(source, wire.ids)
+        # No registry is asked by a fingerprint.
+        if wire.ids == "fingerprint":
+            return any(schema_id in schemas.topic_schemas(topic) for topic in topics)
         schemas.schema(schema_id)
     except (SchemaNotFound, ConfigError):
         return False
@@ -62,10 +66,14 @@ def _knows(source: SchemaSource, topics: Iterable[str], wire: Wire, schema_id: i
 
 @dataclass(frozen=True)
 class Admission:
-    """Which schemas fill a table, and how."""
+    """Which schemas fill a table, and how.
 
-    registered: Callable[[str], bool] = lambda _: True  # of the topics, before a record brings them; by their text
-    extended: Callable[[SchemaPlan, int, str], SchemaPlan] = SchemaPlan.extend  # a plan with one more, or that rejected
+    `at_start`: whether a schema that is registered for the topics is admitted before a record brings it, by its text.
+    `extend`: a plan with one more schema, or with that rejected.
+    """
+
+    at_start: Callable[[str], bool] = lambda _: True
+    extend: Callable[[SchemaPlan, int, str], SchemaPlan] = SchemaPlan.extend
 
 
 class Schemas:
@@ -88,7 +96,7 @@ class Schemas:
         rules: ColumnRules,
         unknown_id_timeout: timedelta | None = None,
         stopping: threading.Event | None = None,
-        remembered_at: Store | None = None,
+        unknown_ids_store: Store | None = None,
         wire: Wire = CONFLUENT,
         key_wire: Wire = CONFLUENT,
         decode_only: bool = False,
@@ -101,35 +109,67 @@ class Schemas:
         `decode_only`: the values are decoded by this plan, and fill the columns of others. `admission`: of schemas to
         one table of a route.
         Wait at most `unknown_id_timeout` for unknown ids, and no longer when `stopping` is set. When each was first met
-        is remembered at `remembered_at`.
+        is remembered in `unknown_ids_store`.
         """
-        self._pipeline, self._named, self._topics = pipeline, source, list[str]()
-        self.meanings, self._wire, self._source = meanings, wire, self._opened(source, meanings, wire)
+        self._pipeline = pipeline
+        self._original_source = source
+        self._topics: list[str] = []
+        self.meanings = meanings
+        self._wire = wire
+        self._source = self._open_source(source, meanings, wire)
         self._unknown_id_timeout = unknown_id_timeout
-        self._admission = admission or Admission(extended=SchemaPlan.decode_only if decode_only else SchemaPlan.extend)
+        self._admission = admission or Admission(extend=SchemaPlan.decode_only if decode_only else SchemaPlan.extend)
         # Names that no field of a schema may take, in lower case.
-        own = (*PROVENANCE.names, *bucket_columns, *record_columns.names)
-        self._reserved = frozenset(name.lower() for name in own) | (frozenset() if decode_only else rules.reserved)
+        self._reserved = frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns, *record_columns.names))
+        if not decode_only:
+            self._reserved |= rules.reserved
         self._record_columns = record_columns
-        self.keys: _KeySchemas | None = None
-        unknown_ids = None if unknown_id_timeout is None else UnknownIds(pipeline, unknown_id_timeout, remembered_at)
-        self._hold = RegistryHold(pipeline, stopping or threading.Event(), unknown_ids)
-        self._specs = () if decode_only else specs  # of a route, those of its tables
-        self.plan = SchemaPlan(
-            pa.schema([]), self._reserved, widen=rules.widen, dotted_paths=rules.dotted_paths, specs=self._specs,
-            privacy=privacy,
-        )  # fmt: skip
         if privacy is not None:
             self._record_columns = replace(record_columns, key_source=privacy.keys)
-        self.privacy_version = 0  # of the table's log, whose protected paths these begin from
-        self._registered_texts: list[tuple[int, str]] | None = None  # as this start has read them
-        self._asked_s: dict[int, float] = {}  # when an id was last asked for, or seen, monotonic
-        if record_columns.avro_key is not None:
-            self.keys = _KeySchemas(
-                pipeline, of_keys(source), meanings, bucket_columns=(), column=record_columns.avro_key,
-                rules=rules, unknown_id_timeout=unknown_id_timeout, stopping=stopping, wire=key_wire,
-                privacy=privacy,
-            )  # fmt: skip
+        unknown_ids = None
+        if unknown_id_timeout is not None:
+            unknown_ids = UnknownIds(pipeline, unknown_id_timeout, unknown_ids_store)
+        self._hold = RegistryHold(pipeline, stopping or threading.Event(), unknown_ids)
+        # Of a route, those of its tables.
+        self._specs = () if decode_only else specs
+        self.plan = self._empty_plan(rules, privacy)
+        # Of the table's log, whose protected paths these begin from.
+        self.privacy_version = 0
+        # The texts that are registered for the topics, as this start has read them.
+        self._registered_texts: list[tuple[int, str]] | None = None
+        # When an id was last asked for, or first used, monotonic.
+        self._asked_s: dict[int, float] = {}
+        self.keys = self._open_keys(rules, privacy, key_wire, stopping)
+
+    def _open_keys(
+        self, rules: ColumnRules, privacy: Privacy | None, wire: Wire, stopping: threading.Event | None
+    ) -> "_KeySchemas | None":
+        """Return the same for the keys; None where they are no Avro."""
+        column = self._record_columns.avro_key
+        if column is None:
+            return None
+        return _KeySchemas(
+            self._pipeline,
+            of_keys(self._original_source),
+            self.meanings,
+            column=column,
+            rules=rules,
+            unknown_id_timeout=self._unknown_id_timeout,
+            stopping=stopping,
+            wire=wire,
+            privacy=privacy,
+        )
+
+    def _empty_plan(self, rules: ColumnRules, privacy: Privacy | None) -> SchemaPlan:
+        """Return a plan without columns."""
+        return SchemaPlan(
+            pa.schema([]),
+            self._reserved,
+            widen=rules.widen,
+            dotted_paths=rules.dotted_paths,
+            specs=self._specs,
+            privacy=privacy,
+        )
 
     def read_topics(self, topics: Iterable[str]) -> None:
         """Set the topics whose registered schemas are admitted."""
@@ -144,71 +184,80 @@ class Schemas:
         """
         self._topics = list(topics)
         self._registered_texts = None
-        self.plan = self._registered(self.plan)
+        self.plan = self._admit_registered_schemas(self.plan)
         for schema_id in self.plan.schemas:
             self._log_admission(schema_id)
         if self.keys is not None:
             self.keys.begin(self._topics)
 
-    def remember(self, recorded: RecordPolicies, version: int) -> None:
+    def remember(self, policies: RecordPolicies, version: int) -> None:
         """Take what the table's log has of protected paths, as if the schemas that said so were still there.
 
         `version`: of the log's privacy entries. A pipeline without policies, whose start is refused, has no keys: its
         schemas with protected fields are rejected.
         """
         self.privacy_version = version
-        if self.plan.privacy is None and is_any_protected(recorded):
+        if self.plan.privacy is None and is_any_protected(policies):
             self.plan = replace(self.plan, privacy=Privacy(Policies(redacts=True), KeySource(KeyringPlace())))
-        self.plan = self.plan.restore_policies(recorded, self._admission.extended)
+        self.plan = self.plan.restore_policies(policies, self._admission.extend)
         if self.keys is not None:
-            self.keys.remember(recorded, version)
+            self.keys.remember(policies, version)
 
-    def note_recorded(self, recorded: RecordPolicies, version: int) -> None:
+    def note_logged_policies(self, policies: RecordPolicies, version: int) -> None:
         """Note that the table's log has these protected paths, by the version of an entry of this process."""
         self.privacy_version = version
-        self.plan = self.plan.after_recording(recorded)
+        self.plan = self.plan.after_recording(policies)
         if self.keys is not None:
-            self.keys.note_recorded(recorded, version)
+            self.keys.note_logged_policies(policies, version)
 
     @property
     def privacy_news(self) -> RecordPolicies:
         """What the table's log is to have of protected paths before rows are protected by it."""
-        news = {} if self.plan.privacy is None else self.plan.privacy.news
-        return news if self.keys is None else {**news, **self.keys.privacy_news}
+        news: RecordPolicies = {}
+        if self.plan.privacy is not None:
+            news = self.plan.privacy.news
+        if self.keys is None:
+            return news
+        return {**news, **self.keys.privacy_news}
 
     def follow(self, table: pa.Schema) -> None:
         """Let the columns that the table already has decide, and admit the schemas again on top of them.
 
         So do the members of its unions, where the table says whose they are.
         """
-        columns = [f for f in table if self._is_mine(f.name)]
-        members = self._members_of(table) if columns else self.plan.union_members
-        self._anew(pa.schema(columns) if columns else self.plan.columns, members)
+        columns = [field for field in table if self._is_mine(field.name)]
+        if columns:
+            self._start_plan(pa.schema(columns), self._members_of(table))
+        else:
+            self._start_plan(self.plan.columns, self.plan.union_members)
         if self.keys is not None:
             self.keys.follow(table)
 
-    def read_by(self, wire: Wire) -> None:
+    def use_wire(self, wire: Wire) -> None:
         """Take the schema ids of the records for those of this format from now on. Raises as `begin` does."""
-        self._wire, self._source = wire, self._opened(self._named, self.meanings, wire)
+        self._wire = wire
+        self._source = self._open_source(self._original_source, self.meanings, wire)
         self._registered_texts = None
-        self.plan = self.plan.with_decryptions({})  # those were by ids of the former format
-        self._anew(self.plan.columns, self.plan.union_members)
+        # The decryptions are by ids of the earlier format.
+        self.plan = self.plan.with_decryptions({})
+        self._start_plan(self.plan.columns, self.plan.union_members)
 
     def _members_of(self, table: pa.Schema) -> UnionMembers:
         """Return what a table says of unions in the columns over which schemas decide here."""
-        return {
-            record: {place: member for place, member in branches.items() if record != TABLE or self._is_mine(place[0])}
-            for record, branches in union_members(table).items()
-        }
+        members = dict(union_members(table))
+        if TABLE in members:
+            members[TABLE] = {path: member for path, member in members[TABLE].items() if self._is_mine(path[0])}
+        return members
 
-    def _opened(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
-        return meanings.checked(by(source, wire.ids), wire.ids)
+    def _open_source(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
+        return meanings.check_source(with_ids(source, wire.ids), wire.ids)
 
     def _is_mine(self, column: str) -> bool:
         """Return whether schemas decide over this column of the table."""
         return column.lower() not in self._reserved
 
-    def _anew(self, columns: pa.Schema, members: UnionMembers) -> None:
+    def _start_plan(self, columns: pa.Schema, members: UnionMembers) -> None:
+        """Start the plan anew from columns and members of unions, and admit registered schemas."""
         since = self.meanings.since(self._wire.ids)
         plan = SchemaPlan(
             columns,
@@ -219,37 +268,39 @@ class Schemas:
             specs=self._specs,
             privacy=self.plan.privacy,
         )
-        self.plan = self._registered(plan.with_union_members(members))
+        self.plan = self._admit_registered_schemas(plan.with_union_members(members))
 
-    def _registered(self, plan: SchemaPlan) -> SchemaPlan:
+    def _admit_registered_schemas(self, plan: SchemaPlan) -> SchemaPlan:
         """Extend the plan by schemas that are registered for the topics, oldest first. Raises RegistryUnreachable.
 
         Where one schema is that of all values, by that one alone. Raises ConfigError when it does not exist.
         """
         if self._wire.schema_id is not None:
             try:
-                return self._admitted(plan, self._wire.schema_id, self._source.schema(self._wire.schema_id))
+                return self._admit(plan, self._wire.schema_id, self._source.schema(self._wire.schema_id))
             except SchemaNotFound as error:
                 setting = "wire" if self._part == "value" else "columns.key.wire"
                 raise ConfigError(f"{setting}.schema_id: {error}. Register the schema, or name another.") from error
         if self._registered_texts is None:
-            self._registered_texts = [entry for topic in self._topics for entry in self._source.known(topic).items()]
-        registered = self._registered_texts
-        plan = replace(plan, ranks={schema_id: rank for rank, (schema_id, _) in enumerate(registered)})
-        plan = plan.learn_privacy(text for _, text in registered)
-        chosen = choose_start_schemas(registered)
-        for schema_id, text in registered:
-            if schema_id in chosen and self._admission.registered(text):
-                plan = self._admitted(plan, schema_id, text)
+            self._registered_texts = []
+            for topic in self._topics:
+                self._registered_texts.extend(self._source.topic_schemas(topic).items())
+        texts = self._registered_texts
+        plan = replace(plan, ranks={schema_id: rank for rank, (schema_id, _) in enumerate(texts)})
+        plan = plan.learn_privacy(text for _, text in texts)
+        start_ids = choose_start_schemas(texts)
+        for schema_id, text in texts:
+            if schema_id in start_ids and self._admission.at_start(text):
+                plan = self._admit(plan, schema_id, text)
         return plan
 
-    def _admitted(self, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
+    def _admit(self, plan: SchemaPlan, schema_id: int, text: str) -> SchemaPlan:
         """Extend the plan by a schema, and by how its fields are decrypted, which is asked for once."""
-        known = {} if plan.privacy is None else plan.privacy.decryptions
-        plan = plan if schema_id in known else self._decrypting(plan, schema_id, text)
-        return self._admission.extended(plan, schema_id, text)
+        if plan.privacy is None or schema_id not in plan.privacy.decryptions:
+            plan = self._with_decryption(plan, schema_id, text)
+        return self._admission.extend(plan, schema_id, text)
 
-    def _decrypting(self, plan: SchemaPlan, schema_id: int, text: str, *, is_settled: bool = False) -> SchemaPlan:
+    def _with_decryption(self, plan: SchemaPlan, schema_id: int, text: str, *, is_settled: bool = False) -> SchemaPlan:
         """Return the plan with how fields are decrypted that producers encrypt by a schema.
 
         Raises SchemaNotFound, RegistryUnreachable.
@@ -262,10 +313,11 @@ class Schemas:
                 f"pipelines.{self._pipeline}.privacy.decrypt needs ids of Confluent's registry, whose schemas have the "
                 f"rules, and values of this pipeline have {self._wire.ids} ids; take `decrypt` out"
             )
-        if not isinstance(self._named, ConfluentRegistry):  # schemas of a file or a test, which have no rules
+        # Schemas of a file or a test have no rules.
+        if not isinstance(self._original_source, ConfluentRegistry):
             return plan
-        found = decryption_of(self._named, schema_id, text, self._topics, privacy) or Decryption()
-        return plan.with_decryptions({**privacy.decryptions, schema_id: replace(found, is_settled=is_settled)})
+        decryption = decryption_of(self._original_source, schema_id, text, self._topics, privacy) or Decryption()
+        return plan.with_decryptions({**privacy.decryptions, schema_id: replace(decryption, is_settled=is_settled)})
 
     @property
     def wire(self) -> Wire:
@@ -274,17 +326,19 @@ class Schemas:
 
     def knows(self, wire: Wire, schema_id: int) -> bool:
         """Return whether a schema can be had, holding the batch while the registry is down. Raises Draining."""
-        return self._hold.ask(partial(_knows, self._named, self._topics, wire, schema_id), self._id_name(schema_id))
+        ask = partial(_knows, self._original_source, self._topics, wire, schema_id)
+        return self._hold.ask(ask, self._id_name(schema_id))
 
     def columns(self) -> pa.Schema:
-        """Columns that the table needs: of values, of keys and headers, and provenance; bucket columns not."""
+        """Return the columns that the table needs: of values, keys and headers, and provenance; bucket columns not."""
         columns = pa.schema([*self.plan.columns, *self.record_columns.schema, *PROVENANCE])
         return with_members(columns, self._union_members())
 
     def _union_members(self) -> UnionMembers:
-        of_keys = {} if self.keys is None else self.keys.plan.union_members[TABLE]
         members = self.plan.union_members
-        return {**members, TABLE: {**members[TABLE], **of_keys}}
+        if self.keys is None:
+            return members
+        return {**members, TABLE: {**members[TABLE], **self.keys.plan.union_members[TABLE]}}
 
     @property
     def record_columns(self) -> RecordColumns:
@@ -293,23 +347,25 @@ class Schemas:
             return self._record_columns
         return replace(self._record_columns, keys=KeyPlan(self.keys.plan, self.keys.wire))
 
-    def forget_rejected(self, now_s: float) -> None:
+    def forget_rejections(self, now_s: float) -> None:
         """Leave ids that were rejected ASK_AGAIN ago to the next batch that meets them, and keys that were lacking."""
-        rejected = [schema_id for schema_id, known in self.plan.schemas.items() if isinstance(known, RejectedSchema)]
-        due = {schema_id for schema_id in rejected if self._is_due(schema_id, now_s)}
-        forgotten = due.union(rejected[:-_REJECTED_MAX])
-        self.plan = self.plan.without(forgotten)
-        for schema_id in forgotten:
+        rejected_ids = [
+            schema_id for schema_id, schema in self.plan.schemas.items() if isinstance(schema, RejectedSchema)
+        ]
+        due_ids = {schema_id for schema_id in rejected_ids if self._is_due(schema_id, now_s)}
+        due_ids.update(rejected_ids[:-_REJECTIONS_MAX])
+        self.plan = self.plan.without(due_ids)
+        for schema_id in due_ids:
             self._asked_s.pop(schema_id, None)
         if self.keys is not None:
-            self.keys.forget_rejected(now_s)
-        self.unsettle()
+            self.keys.forget_rejections(now_s)
+        self.reopen_decryptions()
 
-    def unsettle(self) -> None:
+    def reopen_decryptions(self) -> None:
         """Let a new batch ask again for data keys that the registry lacked."""
         self.plan = self.plan.reopen_decryptions()
         if self.keys is not None:
-            self.keys.unsettle()
+            self.keys.reopen_decryptions()
 
     def confirm(self, report: Report, now_s: float) -> dict[str, int]:
         """Return what the ids mean by which records were read, as a commit keeps it. Raises SchemaChanged.
@@ -319,26 +375,31 @@ class Schemas:
         self.ask_anew(report.schemas, now_s)
         if self.keys is not None:
             self.keys.ask_anew(report.key_schemas, now_s)
-        return self.meant(report)
+        return self.id_meanings(report)
 
-    def meant(self, report: Report) -> dict[str, int]:
+    def id_meanings(self, report: Report) -> dict[str, int]:
         """Return what the ids mean by which records were read, as a commit keeps it."""
-        keys = {} if self.keys is None else self.keys.meant_by(report.key_schemas)
-        return {**self.meant_by(report.schemas), **keys}
+        meanings = self.meanings_of(report.schemas)
+        if self.keys is not None:
+            meanings |= self.keys.meanings_of(report.key_schemas)
+        return meanings
 
-    def ask_anew(self, used: Iterable[int], now_s: float) -> None:
+    def ask_anew(self, ids: Iterable[int], now_s: float) -> None:
         """Ask for those of these ids that were last asked for ASK_AGAIN ago. Raises SchemaChanged."""
-        due = [schema_id for schema_id in sorted(used) if self._is_due(schema_id, now_s)]
-        self._asked_s |= dict.fromkeys(due, now_s)
+        due_ids = [schema_id for schema_id in sorted(ids) if self._is_due(schema_id, now_s)]
+        self._asked_s |= dict.fromkeys(due_ids, now_s)
         with suppress(RegistryUnreachable):
-            for schema_id in due:
+            for schema_id in due_ids:
                 with suppress(SchemaNotFound):
                     self._source.schema(schema_id)
 
-    def meant_by(self, used: Iterable[int]) -> dict[str, int]:
+    def meanings_of(self, ids: Iterable[int]) -> dict[str, int]:
         """Return what these ids mean, as a commit keeps it."""
-        known = ((schema_id, self.plan.schemas[schema_id]) for schema_id in used)
-        texts = {schema_id: self._registered_text(one) for schema_id, one in known if isinstance(one, WriterSchema)}
+        texts: dict[int, str] = {}
+        for schema_id in ids:
+            schema = self.plan.schemas[schema_id]
+            if isinstance(schema, WriterSchema):
+                texts[schema_id] = self._registered_text(schema)
         return self.meanings.of(texts, self._wire.ids)
 
     @staticmethod
@@ -359,16 +420,21 @@ class Schemas:
         All ids have their grace at once. Without one: raises RegistryUnreachable.
         """
         questions = self.id_questions(ids)
-        of_keys = [] if self.keys is None else self.keys.id_questions(key_ids)
-        answers = self._hold.ask_all([*questions, *of_keys])
+        if self.keys is not None:
+            questions += self.keys.id_questions(key_ids)
+        answers = self._hold.ask_all(questions)
         self.admit_answers(ids, answers)
         if self.keys is not None:
             self.keys.admit_answers(key_ids, answers)
 
     def id_questions(self, ids: Iterable[int]) -> list[IdQuestion]:
         """Return what the registry is to be asked: nothing of a schema that is there, and lacks a key."""
-        lacking = [number for number in sorted(ids) if not isinstance(self.plan.schemas.get(number), WriterSchema)]
-        return [IdQuestion(number, self._id_name(number), partial(self._source.schema, number)) for number in lacking]
+        questions: list[IdQuestion] = []
+        for schema_id in sorted(ids):
+            if not isinstance(self.plan.schemas.get(schema_id), WriterSchema):
+                read = partial(self._source.schema, schema_id)
+                questions.append(IdQuestion(schema_id, self._id_name(schema_id), read))
+        return questions
 
     def _id_name(self, schema_id: int) -> str:
         part = "" if self._part == "value" else f"{self._part} "
@@ -376,17 +442,19 @@ class Schemas:
 
     def admit_answers(self, ids: Iterable[int], answers: Mapping[str, str | SchemaNotFound]) -> None:
         """Extend the plan by what the registry has answered about ids, in their order."""
-        absent = {
-            schema_id: answer
-            for schema_id in sorted(ids)
-            if isinstance(answer := answers.get(self._id_name(schema_id)), SchemaNotFound)
-        }
+        absent: dict[int, SchemaNotFound] = {}
+        for schema_id in sorted(ids):
+            answer = answers.get(self._id_name(schema_id))
+            if isinstance(answer, SchemaNotFound):
+                absent[schema_id] = answer
         self._reject_absent(absent)
         for schema_id in sorted(ids):
             if schema_id in absent:
                 continue
-            if isinstance(known := self.plan.schemas.get(schema_id), WriterSchema):  # a value has a key that came since
-                self._extend(schema_id, known.text, is_settled=True)
+            schema = self.plan.schemas.get(schema_id)
+            if isinstance(schema, WriterSchema):
+                # A value has a data key that came since.
+                self._extend(schema_id, schema.text, is_settled=True)
                 continue
             self._asked_s.pop(schema_id, None)
             before = self.plan.schemas
@@ -394,9 +462,10 @@ class Schemas:
             assert isinstance(text, str), "those that are absent are rejected"
             self._extend(schema_id, text)
             self._log_admission(schema_id)
-            for other in self.plan.changed_ids(before):  # what is protected of one may be of its record's others
-                if other != schema_id:
-                    self._log_admission(other)
+            # What is protected of a schema may be protected of others of its record.
+            for other_id in self.plan.changed_ids(before):
+                if other_id != schema_id:
+                    self._log_admission(other_id)
 
     def _reject_absent(self, absent: Mapping[int, SchemaNotFound]) -> None:
         """Reject ids that the registry does not know. The log names a few, and counts the others."""
@@ -411,24 +480,26 @@ class Schemas:
 
     def _extend(self, schema_id: int, text: str, *, is_settled: bool = False) -> None:
         """Extend the plan by a schema. `is_settled`: it is there, and what its keys lack then, the registry lacks."""
-        decrypting = partial(self._decrypting, self.plan, schema_id, text, is_settled=is_settled)
+        add_decryption = partial(self._with_decryption, self.plan, schema_id, text, is_settled=is_settled)
         try:
-            plan = self._hold.ask(decrypting, self._id_name(schema_id))
+            plan = self._hold.ask(add_decryption, self._id_name(schema_id))
         except SchemaNotFound as error:
             self.plan = self.plan.reject(schema_id, _reason(schema_id, error))
         else:
-            self.plan = self._admission.extended(plan, schema_id, text)
+            self.plan = self._admission.extend(plan, schema_id, text)
 
     def _log_admission(self, schema_id: int) -> None:
         if self._unknown_id_timeout is None:
             return
-        known, part = self.plan.schemas[schema_id], {} if self._part == "value" else {"part": self._part}
-        if isinstance(known, RejectedSchema):
+        schema = self.plan.schemas[schema_id]
+        part = {} if self._part == "value" else {"part": self._part}
+        if isinstance(schema, RejectedSchema):
             logging.warning(
-                "schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=known.reason, **part
+                "schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=schema.reason, **part
             )
             return
-        decoder, fields = "native" if known.native else "single", len(known.columns)
+        decoder = "native" if schema.native else "single"
+        fields = len(schema.columns)
         logging.event(
             "schema_admitted", pipeline=self._pipeline, schema_id=schema_id, decoder=decoder, fields=fields, **part
         )
@@ -449,12 +520,12 @@ class _KeySchemas(Schemas):
 
     _part: Part = "key"
 
-    def __init__(self, *given: Any, column: str, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, column: str, **settings: Any) -> None:
         self._column = column
-        super().__init__(*given, record_columns=RecordColumns(), **settings)
+        super().__init__(*arguments, bucket_columns=(), record_columns=RecordColumns(), **settings)
 
-    def _opened(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
-        return _Wrapped(super()._opened(source, meanings, wire), self._column)
+    def _open_source(self, source: SchemaSource, meanings: IdMeanings, wire: Wire) -> SchemaSource:
+        return _KeyRecordSource(super()._open_source(source, meanings, wire), self._column)
 
     def _is_mine(self, column: str) -> bool:
         return column == self._column
@@ -465,23 +536,24 @@ class _KeySchemas(Schemas):
 
 
 @dataclass(frozen=True)
-class _Wrapped:
-    """Schemas, each as that of the one field of a record."""
+class _KeyRecordSource:
+    """Schemas of keys, each as that of the one field of a record."""
 
     schemas: SchemaSource
     field: str
 
     def schema(self, schema_id: int) -> str:
         """Return a schema's JSON text."""
-        return self._around(self.schemas.schema(schema_id))
+        return self._key_record(self.schemas.schema(schema_id))
 
-    def known(self, topic: str) -> Mapping[int, str]:
-        """Schemas registered for a topic's keys, by id."""
-        return {schema_id: self._around(text) for schema_id, text in self.schemas.known(topic).items()}
+    def topic_schemas(self, topic: str) -> Mapping[int, str]:
+        """Return the schemas registered for a topic's keys, by id."""
+        return {schema_id: self._key_record(text) for schema_id, text in self.schemas.topic_schemas(topic).items()}
 
-    def _around(self, text: str) -> str:
+    def _key_record(self, text: str) -> str:
         try:
             fields = [{"name": self.field, "type": read_json(text)}]
         except UnsupportedSchema:
-            return text  # no Avro, such as Protobuf: rejected as it is
+            # What is no Avro, such as Protobuf, is rejected as it is.
+            return text
         return json.dumps({"type": "record", "name": KEY_RECORD, "fields": fields})
