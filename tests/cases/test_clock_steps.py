@@ -144,14 +144,14 @@ def test_a_run_that_ends_by_itself_is_not_begun_anew() -> None:
 def test_ages_and_lag_stay_what_they_are(step: timedelta) -> None:
     clocks = Clocks()
     progress = Progress("clicks", now=clocks.now, seconds=clocks.seconds)
-    progress.started(epoch=1, run=1, frontier={A: 4}, limits=LIMITS, buckets=[], recent=[])
-    progress.running()
+    progress.record_start(epoch=1, run=1, frontier={A: 4}, limits=LIMITS, buckets=[], recent=[])
+    progress.set_running()
     for end in (10, 20):
-        progress.sampled(Sample(clocks.now(), {A: end}), {A: 0})
+        progress.add_sample(Sample(clocks.now(), {A: end}), {A: 0})
         clocks.pass_time(15)
-    progress.dated({A: (4, clocks.now() - HOUR)})
-    progress.began(1, "look")
-    progress.committed(7, commit_facts(4, 4, event_time_max=None), {A: 4}, [])
+    progress.add_dates({A: (4, clocks.now() - HOUR)})
+    progress.begin_batch(1, "look")
+    progress.record_commit(7, commit_facts(4, 4, event_time_max=None), {A: 4}, [])
     clocks.pass_time(100)
 
     def shown() -> dict[str, object]:
@@ -160,7 +160,7 @@ def test_ages_and_lag_stay_what_they_are(step: timedelta) -> None:
 
     before = shown()
     clocks.step(step)
-    progress.clock_stepped(step)
+    progress.shift_clock(step)
     assert shown() == before
     assert before["commit_age_seconds"] == 100
 
@@ -188,10 +188,10 @@ def test_a_rate_limit_holds_and_lets_go_at_its_time(tmp_path: Path, step: timede
     clocks.pass_time(2)
     if moment == "in the batch":
         clocks.step(step)
-    throttle.committed({"ranges": [account(0, 1_000)], "started": started.isoformat(), "value_bytes": 0})
+    throttle.record_commit({"ranges": [account(0, 1_000)], "started": started.isoformat(), "value_bytes": 0})
     if moment == "after the commit":
         clocks.step(step)
-        throttle.look()
+        throttle.refresh()
     assert states[-1].next_begin is not None
     assert (states[-1].next_begin - clocks.now()).total_seconds() == pytest.approx(8), "what is shown"
     throttle.hold(Stopping())

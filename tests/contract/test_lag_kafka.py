@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from writer.clients.kafka import BrokerUnreachable, Cluster
 from writer.core.errors import HeadraceError, TopicMissing
-from writer.status.lag import date, lags, listen, settle
+from writer.status.lag import date_frontier, date_offsets, partition_lags, read_log_bounds
 from writer.status.model import Logs
 
 pytestmark = pytest.mark.slow
@@ -50,7 +50,7 @@ def test_ends_starts_and_retention_are_the_broker_s(cluster: Cluster, bootstrap:
     week, forever = topic(2, **{"retention.ms": "604800000"}), topic(1, **{"retention.ms": "-1"})
     longest, compacted = topic(1, **{"retention.ms": str(2**63 - 1)}), topic(1, **{"cleanup.policy": "compact"})
     write(bootstrap, week, [datetime.now(UTC)] * 5, partition=1)
-    sample, starts = listen(cluster, [week, forever], datetime.now(UTC))
+    sample, starts = read_log_bounds(cluster, [week, forever], datetime.now(UTC))
     assert sample.ends == {(week, 0): 0, (week, 1): 5, (forever, 0): 0}
     assert starts == {(week, 0): 0, (week, 1): 0, (forever, 0): 0}
     assert cluster.retention([week, forever, longest, compacted]) == {
@@ -80,14 +80,14 @@ def test_the_age_of_a_record_is_found_by_asking(cluster: Cluster, bootstrap: str
     name, now = topic(2, **{"retention.ms": str(7 * 86_400_000)}), datetime.now(UTC)
     write(bootstrap, name, [now - timedelta(minutes=minutes) for minutes in range(120, 0, -1)])
     write(bootstrap, name, [now - timedelta(seconds=30)] * 3, partition=1)
-    found = date(cluster.first_records, {(name, 0): 20, (name, 1): 1}, now)
+    found = date_offsets(cluster.first_records, {(name, 0): 20, (name, 1): 1}, now)
     assert (now - found[name, 0]).total_seconds() == pytest.approx(6_000, rel=0.05)
     assert (now - found[name, 1]).total_seconds() == pytest.approx(30, rel=0.05)
-    sample, starts = listen(cluster, [name], now)
+    sample, starts = read_log_bounds(cluster, [name], now)
     frontier = {(name, 0): 20, (name, 1): 3}
     logs = Logs((sample,), starts, cluster.retention([name]))
-    logs = Logs(logs.samples, starts, logs.retention, settle(cluster, logs, frontier, now))
-    late, current = lags(logs, frontier, now)
+    logs = Logs(logs.samples, starts, logs.retention, date_frontier(cluster, logs, frontier, now))
+    late, current = partition_lags(logs, frontier, now)
     assert (late.offsets, current.offsets, current.seconds) == (100, 0, 0.0)
     assert late.seconds == pytest.approx(6_000, rel=0.05)
     assert late.headroom_seconds == pytest.approx(7 * 86_400 - 6_000, rel=0.01)

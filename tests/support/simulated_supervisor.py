@@ -107,7 +107,7 @@ class RunningPipeline(EndlessPipeline):
         self._progress, self._rounds, self._made = progress, rounds, 0
 
     def drain(self) -> bool:
-        self._progress.draining()
+        self._progress.set_draining()
         self._made += 1
         return self._made > self._rounds()
 
@@ -131,7 +131,7 @@ class SimulatedDriver:
         )
         for name in self.file.names:
             self.runners.add(name)
-            self.board[name].stopped()
+            self.board[name].record_stop()
         for name, order in orders.items():
             if order.start and name in self.board:
                 self.runners.begin(name)

@@ -101,7 +101,7 @@ def carry(root: Path, form: str, step: timedelta, moment: str) -> Result:
     sealer = Sealer("clicks", driver.config)
     closer = Closer(LogEndWatch(topic, ["clicks"]), lambda: {"clicks": 1})
     rounds = Rounds(sealer, {"close": closer, "seal": seal_due}, progress)
-    throttle = Throttle(driver.table.store, "clicks", driver.settings.commit, progress.limited)
+    throttle = Throttle(driver.table.store, "clicks", driver.settings.commit, progress.set_rate_limit)
     throttle.begin([])
     waits_s = list[tuple[float, float]]()
     asked_s, began_s = 0.0, time.monotonic()
@@ -119,7 +119,7 @@ def carry(root: Path, form: str, step: timedelta, moment: str) -> Result:
         records = [_records(topic, partition, batch, first) for partition in range(2)]
         driver.carry(records, {partition: end for (_, partition), end in topic.ends.items()}, now=started)
         read = sum(one.num_rows for one in records)
-        throttle.committed({"ranges": [{"read": read}], "started": started.isoformat(), "value_bytes": 0})
+        throttle.record_commit({"ranges": [{"read": read}], "started": started.isoformat(), "value_bytes": 0})
         asked_s = read / RATE
         rounds.once()
     deadline_s = time.monotonic() + _WAIT_S

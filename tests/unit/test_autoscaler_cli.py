@@ -121,10 +121,10 @@ def test_a_driver_without_executors_is_not_taken_for_one_that_is_out_of_reach(tm
     assert f"hold: {LOCAL}\n" in ran("explain", str(path)), "as the configuration says, where no driver answers"
 
     progress, now = Progress("clicks"), datetime.now(UTC)
-    progress.started(epoch=3, run=1, frontier={("clicks", 0): 9}, limits={}, buckets=[], recent=[])
-    progress.running()
-    progress.sampled(Sample(now, {("clicks", 0): 9}), {("clicks", 0): 0})
-    progress.measured(timedelta(seconds=15), (Sample(now - timedelta(minutes=10), {("clicks", 0): 0}),))
+    progress.record_start(epoch=3, run=1, frontier={("clicks", 0): 9}, limits={}, buckets=[], recent=[])
+    progress.set_running()
+    progress.add_sample(Sample(now, {("clicks", 0): 9}), {("clicks", 0): 0})
+    progress.set_lag_history(timedelta(seconds=15), (Sample(now - timedelta(minutes=10), {("clicks", 0): 0}),))
     manager = ExecutorManager(
         "local[*]", Autoscaler(), refusal=why_not("local[*]", {}), cpus_per_task=1, stores=list, boundary=lambda: True
     )

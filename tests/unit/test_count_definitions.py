@@ -50,10 +50,10 @@ def drawn(show) -> str:
 def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, policy: str) -> None:
     expected = {"read": 40, **WHERE[policy], "quarantined": 4, "tombstones": 4, "filtered": 0}
     progress = Progress("clicks", now=lambda: NOON, seconds=lambda: 0.0)
-    progress.started(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
+    progress.record_start(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
     for number, facts in enumerate(reversed(driver.table.recent_commits(9))):
-        progress.began(number, "look")
-        progress.committed(number, facts, {}, [])
+        progress.begin_batch(number, "look")
+        progress.record_commit(number, facts, {}, [])
 
     status = document([progress.view()], NOON)["pipelines"]["clicks"]
     assert (status["totals"]["records"], status["totals"]["late_rows"]) == (expected, 14)

@@ -48,8 +48,8 @@ def get(url: str, path: str, method: str = "GET") -> tuple[int, str, str]:
 
 
 def begun(progress: Progress) -> None:
-    progress.started(epoch=3, run=1, frontier={}, limits={}, buckets=[], recent=[])
-    progress.running()
+    progress.record_start(epoch=3, run=1, frontier={}, limits={}, buckets=[], recent=[])
+    progress.set_running()
 
 
 def test_a_driver_is_ready_once_its_query_runs_and_healthy_before(url, progress):
@@ -62,55 +62,55 @@ def test_a_driver_is_ready_once_its_query_runs_and_healthy_before(url, progress)
 def test_a_start_is_proven_by_its_first_commit_and_stays_so(url, progress):
     assert get(url, "/rolloutz")[::2] == (503, "pipeline clicks is starting\n")
     begun(progress)
-    progress.sampled(Sample(NOON, {("clicks", 0): 5}), {("clicks", 0): 0})
+    progress.add_sample(Sample(NOON, {("clicks", 0): 5}), {("clicks", 0): 0})
     assert get(url, "/readyz")[0] == 200
     assert get(url, "/rolloutz")[::2] == (503, "pipeline clicks has records waiting and no commit yet\n")
-    progress.began(0, "look")
-    progress.skipped()
+    progress.begin_batch(0, "look")
+    progress.skip_batch()
     assert get(url, "/rolloutz")[0] == 503, "a batch that the table had already proves nothing"
-    progress.began(1, "look")
-    progress.committed(1, facts(), {("clicks", 0): 5}, [])
+    progress.begin_batch(1, "look")
+    progress.record_commit(1, facts(), {("clicks", 0): 5}, [])
     assert get(url, "/rolloutz")[::2] == (200, "ok\n")
-    progress.sampled(Sample(NOON, {("clicks", 0): 9}), {("clicks", 0): 0})
+    progress.add_sample(Sample(NOON, {("clicks", 0): 9}), {("clicks", 0): 0})
     assert get(url, "/rolloutz")[0] == 200
-    progress.failed("the disk is full")
+    progress.record_failure("the disk is full")
     assert get(url, "/rolloutz")[0] == 503
 
 
 def test_a_start_is_proven_where_nothing_waits_and_where_nothing_is_to_be_committed(url, progress):
-    progress.sampled(Sample(NOON, {("clicks", 0): 0}), {})
+    progress.add_sample(Sample(NOON, {("clicks", 0): 0}), {})
     assert get(url, "/rolloutz")[0] == 503, "it has not begun"
     begun(progress)
-    progress.sampled(Sample(NOON, {("clicks", 0): 8, ("clicks", 1): 0}), {("clicks", 0): 8})
+    progress.add_sample(Sample(NOON, {("clicks", 0): 8, ("clicks", 1): 0}), {("clicks", 0): 8})
     assert get(url, "/rolloutz")[::2] == (200, "ok\n"), "what Kafka no longer holds does not wait"
 
 
 def test_a_start_that_is_paused_is_as_well_as_it_was_asked_to_be(url, progress):
     begun(progress)
-    progress.paused(Pause(at="2026-11-20T12:00:00Z", by="ann", reason="a migration"))
+    progress.set_pause(Pause(at="2026-11-20T12:00:00Z", by="ann", reason="a migration"))
     assert get(url, "/rolloutz")[0] == 200
 
 
 def test_a_dead_query_is_unhealthy_and_says_why(url, progress):
     begun(progress)
-    progress.failed("the disk is full")
+    progress.record_failure("the disk is full")
     assert get(url, "/healthz")[::2] == (503, "pipeline clicks failed: the disk is full\n")
     assert get(url, "/readyz")[0] == 503
 
 
 def test_a_long_batch_and_a_drained_pipeline_are_healthy(url, progress):
     begun(progress)
-    progress.began(0, "tasks")
+    progress.begin_batch(0, "tasks")
     assert get(url, "/healthz")[0] == 200
-    progress.draining()
+    progress.set_draining()
     assert get(url, "/healthz")[0] == 200
-    progress.stopped()
+    progress.record_stop()
     assert get(url, "/healthz")[0] == 200
 
 
 def test_one_dead_pipeline_of_two_is_named():
     board = {"clicks": Progress("clicks"), "views": Progress("views")}
-    board["views"].failed("no such topic")
+    board["views"].record_failure("no such topic")
     with serving(ANY, board) as url:
         assert get(url, "/healthz")[2] == "pipeline views failed: no such topic\n"
 
@@ -188,7 +188,7 @@ def test_a_client_with_the_token_may_start_a_pipeline_that_has_ended(progress):
         assert post(url, "/pipelines/clicks/stop", "secret")[0] == 501
         begun(progress)
         assert post(url, "/pipelines/clicks/start", "secret") == (409, "pipeline clicks has not ended: running\n")
-        progress.failed("the disk is full")
+        progress.record_failure("the disk is full")
         assert asked == []
         assert post(url, "/pipelines/clicks/start", "secret") == (202, "asked\n")
         assert post(url, "/pipelines/clicks/start?new_run=true", "secret") == (202, "asked\n")
@@ -197,7 +197,7 @@ def test_a_client_with_the_token_may_start_a_pipeline_that_has_ended(progress):
 
 
 def test_without_a_supervisor_no_client_has_the_token(progress):
-    progress.failed("the disk is full")
+    progress.record_failure("the disk is full")
     board = {"clicks": progress}
     with serving(ANY, board, starts(board, "", lambda *_: None)) as url:
         assert post(url, "/pipelines/clicks/start", "")[0] == 403

@@ -57,8 +57,8 @@ def ask(
 @pytest.fixture
 def url() -> Iterator[str]:
     progress = Progress("clicks")
-    progress.cells((BucketState("hour=2026-11-20T05", NOW, NOW + HOUR, "sealed", 7, 2, 1),))
-    progress.recovered(
+    progress.set_bucket_states((BucketState("hour=2026-11-20T05", NOW, NOW + HOUR, "sealed", 7, 2, 1),))
+    progress.set_recovery(
         ({"at": "2026-11-20T12:00:00+00:00", "verdict": "killed", "reason": "x", "from": "a", "to": "L1"},)
     )
     with serving(Http(port=0), {"clicks": progress}) as found:
@@ -238,7 +238,7 @@ METHODS = ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"]
 def test_without_the_token_nothing_is_changed_over_either_surface(tmp_path: Path, surface: str, method: str) -> None:
     done: list[tuple[object, ...]] = []
     progress = Progress("clicks")
-    progress.failed("the disk is full")
+    progress.record_failure("the disk is full")
     board, settings = {"clicks": progress}, config(tmp_path)
     ward = SupervisorStatus(lambda: {"clicks": SupervisedPipeline("clicks")}, LeaseHolder({}, "me"), lambda: False)
     served = (
@@ -287,7 +287,7 @@ def test_a_client_on_this_machine_knows_the_driver_by_its_certificate(tmp_path: 
     authority = Authority(tmp_path)
     mine, other = authority.certificate("driver"), authority.certificate("other")
     progress = Progress("clicks")
-    progress.started(epoch=3, run=1, frontier={}, limits={}, buckets=[], recent=[])
+    progress.record_start(epoch=3, run=1, frontier={}, limits={}, buckets=[], recent=[])
     with serving(Http(port=0, certificate=mine.certificate, key=mine.key), {"clicks": progress}) as found:
         assert found is not None
         assert found.startswith("https://127.0.0.1:")

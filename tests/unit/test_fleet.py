@@ -32,7 +32,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 def pipeline(name: str = "clicks", **changes: Any) -> dict[str, Any]:
     """A pipeline as `/status` describes it: running and well, but for what a test changes."""
     progress = Progress(name)
-    progress.running()
+    progress.set_running()
     one = document([progress.view()], NOW)["pipelines"][name]
     lag = {**one["lag"], "offsets": 0, "seconds": 0.0, **changes.pop("lag", {})}
     found = {**one, "commit_age_seconds": 12.0, "lag": lag, **changes}
@@ -186,7 +186,7 @@ def test_several_releases_are_one_table_and_one_that_is_silent_says_so(tmp_path:
     boards = {name: PipelineProgress([name]) for name in ("clicks", "views")}
     for board in boards.values():
         for progress in board.values():
-            progress.running()
+            progress.set_running()
     with serving(Http(port=0), boards["clicks"]) as first, serving(Http(port=0), boards["views"]) as second:
         assert first is not None
         assert second is not None

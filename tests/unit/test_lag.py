@@ -13,7 +13,16 @@ from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.kafka_reader.errors import Unavailable
-from writer.status.lag import LagListener, date, history, lag_sample, lags, settle, undated, waiting_since
+from writer.status.lag import (
+    LagListener,
+    date_frontier,
+    date_offsets,
+    lag_sample,
+    partition_lags,
+    read_history,
+    undated_offsets,
+    waiting_since,
+)
 from writer.status.lag_sample import Lag
 from writer.status.model import Logs, Sample
 from writer.status.progress import Progress
@@ -70,7 +79,7 @@ def test_a_partition_that_appeared_between_two_samples_grew_from_nothing():
 
 def test_lag_is_counted_in_offsets_and_in_seconds_and_headroom_in_both():
     known = logs(100, 200, starts={A: 50}, retention={"clicks": timedelta(seconds=100)})
-    assert lags(known, {A: 149}, at(30)) == [Lag("clicks", 0, 51, 22.5, 99, 77.5, 149)]
+    assert partition_lags(known, {A: 149}, at(30)) == [Lag("clicks", 0, 51, 22.5, 99, 77.5, 149)]
 
 
 @pytest.mark.parametrize(
@@ -84,28 +93,28 @@ def test_lag_is_counted_in_offsets_and_in_seconds_and_headroom_in_both():
     ],
 )
 def test_headroom_is_shown_only_where_records_wait_and_have_a_limit(retention, frontier, expected):
-    (lag,) = lags(logs(100, 200, retention=retention), {A: frontier}, at(30))
+    (lag,) = partition_lags(logs(100, 200, retention=retention), {A: frontier}, at(30))
     assert lag.headroom_seconds == expected
 
 
 def test_records_that_retention_took_do_not_wait_and_have_a_negative_lag():
-    (lag,) = lags(logs(100, 200, starts={A: 150}), {A: 120}, at(30))
+    (lag,) = partition_lags(logs(100, 200, starts={A: 150}), {A: 120}, at(30))
     assert (lag.offsets, lag.headroom_offsets) == (50, -30)
 
 
 def test_a_partition_without_a_frontier_waits_from_its_beginning():
-    (lag,) = lags(logs(100, 200, starts={A: 50}), {}, at(30))
+    (lag,) = partition_lags(logs(100, 200, starts={A: 50}), {}, at(30))
     assert lag.offsets == 150
 
 
 def test_a_frontier_beyond_the_last_sample_is_no_lag():
-    (lag,) = lags(logs(100, 200), {A: 210}, at(30))
+    (lag,) = partition_lags(logs(100, 200), {A: 210}, at(30))
     assert (lag.offsets, lag.seconds) == (0, 0.0)
 
 
 def test_without_a_word_from_kafka_nothing_is_known():
-    assert lags(Logs(), {A: 5}, NOON) == []
-    assert undated(Logs(), {A: 5}) == {}
+    assert partition_lags(Logs(), {A: 5}, NOON) == []
+    assert undated_offsets(Logs(), {A: 5}) == {}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +128,7 @@ def test_without_a_word_from_kafka_nothing_is_known():
     ],
 )
 def test_only_what_the_samples_do_not_tell_is_asked_for(frontier, dated, expected):
-    assert undated(logs(100, 200, starts={A: 10}, dated=dated), {A: frontier}) == expected
+    assert undated_offsets(logs(100, 200, starts={A: 10}, dated=dated), {A: frontier}) == expected
 
 
 def test_a_new_partition_does_not_count_as_a_burst():
@@ -155,7 +164,7 @@ def test_an_age_is_found_to_five_percent_in_few_questions(ages, data):
     now_ms = int(NOON.timestamp() * 1000)
     topic = Topic([now_ms - age for age in ages])
     offset = data.draw(st.integers(0, len(ages) - 1))
-    found = date(topic.first_records, {A: offset}, NOON)
+    found = date_offsets(topic.first_records, {A: offset}, NOON)
     age = (NOON - found[A]).total_seconds() * 1000
     assert topic.newest[offset] >= now_ms - age - 1, "a record up to the offset is as young as this"
     assert age <= (now_ms - topic.newest[offset]) * 1.05 + 2
@@ -165,7 +174,7 @@ def test_an_age_is_found_to_five_percent_in_few_questions(ages, data):
 def test_all_partitions_are_asked_about_at_once():
     now_ms = int(NOON.timestamp() * 1000)
     topic = Topic([now_ms - 1000 * age for age in range(5_000, 0, -1)])
-    found = date(topic.first_records, {A: 10, B: 4_000}, NOON)
+    found = date_offsets(topic.first_records, {A: 10, B: 4_000}, NOON)
     assert (NOON - found[A]).total_seconds() == pytest.approx(4_990, rel=0.05)
     assert (NOON - found[B]).total_seconds() == pytest.approx(1_000, rel=0.05)
     assert topic.asked <= 12
@@ -173,7 +182,7 @@ def test_all_partitions_are_asked_about_at_once():
 
 def test_a_record_of_this_second_has_no_age():
     now_ms = int(NOON.timestamp() * 1000)
-    assert date(Topic([now_ms - 10]).first_records, {A: 0}, NOON)[A] >= at(-1.1)
+    assert date_offsets(Topic([now_ms - 10]).first_records, {A: 0}, NOON)[A] >= at(-1.1)
 
 
 OF_2099, MICROSECONDS, SECONDS = 4_070_908_800_000, 1_795_000_000_000_000, 1_795_000_000
@@ -184,9 +193,9 @@ OF_2099, MICROSECONDS, SECONDS = 4_070_908_800_000, 1_795_000_000_000_000, 1_795
 def test_a_record_of_an_odd_timestamp_dates_none_behind_it_wrongly(odd, hours):
     """Of 1970 and before, the one behind is the newest; of the future, all behind it are hidden."""
     hour_ago = int((NOON - timedelta(hours=hours)).timestamp() * 1000)
-    found = date(Topic([odd, hour_ago]).first_records, {A: 1}, NOON)
+    found = date_offsets(Topic([odd, hour_ago]).first_records, {A: 1}, NOON)
     assert found == {} if odd > hour_ago else (NOON - found[A]).total_seconds() == pytest.approx(3600 * hours, rel=0.05)
-    assert date(Topic([odd, odd]).first_records, {A: 1}, NOON) == {}, "none of its own either"
+    assert date_offsets(Topic([odd, odd]).first_records, {A: 1}, NOON) == {}, "none of its own either"
 
 
 def test_what_no_timestamp_dates_waits_since_the_first_sample_at_the_latest():
@@ -195,15 +204,15 @@ def test_what_no_timestamp_dates_waits_since_the_first_sample_at_the_latest():
             return dict.fromkeys(instants_ms, (0, OF_2099))
 
     known = logs(100, 200)
-    settled = settle(Odd(), known, {A: 40}, at(60))
+    settled = date_frontier(Odd(), known, {A: 40}, at(60))
     assert settled == {A: (40, NOON)}
     assert waiting_since(logs(100, 200, dated=settled), A, 40) == NOON
-    grown = history(Odd(), Sample(NOON, {A: 100}))
+    grown = read_history(Odd(), Sample(NOON, {A: 100}))
     assert [sample.ends for sample in grown] == [{A: 100}] * 3, "no burst that there never was"
 
 
 def test_a_record_without_a_timestamp_is_left_out():
-    assert date(lambda asked: dict.fromkeys(asked, (-1, -1)), {A: 0}, NOON) == {}
+    assert date_offsets(lambda asked: dict.fromkeys(asked, (-1, -1)), {A: 0}, NOON) == {}
 
 
 # --- the thread -------------------------------------------------------------------------------------------------
@@ -258,13 +267,13 @@ def until(condition) -> None:
 @pytest.fixture
 def progress():
     progress = Progress("clicks")
-    progress.started(epoch=1, run=1, frontier={A: 4}, limits={}, buckets=[], recent=[])
+    progress.record_start(epoch=1, run=1, frontier={A: 4}, limits={}, buckets=[], recent=[])
     return progress
 
 
 def commit(progress: Progress, end: int) -> None:
-    progress.began(0, "look")
-    progress.committed(1, facts(0, end), {A: end}, [])
+    progress.begin_batch(0, "look")
+    progress.record_commit(1, facts(0, end), {A: end}, [])
 
 
 def watching(cluster, progress, **settings) -> LagListener:
@@ -277,7 +286,7 @@ def test_the_watch_listens_and_dates_what_waits(progress):
     watch = watching(Cluster(), progress)
     until(lambda: progress.view().logs.dated and progress.view().logs.retention)
     watch.close()
-    (lag,) = lags(progress.view().logs, progress.view().frontier, datetime.now(UTC))
+    (lag,) = partition_lags(progress.view().logs, progress.view().frontier, datetime.now(UTC))
     assert lag.offsets == 6
     assert lag.seconds is not None
 

@@ -97,7 +97,7 @@ def settings(tmp_path: Path) -> Config:
 def progress(settings: Config) -> Iterator[Progress]:
     """A driver that serves HTTP, and stands where readers look for it."""
     found = Progress("clicks")
-    found.started(epoch=3, run=1, frontier={A: 40}, limits={}, buckets=[], recent=[])
+    found.record_start(epoch=3, run=1, frontier={A: 40}, limits={}, buckets=[], recent=[])
     with serving(Http(port=0), {"clicks": found}) as url:
         announce(settings.checkpoints, "clicks", this_driver(url, 3))
         yield found
@@ -107,8 +107,8 @@ def heard(progress: Progress, age_s: float) -> None:
     """Let the driver's thread have asked Kafka some seconds ago, every two seconds, and five minutes before."""
     asked = datetime.now(UTC) - timedelta(seconds=age_s)
     earlier = tuple(Sample(asked - timedelta(seconds=ago), {A: 100 - ago // 10}) for ago in (600, 120))
-    progress.sampled(Sample(asked, {A: 100}), {A: 0})
-    progress.measured(timedelta(seconds=2), earlier)
+    progress.add_sample(Sample(asked, {A: 100}), {A: 0})
+    progress.set_lag_history(timedelta(seconds=2), earlier)
 
 
 def look(settings: Config, cluster: Asked):
@@ -167,7 +167,7 @@ def test_a_sample_grows_old_where_nothing_answers(settings: Config, progress: Pr
 def test_a_backfill_is_slowed_by_a_fresh_lag_only(settings: Config, progress: Progress) -> None:
     assert ask_live_lag(settings, "clicks") is None
     heard(progress, 5)
-    progress.dated({A: (40, datetime.now(UTC) - timedelta(seconds=300))})
+    progress.add_dates({A: (40, datetime.now(UTC) - timedelta(seconds=300))})
     assert ask_live_lag(settings, "clicks") == pytest.approx(300, abs=2)
     progress._note(logs=replace(progress.view().logs, samples=()))
     heard(progress, 7)

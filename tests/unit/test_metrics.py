@@ -28,22 +28,22 @@ def committed(progress: Progress) -> None:
         "reason": "size", "ranges": [account], "files": 3, "bytes": 6_000, "dead_letter_bytes": 500,
         "spilled_bytes": 40, "seconds": {"decode": 0.5}, "event_time_max": "2026-11-20T11:00:00+00:00",
     }  # fmt: skip
-    progress.began(0, "look")
-    progress.entered("tasks")
-    progress.entered("commit")
-    progress.entered("redo")
-    progress.committed(5, facts, {A: 100}, [("x",), ("y",)])
+    progress.begin_batch(0, "look")
+    progress.enter_phase("tasks")
+    progress.enter_phase("commit")
+    progress.enter_phase("redo")
+    progress.record_commit(5, facts, {A: 100}, [("x",), ("y",)])
 
 
 @pytest.fixture
 def board():
     progress = Progress("clicks", now=lambda: NOON, seconds=lambda: 0.0)
-    progress.started(epoch=2, run=1, frontier={A: 0, B: 50}, limits={}, buckets=[], recent=[])
-    progress.running()
-    progress.admitted({1: RejectedSchema("no")})
-    progress.sampled(Sample(NOON - timedelta(seconds=20), {A: 100, B: 50}), {A: 0, B: 10})
-    progress.sampled(Sample(NOON - timedelta(seconds=10), {A: 200, B: 50}), {A: 0, B: 10})
-    progress.kept({"clicks": timedelta(hours=1)})
+    progress.record_start(epoch=2, run=1, frontier={A: 0, B: 50}, limits={}, buckets=[], recent=[])
+    progress.set_running()
+    progress.set_schemas({1: RejectedSchema("no")})
+    progress.add_sample(Sample(NOON - timedelta(seconds=20), {A: 100, B: 50}), {A: 0, B: 10})
+    progress.add_sample(Sample(NOON - timedelta(seconds=10), {A: 200, B: 50}), {A: 0, B: 10})
+    progress.set_retention({"clicks": timedelta(hours=1)})
     committed(progress)
     return {"clicks": progress}
 
@@ -93,8 +93,10 @@ def test_gaps_are_counted_by_the_driver_and_over_the_table_s_life(board):
     lost = {"ranges": [{"start": 5, "end": 25}, {"start": 0, "end": 2}], "cause": "retention"}
     before = scraped(board)
     assert (before["headrace_gaps_total", "retention"], before["headrace_gaps_open",]) == (0, 0)
-    board["clicks"].restarting("a topic was created again")
-    board["clicks"].started(epoch=3, run=2, frontier={A: 25}, limits={}, buckets=[], recent=[], gaps=(4, 90), gap=lost)
+    board["clicks"].record_restart("a topic was created again")
+    board["clicks"].record_start(
+        epoch=3, run=2, frontier={A: 25}, limits={}, buckets=[], recent=[], gaps=(4, 90), gap=lost
+    )
     found = scraped(board)
     assert (found["headrace_gaps_total", "retention"], found["headrace_gap_offsets_total", "retention"]) == (1, 22)
     assert (found["headrace_gaps_open",], found["headrace_gap_offsets_open",]) == (4, 90)
@@ -109,17 +111,17 @@ def test_a_gap_has_an_age_while_one_is_open_and_what_is_settled_is_known_from_th
 
     assert told() == (0, None, None), "a counter that begins at 0 and jumps would look like a rate"
     start = {"epoch": 3, "run": 2, "frontier": {A: 25}, "limits": {}, "buckets": [], "recent": []}
-    board["clicks"].started(**start, gaps=(2, 90), gap_offsets_closed=700)
+    board["clicks"].record_start(**start, gaps=(2, 90), gap_offsets_closed=700)
     assert told() == (90, 700, None)
-    board["clicks"].oldest_gap(NOON - timedelta(hours=2))
-    board["clicks"].open_gaps((2, 40), 750)
+    board["clicks"].set_oldest_gap(NOON - timedelta(hours=2))
+    board["clicks"].set_open_gaps((2, 40), 750)
     assert told() == (40, 750, 7200)
-    board["clicks"].open_gaps((0, 0), 790)
+    board["clicks"].set_open_gaps((0, 0), 790)
     assert told() == (0, 790, None)
 
 
 def test_a_topic_that_says_how_long_it_keeps_records_is_passed_on(board):
-    board["clicks"].kept({"clicks": timedelta(hours=1), "views": None})
+    board["clicks"].set_retention({"clicks": timedelta(hours=1), "views": None})
     assert {k: v for k, v in scraped(board).items() if "topic_retention" in k[0]} == {
         ("headrace_topic_retention_seconds", "clicks"): 3600,
     }  # fmt: skip

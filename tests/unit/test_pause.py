@@ -42,22 +42,22 @@ def test_of_two_who_pause_the_second_is_told_of_the_first(store: LocalStore) -> 
     assert pause.pause(store, "eve@ops", "", NOW + timedelta(hours=1)) == (WHO, False)
     assert pause.resume(store) == WHO
     assert pause.resume(store) is None
-    assert pause.standing(store) is None
+    assert pause.find_pause(store) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"paused": null}', b"\xff"])
 def test_an_object_that_cannot_be_read_holds_too(store: LocalStore, content: bytes) -> None:
     store.put(CONTROL, content)
-    found = pause.standing(store)
+    found = pause.find_pause(store)
     assert found is not None
-    assert "is not what this headrace writes" in found.words
+    assert "is not what this headrace writes" in found.text
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_batch_is_held_until_the_pause_is_over(store: LocalStore) -> None:
     progress, done = Progress("clicks"), threading.Event()
-    progress.running()
-    gate = PauseGate(store, "clicks", progress.paused)
+    progress.set_running()
+    gate = PauseGate(store, "clicks", progress.set_pause)
     gate.enter(once=False)
     asked(store)
 
@@ -78,11 +78,11 @@ def test_a_held_batch_drains(store: LocalStore) -> None:
     stopping = threading.Event()
     stopping.set()
     with pytest.raises(Draining):
-        PauseGate(store, "clicks", Progress("clicks").paused).hold(stopping)
+        PauseGate(store, "clicks", Progress("clicks").set_pause).hold(stopping)
 
 
 def test_once_does_not_wait(store: LocalStore) -> None:
-    gate = PauseGate(store, "clicks", Progress("clicks").paused)
+    gate = PauseGate(store, "clicks", Progress("clicks").set_pause)
     gate.enter(once=True)
     asked(store)
     with pytest.raises(
@@ -96,7 +96,7 @@ def test_once_does_not_wait(store: LocalStore) -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_pause_is_noticed_while_no_records_come(store: LocalStore) -> None:
     progress = Progress("clicks")
-    gate = PauseGate(store, "clicks", progress.paused)
+    gate = PauseGate(store, "clicks", progress.set_pause)
     gate.watch()
     try:
         asked(store)
@@ -122,7 +122,7 @@ def test_a_storage_that_fails_leaves_a_held_batch_held(store: LocalStore) -> Non
 
     failing = Failing(store.location)
     asked(store)
-    gate, done = PauseGate(failing, "clicks", Progress("clicks").paused), threading.Event()
+    gate, done = PauseGate(failing, "clicks", Progress("clicks").set_pause), threading.Event()
 
     def batch() -> None:
         gate.hold(threading.Event())
@@ -174,17 +174,17 @@ def test_a_start_that_is_held_ends_well_when_a_stop_is_asked_for() -> None:
 
 def test_a_paused_driver_is_healthy_and_ready_and_says_so() -> None:
     progress = Progress("clicks")
-    progress.started(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
-    progress.running()
-    progress.paused(WHO)
+    progress.record_start(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
+    progress.set_running()
+    progress.set_pause(WHO)
     board = {"clicks": progress}
     assert answer("/healthz", "", board, NOW)[0] == 200
     status, _, body = answer("/readyz", "", board, NOW)
-    assert (status, body.decode()) == (200, f"ok\npipeline clicks is {WHO.words}\n")
+    assert (status, body.decode()) == (200, f"ok\npipeline clicks is {WHO.text}\n")
     assert 'headrace_paused{pipeline="clicks"} 1.0' in answer("/metrics", "", board, NOW)[2].decode()
     told = json.loads(answer("/status", "", board, NOW)[2])["pipelines"]["clicks"]
     assert (told["state"], told["pause"]) == ("paused", vars(WHO))
-    progress.failed("the disk is full")
+    progress.record_failure("the disk is full")
     assert answer("/readyz", "", board, NOW)[0] == 503, "a failure is not hidden by a pause"
 
 

@@ -143,7 +143,7 @@ def test_a_pipeline_is_starting_while_it_begins() -> None:
     driver = Driver("clicks", supervised=True)
     states = list[str]()
     runner = driver.runners.add("views")
-    runner.progress.stopped()
+    runner.progress.record_stop()
     runner._begin = lambda r, _: states.append(r.progress.view().state)
     runner.begin()
     assert states == ["starting"]

@@ -48,37 +48,37 @@ def clock():
 @pytest.fixture
 def progress(clock):
     progress = clock.progress()
-    progress.started(epoch=3, run=2, frontier={A: 5, B: 0}, limits={"records_max": 9}, buckets=[("x",)], recent=[])
-    progress.running()
+    progress.record_start(epoch=3, run=2, frontier={A: 5, B: 0}, limits={"records_max": 9}, buckets=[("x",)], recent=[])
+    progress.set_running()
     return progress
 
 
 def carried(progress, clock, number=0, *, wait=1.0, look=2.0, tasks=30.0, commit=0.5, apply_side_files=0.25, **changes):
     clock.pass_(wait)
-    progress.began(number, "look")
+    progress.begin_batch(number, "look")
     clock.pass_(look)
-    progress.entered("tasks", offsets=10)
+    progress.enter_phase("tasks", offsets=10)
     clock.pass_(tasks)
-    before = progress.entered("commit")
+    before = progress.enter_phase("commit")
     clock.pass_(commit)
-    progress.entered("redo")
+    progress.enter_phase("redo")
     clock.pass_(apply_side_files)
-    return before, progress.committed(7 + number, facts(**changes), {A: 15}, {("x",), ("y",)})
+    return before, progress.record_commit(7 + number, facts(**changes), {A: 15}, {("x",), ("y",)})
 
 
 def test_a_pipeline_starts_runs_drains_and_stops(clock):
     progress = clock.progress()
     seen = [progress.view().state]
-    progress.started(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
-    for event in (progress.running, progress.draining, progress.draining, progress.stopped):
+    progress.record_start(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
+    for event in (progress.set_running, progress.set_draining, progress.set_draining, progress.record_stop):
         event()
         seen.append(progress.view().state)
     assert seen == ["starting", "running", "draining", "draining", "stopped"]
 
 
 def test_a_failed_pipeline_keeps_its_reason_whatever_is_asked_of_it(progress):
-    progress.failed("the disk is full")
-    progress.draining()
+    progress.record_failure("the disk is full")
+    progress.set_draining()
     view = progress.view()
     assert (view.state, view.error, view.batch) == ("failed", "the disk is full", None)
 
@@ -86,13 +86,13 @@ def test_a_failed_pipeline_keeps_its_reason_whatever_is_asked_of_it(progress):
 def test_the_batch_in_progress_is_seen_with_its_phase(progress, clock):
     assert progress.view().batch is None
     clock.pass_(5)
-    progress.began(4, "look")
+    progress.begin_batch(4, "look")
     clock.pass_(1)
-    progress.entered("tasks", offsets=10)
+    progress.enter_phase("tasks", offsets=10)
     batch = progress.view().batch
     assert (batch.number, batch.phase, batch.offsets) == (4, "tasks", 10)
     assert (batch.began, batch.phase_began) == (NOON + timedelta(seconds=5), NOON + timedelta(seconds=6))
-    progress.entered("commit")
+    progress.enter_phase("commit")
     assert progress.view().batch.offsets == 10
 
 
@@ -142,9 +142,9 @@ def test_a_commit_moves_the_frontier_the_totals_and_the_buckets(progress, clock)
 
 
 def test_a_skipped_batch_commits_nothing(progress, clock):
-    progress.began(0, "look")
+    progress.begin_batch(0, "look")
     clock.pass_(1)
-    progress.skipped()
+    progress.skip_batch()
     view = progress.view()
     assert (view.batch, view.commits, sum(view.durations)) == (None, (), 0)
     assert view.phases["look"] == 1.0
@@ -154,7 +154,7 @@ def test_the_progress_of_earlier_starts_is_known_at_once(clock):
     progress = clock.progress()
     older = facts(event_time_max="2026-11-20T11:30:00+00:00")
     newest = facts(assembled="2026-11-20T11:50:00+00:00", event_time_max=None)
-    progress.started(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[newest, older])
+    progress.record_start(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[newest, older])
     view = progress.view()
     assert view.committed_at == NOON - timedelta(minutes=10)
     assert view.event_time_newest == NOON - timedelta(minutes=30)
@@ -170,13 +170,13 @@ def test_a_late_batch_does_not_move_the_newest_event_time_back(progress, clock):
 
 def test_schemas_are_counted_by_decoder(progress):
     native, single = WriterSchema("{}", native=True, columns={}), WriterSchema("{}", native=False, columns={})
-    progress.admitted({1: native, 2: single, 3: single, 4: RejectedSchema("no")})
+    progress.set_schemas({1: native, 2: single, 3: single, 4: RejectedSchema("no")})
     assert progress.view().schemas == {"native": 1, "single": 2, "rejected": 1}
 
 
 def test_samples_leave_after_an_hour(progress):
     for minutes in (0, 30, 59, 61):
-        progress.sampled(Sample(NOON + timedelta(minutes=minutes), {A: minutes}), {A: 0})
+        progress.add_sample(Sample(NOON + timedelta(minutes=minutes), {A: minutes}), {A: 0})
     assert [sample.ends[A] for sample in progress.view().logs.samples] == [30, 59, 61]
 
 

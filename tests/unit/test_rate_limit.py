@@ -71,7 +71,7 @@ def test_a_batch_waits_until_the_one_before_is_paid_for(store: LocalStore) -> No
     one, seen = throttle(store, clock)
     one.hold(clock)
     assert clock.s == 0, "the first one does not wait"
-    one.committed(batch(1_000))
+    one.record_commit(batch(1_000))
     assert seen[-1].next_begin == NOON + timedelta(seconds=10)
     clock.s = 4
     one.hold(clock)
@@ -90,7 +90,7 @@ def test_a_batch_waits_until_the_one_before_is_paid_for(store: LocalStore) -> No
 def test_bytes_count_as_well_and_the_slower_one_decides(store: LocalStore) -> None:
     clock = Clock()
     one, _ = throttle(store, clock, Commit(max_records_per_second=100, max_bytes_per_second="10 kB"))
-    one.committed(batch(100, value_bytes=90_000))
+    one.record_commit(batch(100, value_bytes=90_000))
     one.hold(clock)
     assert clock.s == pytest.approx(9)
 
@@ -98,7 +98,7 @@ def test_bytes_count_as_well_and_the_slower_one_decides(store: LocalStore) -> No
 def test_without_a_limit_nothing_waits_and_a_commit_says_nothing(store: LocalStore) -> None:
     clock = Clock()
     one, seen = throttle(store, clock, Commit())
-    one.committed(batch(10**9))
+    one.record_commit(batch(10**9))
     one.hold(clock)
     assert (clock.s, one.facts(), seen[-1].next_begin) == (0, {}, None)
 
@@ -118,22 +118,22 @@ def test_a_start_goes_on_with_the_last_commit_of_the_table(store: LocalStore) ->
 def test_another_limit_counts_at_once_and_a_stop_is_heeded(store: LocalStore) -> None:
     clock = Clock()
     one, seen = throttle(store, clock)
-    one.committed(batch(1_000_000))
+    one.record_commit(batch(1_000_000))
     clock.stopped = True
     with pytest.raises(Draining, match="while its rate limit held a batch"):
         one.hold(clock)
-    rate_limit.put(store, BY)
-    one.look()
+    rate_limit.save_override(store, BY)
+    one.refresh()
     assert not seen[-1].holds
     assert seen[-1].in_force == EffectiveLimit(BY.limit, BY)
     clock.stopped = False
-    rate_limit.put(store, Override(BY.at, BY.by, "", 10**9, None))
-    one.look()
+    rate_limit.save_override(store, Override(BY.at, BY.by, "", 10**9, None))
+    one.refresh()
     clock.s = 5
     one.hold(clock)
     assert clock.s == 5
-    rate_limit.end(store)
-    one.look()
+    rate_limit.remove_override(store)
+    one.refresh()
     assert seen[-1].in_force == EffectiveLimit(RateLimit(100))
 
 
@@ -146,11 +146,11 @@ def test_an_object_that_cannot_be_read_is_said_and_the_configuration_counts(stor
     one, seen = throttle(store, clock)
     assert one.limit == RateLimit(100)
     assert "`headrace limit --off` removes it" in seen[-1].in_force.error
-    assert seen[-1].in_force.words.startswith("100 records/s, by the configuration, ")
+    assert seen[-1].in_force.text.startswith("100 records/s, by the configuration, ")
 
 
 def test_a_storage_that_fails_leaves_the_limit_as_it_was(store: LocalStore) -> None:
-    rate_limit.put(store, BY)
+    rate_limit.save_override(store, BY)
     one, _ = throttle(store, Clock())
 
     class Away(LocalStore):
@@ -158,7 +158,7 @@ def test_a_storage_that_fails_leaves_the_limit_as_it_was(store: LocalStore) -> N
             raise StoreError("read", name, "it is away", "Wait.")
 
     one._store = Away(store.location)
-    one.look()
+    one.refresh()
     assert one.limit == BY.limit
     with pytest.raises(StoreError):
         one.begin([])
@@ -190,9 +190,9 @@ def test_the_commit_explains_the_limit() -> None:
 
 def limited_driver() -> dict[str, Progress]:
     progress = Progress("clicks")
-    progress.started(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
-    progress.running()
-    progress.limited(
+    progress.record_start(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
+    progress.set_running()
+    progress.set_rate_limit(
         LimitState(EffectiveLimit(BY.limit, BY), NOON + timedelta(seconds=12), holds=True, wait_seconds=3.25)
     )
     return {"clicks": progress}

@@ -214,16 +214,16 @@ def test_a_table_that_cannot_be_read_is_said_and_is_exit_1(config, written, tmp_
 @pytest.fixture
 def progress():
     progress = Progress("clicks", now=lambda: NOON, seconds=lambda: 0.0)
-    progress.started(epoch=1, run=1, frontier={A: 0, B: 0}, limits=LIMITS, buckets=[("x",)], recent=[])
-    progress.running()
+    progress.record_start(epoch=1, run=1, frontier={A: 0, B: 0}, limits=LIMITS, buckets=[("x",)], recent=[])
+    progress.set_running()
     return progress
 
 
 def commit(progress, number, start, end, **changes):
-    progress.began(number, "look")
+    progress.begin_batch(number, "look")
     for phase in ("tasks", "commit", "redo"):
-        progress.entered(phase, offsets=end - start)
-    progress.committed(number + 5, facts(start, end, batch=number, **changes), {A: end}, [("x",)])
+        progress.enter_phase(phase, offsets=end - start)
+    progress.record_commit(number + 5, facts(start, end, batch=number, **changes), {A: end}, [("x",)])
 
 
 def test_the_driver_and_the_lake_tell_in_one_shape(config, written, progress):
@@ -267,7 +267,7 @@ def test_a_stale_announcement_is_no_error(config):
 
 def test_a_failed_pipeline_is_exit_1(progress):
     assert exit_code(document([progress.view()], NOON)) == 0
-    progress.failed("the disk is full")
+    progress.record_failure("the disk is full")
     told = document([progress.view()], NOON)
     assert exit_code(told) == 1
     assert "the disk is full" in shown(told["pipelines"])
@@ -288,11 +288,11 @@ def told(progress, now=NOON):
 
 def test_a_running_pipeline_on_the_screen(progress):
     commit(progress, 0, 0, 100, ranges=[account(0, 100, rows=90, read=98, dead_letters=6, quarantined=2)])
-    progress.sampled(Sample(NOON - timedelta(seconds=5), {A: 100, B: 0}), {A: 0, B: 0})
-    progress.sampled(Sample(NOON, {A: 1_100, B: 0}), {A: 0, B: 0})
-    progress.measured(timedelta(seconds=15), (Sample(NOON - timedelta(minutes=1), {A: 0, B: 0}),))
-    progress.kept({"clicks": timedelta(hours=10)})
-    progress.began(1, "tasks")
+    progress.add_sample(Sample(NOON - timedelta(seconds=5), {A: 100, B: 0}), {A: 0, B: 0})
+    progress.add_sample(Sample(NOON, {A: 1_100, B: 0}), {A: 0, B: 0})
+    progress.set_lag_history(timedelta(seconds=15), (Sample(NOON - timedelta(minutes=1), {A: 0, B: 0}),))
+    progress.set_retention({"clicks": timedelta(hours=10)})
+    progress.begin_batch(1, "tasks")
     text = shown(told(progress, NOON + timedelta(seconds=30)))
     assert text.splitlines()[0] == "clicks  running  for 30 s"
     said = {left.strip(): right for left, right in re.findall(r"^  (\w[\w ]{11})  (.*)$", text, re.MULTILINE)}
@@ -311,7 +311,7 @@ def test_a_running_pipeline_on_the_screen(progress):
 
 def test_nothing_that_waits_and_nothing_that_is_broken_is_none(progress):
     commit(progress, 0, 0, 100)
-    progress.sampled(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
+    progress.add_sample(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
     text = shown(told(progress))
     assert re.search(r"lag +none$", text, re.MULTILINE)
     assert re.search(r"dead letters +none$", text, re.MULTILINE)
@@ -319,15 +319,15 @@ def test_nothing_that_waits_and_nothing_that_is_broken_is_none(progress):
 
 def test_an_unknown_lag_is_shown_as_not_known(progress):
     assert re.search(r"lag +not known$", shown(told(progress)), re.MULTILINE)
-    progress.sampled(Sample(NOON, {A: 0, B: 0}), {A: 0, B: 0})
+    progress.add_sample(Sample(NOON, {A: 0, B: 0}), {A: 0, B: 0})
     text = shown(told(progress, NOON + timedelta(minutes=5)))
     assert re.search(r"lag +none; Kafka has not answered for 5 min$", text, re.MULTILINE)
 
 
 def test_records_that_retention_takes_are_said(progress):
-    progress.sampled(Sample(NOON - timedelta(hours=1), {A: 0, B: 0}), {A: 0, B: 0})
-    progress.sampled(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
-    progress.kept({"clicks": timedelta(minutes=30)})
+    progress.add_sample(Sample(NOON - timedelta(hours=1), {A: 0, B: 0}), {A: 0, B: 0})
+    progress.add_sample(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
+    progress.set_retention({"clicks": timedelta(minutes=30)})
     assert "over since 29 min 24 s: records are being lost" in shown(told(progress))
 
 
@@ -342,7 +342,7 @@ def test_every_width_shows_every_line_and_none_ends_in_blanks(progress, width):
 
 def test_a_pipe_that_watches_gets_one_line_each_time(progress):
     commit(progress, 0, 0, 100)
-    progress.sampled(Sample(NOON, {A: 150, B: 0}), {A: 0, B: 0})
+    progress.add_sample(Sample(NOON, {A: 150, B: 0}), {A: 0, B: 0})
     pipeline = told(progress)["clicks"]
     text = line("clicks", pipeline, "2026-11-20T12:00:00Z")
     assert text == (

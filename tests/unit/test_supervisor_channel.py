@@ -46,8 +46,8 @@ def test_orders_are_read_as_they_were_given_and_others_wait(made: ChannelFolder)
 
 def test_last_words_hold_all_causes_and_are_heard_once(made: ChannelFolder) -> None:
     progress = Progress("clicks")
-    progress.started(epoch=3, run=2, frontier={}, limits={}, buckets=[], recent=[])
-    progress.began(5, "look")
+    progress.record_start(epoch=3, run=2, frontier={}, limits={}, buckets=[], recent=[])
+    progress.begin_batch(5, "look")
     error = CheckpointUnusable("offsets/5 cannot be read")
     error.__cause__ = ValueError("deep down")
     made.report(progress.view(), error)

@@ -48,10 +48,10 @@ def configured(root: Path, **sections: Any) -> Config:
 def commit(progress: Progress, number: int = 0) -> float:
     """Commit a batch as the driver does. Returns how long that took, in seconds."""
     began = time.monotonic()
-    progress.began(number, "look")
+    progress.begin_batch(number, "look")
     for phase in ("tasks", "commit", "redo"):
-        progress.entered(phase)
-    progress.committed(number, FACTS, {("clicks", 0): 60}, [("x",)])
+        progress.enter_phase(phase)
+    progress.record_commit(number, FACTS, {("clicks", 0): 60}, [("x",)])
     return time.monotonic() - began
 
 

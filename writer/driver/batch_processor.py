@@ -45,11 +45,11 @@ class BatchProcessor:
         now = datetime.now(UTC)
         if parts.stopping.is_set():
             raise Draining(f"pipeline {parts.name!r} was asked to stop")
-        parts.progress.began(batch_id, "look")
+        parts.progress.begin_batch(batch_id, "look")
         self._check_topics()
         snapshot = parts.table.snapshot()
         parts.table.check_owner(snapshot, self._state.epoch)
-        parts.progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
+        parts.progress.set_open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
         parts.apply_side_files()
         start, end = parts.checkpoints.batch_offsets(self._state.run, batch_id)
         partitions = {source: self._state.topic_partition(*source) for source in end}
@@ -58,12 +58,12 @@ class BatchProcessor:
         ranges = builder.ranges(start, end, frontier, partitions)
         if not ranges:
             logging.event("batch_skipped", pipeline=parts.name, batch=batch_id, reason="the table has all of it")
-            parts.progress.skipped()
+            parts.progress.skip_batch()
             parts.run_recorder.record_batch(batch_id, None)
             return
         waiting = {(r.part.topic, r.part.partition): (r.start, r.end) for r in ranges}
         parts.format.look_for_wires(waiting, parts.schemas)
-        parts.progress.entered("tasks", offsets=sum(r.end - r.start for r in ranges))
+        parts.progress.enter_phase("tasks", offsets=sum(r.end - r.start for r in ranges))
         fault_points.point("before_stage", parts.name)
         decision = self._decide(now, snapshot, partitions, ranges)
         about = self._batch_facts(batch_id, now) | end_facts | parts.throttle.facts()
@@ -118,7 +118,7 @@ class BatchProcessor:
         while True:
             if report is None:
                 report = self._run_tasks(frame, decision, ranges, about)
-                phases = round_phases(parts.progress.entered("commit"))
+                phases = round_phases(parts.progress.enter_phase("commit"))
             batch = self._build_batch(
                 report, snapshot, decision, ranges, {**about, "tasks": report.tasks, "phases": phases}
             )
@@ -143,7 +143,7 @@ class BatchProcessor:
                 logging.event("batch_reclassified", pipeline=parts.name, batch=about["batch"], buckets=buckets)
                 self._discard(report)
                 report = None
-            parts.progress.entered("tasks")
+            parts.progress.enter_phase("tasks")
 
     def _run_tasks(
         self, frame: Any, decision: BatchDecision, ranges: Sequence[OffsetRange], about: Mapping[str, Any]
@@ -194,12 +194,12 @@ class BatchProcessor:
     def _finish(self, batch_id: int, version: int, batch: Batch, begin_s: float) -> None:
         """Apply the side files of a commit, and report it. `begin_s`: when the batch began, monotonic."""
         parts = self._parts
-        parts.progress.entered("redo")
+        parts.progress.enter_phase("redo")
         fault_points.point("before_redo")
         parts.apply_side_files()
         parts.tasks.learn([batch.facts])
         parts.report.report_commit(version, batch, time.monotonic() - begin_s)
-        parts.throttle.committed(batch.facts)
+        parts.throttle.record_commit(batch.facts)
         try:
             parts.tables.tidy(batch.side_files)
         except CommitFailed as error:

@@ -67,7 +67,7 @@ class CommitReport:
         self._refused_names = frozenset(refused)
         self._is_beyond = self._is_beyond or bool(beyond)
         counts = dict(zip(WITHOUT_TABLE, (len(refused), len(beyond)), strict=True))
-        self._progress.applied(states, counts, route.held.max_bytes)
+        self._progress.set_targets(states, counts, route.held.max_bytes)
 
     def report_commit(self, version: int, batch: Batch, seconds: float) -> None:
         """Report a commit. `seconds`: from Spark's call on."""
@@ -75,7 +75,7 @@ class CommitReport:
         name = self._pipeline
         ends = {(r.part.topic, r.part.partition): r.end for r in batch.ranges}
         buckets = {file.bucket for file in batch.files}
-        phases = self._progress.committed(version, facts, ends, buckets)
+        phases = self._progress.record_commit(version, facts, ends, buckets)
         self.former = {"version": version, "phases": round_phases({key: phases[key] for key in ("commit", "redo")})}
         totals = Totals()
         totals.add(facts)

@@ -130,7 +130,7 @@ def _begin_pipelines(
         if order.start:
             runners.begin(name, new_run=new_run or order.new_run)
         else:
-            progresses[name].stopped()
+            progresses[name].record_stop()
 
 
 def _build_server(
@@ -206,7 +206,7 @@ def _beat(
         channel.beat()
         for name, decisions in channel.new_decisions().items():
             if name in progresses:
-                progresses[name].recovered(tuple(decisions))
+                progresses[name].set_recovery(tuple(decisions))
         if not stop.is_set() and channel.is_orphaned():
             logging.warning("supervisor_lost", reason="its lock is free")
             stop.set()
@@ -299,4 +299,4 @@ def _measure_lag(config: Config, name: str, cluster: Cluster, progress: Progress
         return
     with suppress(HeadraceError, OSError):
         frontier, logs = from_table.logs_now(name, config, cluster, now)
-        progress.waits(frontier, replace(logs, interval=config.kafka.lag_interval))
+        progress.set_lag(frontier, replace(logs, interval=config.kafka.lag_interval))

@@ -51,7 +51,7 @@ class PipelineRun:
             queue=queue,
         )
         self.gate = self.parts.gate
-        self.progress.scheduled(self.config.scheduling)
+        self.progress.set_scheduling(self.config.scheduling)
         self.error: BaseException | None = None
         self._state = self.parts.state
         self._processor = BatchProcessor(self.parts)
@@ -95,7 +95,7 @@ class PipelineRun:
     def drain(self) -> bool:
         """Stop after the batch that is running. True when none is."""
         self.parts.stopping.set()
-        self.progress.draining()
+        self.progress.set_draining()
         is_free = self._busy.acquire(blocking=False)
         if is_free:
             self._busy.release()

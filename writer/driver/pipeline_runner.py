@@ -83,7 +83,7 @@ class PipelineRunner:
 
     def begin(self, *, new_run: bool = False) -> None:
         """Start. An error is stored, because it concerns only this pipeline."""
-        self.progress.starting()
+        self.progress.set_starting()
         self.pipeline = None
         self.query = None
         self.error = None
@@ -97,7 +97,7 @@ class PipelineRunner:
                 self._begin(self, new_run)
             self._forget_restarts()
             self._failed_restarts = 0
-            self.progress.running()
+            self.progress.set_running()
         except Paused as error:
             self._new_run = new_run
             if self._waits:
@@ -126,7 +126,7 @@ class PipelineRunner:
         Spark's trigger and its Kafka source wait until the wall clock has caught up, without an end: a query is let end
         after its batch, and begun anew. It has to do so only where it would wait for long.
         """
-        self.progress.clock_stepped(timedelta(seconds=step_s))
+        self.progress.shift_clock(timedelta(seconds=step_s))
         if self._waits and self.query is not None and step_s <= -_STEP_BACK_S and not self._renewal_reason:
             self._renewal_reason = f"the wall clock stepped back by {-step_s:.0f} s"
 
@@ -164,7 +164,7 @@ class PipelineRunner:
         self.cleanup.close()
         if self._report is not None:
             self._report(self.progress.view(), self.error, self.removed)
-        self.progress.failed(sentence(self.error))
+        self.progress.record_failure(sentence(self.error))
         code = exit_code(self.error)
         logging.error("pipeline_failed", pipeline=self.progress.pipeline, exit_code=code, error=sentence(self.error))
         if self.error is not None and not isinstance(self.error, HeadraceError):
@@ -221,7 +221,7 @@ class PipelineRunner:
             self.cleanup.close()
             if self._report is not None:
                 self._report(self.progress.view(), None, self.removed)
-            self.progress.stopped()
+            self.progress.record_stop()
             logging.event("pipeline_stopped", pipeline=self.progress.pipeline)
             return True
         restart_reason = "" if stopping else self._restart_reason()
@@ -240,7 +240,7 @@ class PipelineRunner:
             logging.warning("pipeline_restarting", **facts, error=sentence(self.error))
         self._renewal_reason = ""
         self._due_s = time.monotonic()
-        self.progress.starting()
+        self.progress.set_starting()
 
     def _classify_error(self) -> None:
         """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced.
@@ -293,7 +293,7 @@ class PipelineRunner:
         self._restarts_s.append(now_s)
         self._due_s = now_s + pause_s
         self.cleanup.close()
-        self.progress.restarting(reason)
+        self.progress.record_restart(reason)
         # A topic that appeared is no trouble.
         log = logging.warning if self.progress.view().error else logging.event
         log("pipeline_restarting", pipeline=name, pause_seconds=pause_s, reason=reason)
@@ -366,7 +366,7 @@ class PipelineRunners:
                 self.all[name].reconfigure()
                 continue
             if name not in self.all:
-                self.add(name).progress.stopped()
+                self.add(name).progress.record_stop()
             if not self._supervised:
                 self._requests.put(StartRequest(name))
         for name in changes.removed:

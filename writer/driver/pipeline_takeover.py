@@ -180,7 +180,7 @@ def _report_start(parts: PipelineParts, recent_commits: Sequence[Mapping[str, An
     state = parts.state
     position = state.position
     snapshot = parts.table.snapshot()
-    parts.progress.started(
+    parts.progress.record_start(
         epoch=state.epoch,
         run=state.run,
         frontier=position.offsets,

@@ -169,8 +169,8 @@ class Tasks:
             raw=self._settings.raw_place is not None,
         )
         while True:
-            with self._turn(slots_before, partial(self._progress.entered, "queue")) as add_task_seconds:
-                self._progress.entered("tasks")
+            with self._turn(slots_before, partial(self._progress.enter_phase, "queue")) as add_task_seconds:
+                self._progress.enter_phase("tasks")
                 report = run_tasks(self._plan(decision))
                 add_task_seconds(sum(report.took_s))
             if not report.lacks_schemas:
@@ -201,7 +201,7 @@ class Tasks:
     def count_schemas(self) -> None:
         """Note the schemas that are known; rejected are those, too, that a table of a route rejects."""
         of_targets = {} if self._targets is None else self._targets.rejected_schemas()
-        self._progress.admitted({**self._schemas.plan.schemas, **of_targets})
+        self._progress.set_schemas({**self._schemas.plan.schemas, **of_targets})
 
     def count_closed_buckets(self, report: Report, before: BatchDecision, after: BatchDecision) -> int:
         """Count the buckets of a report that are closed by `after`, and were not by `before`: their rows are late."""

@@ -45,7 +45,7 @@ def topics_of_start(
 
 def report_beyond(selection: TopicSelection, beyond: Sequence[str], progress: Progress, notify: Notify) -> None:
     """Report the topics that are not read because there are more than `max`, once until they are others."""
-    if not progress.beyond(tuple(beyond)) or not beyond:
+    if not progress.set_topics_beyond(tuple(beyond)) or not beyond:
         return
     pipeline = progress.pipeline
     text = f"{_describe_topics_beyond(selection, beyond)} are not read. {_FIX}"

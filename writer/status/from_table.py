@@ -19,11 +19,11 @@ from writer.sealing.bucket_states import BucketCounts, add_counts
 from writer.sealing.idleness import LogEndWatch, frontier_by_source
 from writer.sealing.sealer import Sealer, sealed_targets
 from writer.sealing.watermark import Watermark, watermark
-from writer.status.lag import history, listen, settle
-from writer.status.model import Commit, Logs, ShownState, Totals, View, event_time_newest
-from writer.status.pause import standing
+from writer.status.lag import date_frontier, read_history, read_log_bounds
+from writer.status.model import Commit, Logs, Totals, View, event_time_newest_of
+from writer.status.pause import find_pause
 from writer.status.progress import COMMITS_KEPT
-from writer.status.rate_limit import EffectiveLimit, LimitState, configured, standing as limit_standing
+from writer.status.rate_limit import EffectiveLimit, LimitState, configured_limit, effective_limit
 from writer.table.factory import all_tables, main_table
 from writer.table.log.entries import Entry
 from writer.table.log.foreign_writes import CommitFailed
@@ -31,7 +31,8 @@ from writer.table.log.snapshot import LogFormatTooNew, PipelineSnapshot
 from writer.table.pipeline_tables import Tables, TargetState
 
 _TABLES_AT_ONCE = 8
-_ENTRIES_LOOKED_AT = 500  # of the table's log, for the totals since the last start
+# Entries of the table's log that are read for the totals since the last start.
+_ENTRIES_READ = 500
 
 
 def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: datetime) -> View:
@@ -40,49 +41,57 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
     `cluster`: or the error that it is known not to answer by. Then Kafka is not asked.
     """
     settings = config.pipelines[name]
-    state: ShownState = "not started"
-    trouble: list[str] = []
     tables = all_tables(name, config)
-    table, targets = tables.main, dict[str, TargetState]()
-    pause, in_force = None, EffectiveLimit(configured(settings.commit))
-    found: BucketCounts | None = None
-    snapshot, entries, buckets, frontier, logs = None, list[Entry](), 0, dict[Source, int](), Logs()
-    hooks: Mapping[str, Health] = {}
+    table = tables.main
+    route = settings.route
+    status = View(
+        name,
+        now,
+        state="not started",
+        rate_limit=LimitState(EffectiveLimit(configured_limit(settings.commit))),
+        scheduling=settings.scheduling,
+        held_bytes_max=None if route is None else route.held.max_bytes,
+    )
+    errors: list[str] = []
+    snapshot: PipelineSnapshot | None = None
+    entries: list[Entry] = []
     try:
-        pause, in_force = standing(table.store), limit_standing(table.store, in_force.limit)
+        limit = effective_limit(table.store, status.rate_limit.in_force.limit)
+        status = replace(status, pause=find_pause(table.store), rate_limit=LimitState(limit))
         if table.exists():
-            snapshot, buckets = table.snapshot(), len(table.buckets())
+            status = replace(status, buckets=len(table.buckets()))
+            snapshot = table.snapshot()
         if snapshot is not None and snapshot.epoch > 0:
-            state, entries, hooks = "unknown", table.history(_ENTRIES_LOOKED_AT), _hooks(name, config, snapshot)
-            targets = _targets(settings, tables, snapshot)
-            found = _bucket_counts(name, config, cluster, snapshot, now)
+            entries = table.history(_ENTRIES_READ)
+            status = replace(status, state="unknown", hooks=_hooks(name, config, snapshot))
+            status = replace(status, targets=_targets(settings, tables, snapshot))
+            status = replace(status, bucket_counts=_bucket_counts(name, config, cluster, snapshot, now))
     except (CommitFailed, LogFormatTooNew, OSError, ValueError) as error:
-        state = "unreadable"
-        trouble.append(" ".join(str(error).split()))
+        status = replace(status, state="unreadable")
+        errors.append(" ".join(str(error).split()))
     try:
         frontier, logs = ask_kafka(cluster, settings.topics, snapshot, now)
+        status = replace(status, frontier=frontier, logs=logs)
     except HeadraceError as error:
-        trouble.append(str(error))
-    blank = View(
-        name, now, state=state, error="; ".join(trouble), frontier=frontier, logs=logs, pause=pause, hooks=hooks,
-        buckets=buckets, bucket_counts=found, rate_limit=LimitState(in_force),
-        scheduling=settings.scheduling, targets=targets,
-        held_bytes_max=None if settings.route is None else settings.route.held.max_bytes,
-    )  # fmt: skip
-    ends = logs.samples[-1].ends if logs.samples else {}
-    blank = replace(blank, log_moved=log_change({}, {}, frontier, ends))
-    return blank if snapshot is None else _filled(blank, snapshot, entries)
+        errors.append(str(error))
+    ends = status.logs.samples[-1].ends if status.logs.samples else {}
+    status = replace(status, error="; ".join(errors), log_moved=log_change({}, {}, status.frontier, ends))
+    if snapshot is None:
+        return status
+    return _add_entries(status, snapshot, entries)
 
 
 def _targets(settings: Pipeline, tables: Tables, snapshot: PipelineSnapshot) -> dict[str, TargetState]:
     """Return how far the tables of a route are, by name, from them and the log alone. Raises CommitFailed."""
-    known = snapshot.targets()
-    if not known:
+    records = snapshot.targets()
+    if not records:
         return {}
-    rules = known if settings.route is not None else ()
-    current = {number for number in rules if settings.rule_of(known[number].name, known[number].location) is not None}
+    current: set[int] = set()
+    if settings.route is not None:
+        rules = {number: settings.rule_of(record.name, record.location) for number, record in records.items()}
+        current = {number for number, rule in rules.items() if rule is not None}
     tables.collect_pending()
-    return tables.target_states(known.values(), current)
+    return tables.target_states(records.values(), current)
 
 
 def ask_kafka(
@@ -94,19 +103,29 @@ def ask_kafka(
     """
     if isinstance(cluster, BrokerUnreachable):
         raise cluster
-    numbers = {} if snapshot is None else snapshot.incarnations()
-    names, frontier = choose_topics(cluster, topics, numbers).names, {}
-    for topic in cluster.topics(names).values():
-        ids = numbers.get(topic.name, [])
-        for partition in range(topic.partitions) if topic.id in ids else ():
-            part = TopicPartition(topic.name, incarnation_number(ids, topic.id), partition)
-            at = snapshot.frontier(part) if snapshot else None
-            if at is not None:
-                frontier[topic.name, partition] = at
-    sample, starts = listen(cluster, names, now)
+    incarnations = {} if snapshot is None else snapshot.incarnations()
+    names = choose_topics(cluster, topics, incarnations).names
+    frontier = {} if snapshot is None else _table_frontier(cluster, names, snapshot)
+    sample, starts = read_log_bounds(cluster, names, now)
     logs = Logs((sample,), starts, _retention(cluster, names))
-    dated = settle(cluster, logs, frontier, now)
-    return frontier, replace(logs.with_history(history(cluster, sample)), dated=dated)
+    dates = date_frontier(cluster, logs, frontier, now)
+    return frontier, replace(logs.with_history(read_history(cluster, sample)), dated=dates)
+
+
+def _table_frontier(cluster: Cluster, names: list[str], snapshot: PipelineSnapshot) -> dict[Source, int]:
+    """Return the frontier of the topics that the table knows as they are now."""
+    incarnations = snapshot.incarnations()
+    frontier: dict[Source, int] = {}
+    for topic in cluster.topics(names).values():
+        ids = incarnations.get(topic.name, [])
+        if topic.id not in ids:
+            continue
+        for partition in range(topic.partitions):
+            part = TopicPartition(topic.name, incarnation_number(ids, topic.id), partition)
+            offset = snapshot.frontier(part)
+            if offset is not None:
+                frontier[topic.name, partition] = offset
+    return frontier
 
 
 def logs_now(name: str, config: Config, cluster: Cluster, now: datetime) -> tuple[dict[Source, int], Logs]:
@@ -131,7 +150,8 @@ def _bucket_counts(
     def counts_of(target: str) -> BucketCounts:
         try:
             return _counts_of(Sealer(name, config, target), cluster, now)
-        except (HeadraceError, OSError) as error:  # one table is away: the others are shown
+        except (HeadraceError, OSError) as error:
+            # One table cannot be reached: the others are shown.
             trouble = (("look", " ".join(str(error).split())),)
             return BucketCounts(now, Watermark(None), None, 0, 0, 0, trouble=trouble)
 
@@ -141,17 +161,18 @@ def _bucket_counts(
 
 
 def _counts_of(sealer: Sealer, cluster: Cluster | BrokerUnreachable, now: datetime) -> BucketCounts:
-    standing = sealer.follow(write=False)
-    numbers = {topic: len(ids) for topic, ids in standing.progress.incarnations().items()}
+    snapshot = sealer.follow(write=False)
+    numbers = {topic: len(ids) for topic, ids in snapshot.progress.incarnations().items()}
     idle: frozenset[Source] = frozenset()
     if not isinstance(cluster, BrokerUnreachable):
-        with suppress(HeadraceError):  # what is asked for the lag says it
+        # The questions for the lag report the error.
+        with suppress(HeadraceError):
             names = choose_topics(cluster, sealer.settings.topics, numbers).names
             numbers = {topic: number for topic, number in numbers.items() if topic in names}
             look = LogEndWatch(cluster, names).fetch(sealer.policy.idle_timeout, now)
-            idle = look.idle_sources(frontier_by_source(standing, numbers))
-    sealer.watermark = watermark(sealer.parts(standing, numbers, idle), sealer.policy.out_of_orderness)
-    return sealer.bucket_counts(standing, now)
+            idle = look.idle_sources(frontier_by_source(snapshot, numbers))
+    sealer.watermark = watermark(sealer.parts(snapshot, numbers, idle), sealer.policy.out_of_orderness)
+    return sealer.bucket_counts(snapshot, now)
 
 
 def _hooks(name: str, config: Config, snapshot: PipelineSnapshot) -> Mapping[str, Health]:
@@ -159,37 +180,50 @@ def _hooks(name: str, config: Config, snapshot: PipelineSnapshot) -> Mapping[str
     if config.pipelines[name].route is None:
         return hook_health(name, config)
     targets = sealed_targets(config.pipelines[name], snapshot)
-    found = dict[str, Mapping[str, Health]]()
+    health_by_target: dict[str, Mapping[str, Health]] = {}
     for target in targets:
-        with suppress(HeadraceError, OSError):  # its table is away: the buckets say it
-            found[target] = hook_health(name, config.at_target(name, target))
-    return {f"{target}/{hook}": health for target, hooks in found.items() for hook, health in hooks.items()}
+        # Its table cannot be reached: the buckets report it.
+        with suppress(HeadraceError, OSError):
+            health_by_target[target] = hook_health(name, config.at_target(name, target))
+    health_by_hook: dict[str, Health] = {}
+    for target, hooks in health_by_target.items():
+        health_by_hook |= {f"{target}/{hook}": health for hook, health in hooks.items()}
+    return health_by_hook
 
 
 def _retention(cluster: Cluster, topics: list[str]) -> Mapping[str, timedelta | None]:
-    with suppress(HeadraceError):  # it needs a right that the rest does not
+    # It needs a right that the other questions do not need.
+    with suppress(HeadraceError):
         return cluster.retention(topics)
     return {}
 
 
-def _filled(blank: View, snapshot: PipelineSnapshot, entries: list[Entry]) -> View:
-    """Add the log's last commits, and the sums since the last start."""
-    batches = [entry for entry in entries if entry.kind == "batch"]
-    start = next((i for i, entry in enumerate(entries) if entry.kind == "start"), len(entries))
+def _add_entries(status: View, snapshot: PipelineSnapshot, entries: list[Entry]) -> View:
+    """Add the log's last commits, and the sums since the last start. `entries`: newest first."""
+    commits = [Commit(entry.version, entry.logged_at, entry.facts) for entry in entries if entry.kind == "batch"]
+    gaps = [entry.facts for entry in entries if entry.kind == "gap"]
+    start_index = next((index for index, entry in enumerate(entries) if entry.kind == "start"), len(entries))
     totals = Totals()
-    for entry in entries[:start]:
+    for entry in entries[:start_index]:
         if entry.kind == "batch":
             totals.add(entry.facts)
         elif entry.kind == "gap":
             totals.add_gap(entry.facts)
-    newest = batches[0] if batches else None
-    return replace(
-        blank, epoch=snapshot.epoch, totals=totals,
-        since=entries[min(start, len(entries) - 1)].logged_at if entries else blank.since,
-        run=newest.facts["run"] if newest else None, limits=newest.facts.get("limits", {}) if newest else {},
-        commits=tuple(Commit(entry.version, entry.logged_at, entry.facts) for entry in batches[:COMMITS_KEPT]),
-        committed_at=newest.logged_at if newest else None,
-        event_time_newest=max((t for e in batches if (t := event_time_newest(e.facts))), default=None),
-        gaps=snapshot.gaps, log_cuts=tuple(snapshot.orphans()),
-        gap_last=next((entry.facts for entry in entries if entry.kind == "gap"), None),
-    )  # fmt: skip
+    status = replace(
+        status,
+        epoch=snapshot.epoch,
+        totals=totals,
+        commits=tuple(commits[:COMMITS_KEPT]),
+        event_time_newest=event_time_newest_of(commit.facts for commit in commits),
+        gaps=snapshot.gaps,
+        gap_last=gaps[0] if gaps else None,
+        log_cuts=tuple(snapshot.orphans()),
+    )
+    if entries:
+        oldest_of_start = entries[min(start_index, len(entries) - 1)]
+        status = replace(status, since=oldest_of_start.logged_at)
+    if commits:
+        newest = commits[0]
+        limits = newest.facts.get("limits", {})
+        status = replace(status, run=newest.facts["run"], limits=limits, committed_at=newest.at)
+    return status

@@ -22,37 +22,60 @@ from writer.status.model import Dates, Logs, Sample
 from writer.status.progress import Progress
 from writer.status.rates import RATE_WINDOW
 
-_HISTORY = (timedelta(minutes=10), timedelta(minutes=2), RATE_WINDOW)  # rates are asked for over these
-_DATING_TOLERANCE = 1.05  # an age is found to 5 %: nine questions, whatever the age
-_DATING_ROUNDS_MAX = 16  # a bound for a log whose answers contradict each other
+# Rates are asked for over these windows.
+_HISTORY = (timedelta(minutes=10), timedelta(minutes=2), RATE_WINDOW)
+# An age is exact to 5 %. This takes nine questions, whatever the age.
+_DATING_TOLERANCE = 1.05
+# A bound for a log whose answers contradict each other.
+_DATING_ROUNDS_MAX = 16
 _FIRST_DATE_MS = int(datetime(1971, 1, 1, tzinfo=UTC).timestamp() * 1000)
 _CLOSE_WITHIN_S = 5.0
-_SHOWN = 3  # topics that a sentence names
-FirstRecords = Mapping[Source, tuple[int, int]]  # offset and timestamp (ms) of the first record at or after an instant
+# Topics that a sentence names.
+_SHOWN = 3
+# Offset and timestamp (ms) of the first record at or after an instant.
+FirstRecords = Mapping[Source, tuple[int, int]]
 
 
 def lag_sample(logs: Logs, frontier: Mapping[Source, int], now: datetime) -> LagSample:
-    """Put together what `/status` carries: what waits now, and how the logs grew up to the newest sample."""
-    at = logs.samples[-1].at if logs.samples else None
-    return LagSample(at, logs.interval, tuple(lags(logs, frontier, now)), logs.appended)
+    """Return what `/status` carries: what waits now, and how the logs grew up to the newest sample."""
+    time = logs.samples[-1].at if logs.samples else None
+    return LagSample(time, logs.interval, tuple(partition_lags(logs, frontier, now)), logs.appended)
 
 
-def lags(logs: Logs, frontier: Mapping[Source, int], now: datetime) -> list[Lag]:
-    """Lag of every partition that Kafka named last. One that was never committed waits from the log's first offset."""
+def partition_lags(logs: Logs, frontier: Mapping[Source, int], now: datetime) -> list[Lag]:
+    """Return the lag of every partition that Kafka named last.
+
+    A partition that was never committed waits from the log's first offset.
+    """
     if not logs.samples:
         return []
-    starts, retention = logs.starts, logs.retention
-    found = []
-    for source, end in sorted(logs.samples[-1].ends.items()):
-        first = starts.get(source, 0)
-        at = frontier.get(source, first)
-        waits = max(at, first)  # what retention took does not wait any more
-        since = waiting_since(logs, source, waits)
-        seconds = 0.0 if end <= waits else None if since is None else max(0.0, (now - since).total_seconds())
-        kept = retention.get(source[0])
-        headroom = None if kept is None or seconds is None or end <= waits else kept.total_seconds() - seconds
-        found.append(Lag(*source, max(0, end - waits), seconds, at - first, headroom, frontier.get(source)))
-    return found
+    ends = logs.samples[-1].ends
+    return [_partition_lag(logs, source, ends[source], frontier.get(source), now) for source in sorted(ends)]
+
+
+def _partition_lag(logs: Logs, source: Source, end: int, committed_offset: int | None, now: datetime) -> Lag:
+    topic, partition = source
+    log_start = logs.starts.get(source, 0)
+    next_offset = log_start if committed_offset is None else committed_offset
+    # What retention took does not wait any more.
+    waiting_from = max(next_offset, log_start)
+    seconds: float | None = 0.0
+    headroom_seconds = None
+    if waiting_from < end:
+        since = waiting_since(logs, source, waiting_from)
+        seconds = None if since is None else max(0.0, (now - since).total_seconds())
+        retention = logs.retention.get(topic)
+        if retention is not None and seconds is not None:
+            headroom_seconds = retention.total_seconds() - seconds
+    return Lag(
+        topic=topic,
+        partition=partition,
+        offsets=max(0, end - waiting_from),
+        seconds=seconds,
+        headroom_offsets=next_offset - log_start,
+        headroom_seconds=headroom_seconds,
+        frontier=committed_offset,
+    )
 
 
 def waiting_since(logs: Logs, source: Source, frontier: int) -> datetime | None:
@@ -61,97 +84,110 @@ def waiting_since(logs: Logs, source: Source, frontier: int) -> datetime | None:
     Between two samples the log is taken to have grown evenly. None: nothing waits, or it came before the samples and
     Kafka was not asked yet. A date for an earlier offset serves until then: it is no later.
     """
-    offset, stamp = logs.dated.get(source, (-1, None))
-    if stamp is not None and offset == frontier:
-        return stamp
+    dated_offset, timestamp = logs.dated.get(source, (-1, None))
+    if timestamp is not None and dated_offset == frontier:
+        return timestamp
     samples = logs.samples
-    after = bisect_right(samples, frontier, key=lambda sample: sample.ends.get(source, 0))
-    if after == len(samples):
+    # Index of the first sample whose end of the log is beyond the frontier.
+    index = bisect_right(samples, frontier, key=lambda sample: sample.ends.get(source, 0))
+    if index == len(samples):
         return None
-    if after == 0:
-        return stamp if offset <= frontier else None
-    before, until = samples[after - 1], samples[after]
-    first, last = before.ends.get(source, 0), until.ends.get(source, 0)
-    return before.at + (until.at - before.at) * ((frontier + 1 - first) / (last - first))
+    if index == 0:
+        return timestamp if dated_offset <= frontier else None
+    before = samples[index - 1]
+    after = samples[index]
+    end_before = before.ends.get(source, 0)
+    end_after = after.ends.get(source, 0)
+    growth_share = (frontier + 1 - end_before) / (end_after - end_before)
+    return before.at + (after.at - before.at) * growth_share
 
 
-def undated(logs: Logs, frontier: Mapping[Source, int]) -> dict[Source, int]:
+def undated_offsets(logs: Logs, frontier: Mapping[Source, int]) -> dict[Source, int]:
     """Return the frontiers of the partitions whose oldest waiting record came before the samples."""
     if not logs.samples:
         return {}
-    starts, dated = logs.starts, logs.dated
-    found = {}
+    offsets = {}
     for source, end in logs.samples[0].ends.items():
-        at = max(frontier.get(source, 0), starts.get(source, 0))
-        if at < end and dated.get(source, (-1, None))[0] != at:
-            found[source] = at
-    return found
+        offset = max(frontier.get(source, 0), logs.starts.get(source, 0))
+        dated_offset, _ = logs.dated.get(source, (-1, None))
+        if offset < end and dated_offset != offset:
+            offsets[source] = offset
+    return offsets
 
 
-def date(
+def date_offsets(
     ask: Callable[[Mapping[Source, int]], FirstRecords], offsets: Mapping[Source, int], now: datetime
 ) -> dict[Source, datetime]:
     """Find the newest timestamp among the records up to each offset, by bisection over the age, for all at once.
 
     Kafka answers with the first record at or after an instant, so the answer is monotonic in it, also where timestamps
-    are not. `now` bounds the search from above. A partition is left out whose records say nothing of their age: they
-    have no timestamp, or one of 1970, as seconds that are taken for milliseconds; or one of them is dated in the
-    future, which hides all that come behind it.
+    are not. `now` bounds the search from above. A partition is left out if its records say nothing of their age. They
+    may have no timestamp, or one of 1970, as seconds that are taken for milliseconds. Or one of them is dated in the
+    future, which hides all that come after it.
     """
     now_ms = int(now.timestamp() * 1000)
-    youngest = dict.fromkeys(offsets, 1_000.0)  # ms of age: no record up to the offset is younger
-    oldest = dict.fromkeys(offsets, float(now_ms))  # ms of age: one is as young as this
-    open_ = set(offsets)
+    # Milliseconds of age: no record up to the offset is younger.
+    age_min = dict.fromkeys(offsets, 1_000.0)
+    # Milliseconds of age: one record up to the offset is at most as old.
+    age_max = dict.fromkeys(offsets, float(now_ms))
+    undated = set(offsets)
     for _ in range(_DATING_ROUNDS_MAX):
-        open_ = {s for s in open_ if oldest[s] > youngest[s] * _DATING_TOLERANCE}
-        if not open_:
+        undated = {source for source in undated if age_max[source] > age_min[source] * _DATING_TOLERANCE}
+        if not undated:
             break
-        middle = {s: (oldest[s] * youngest[s]) ** 0.5 for s in open_}
-        for source, (offset, stamp) in ask({s: now_ms - round(age) for s, age in middle.items()}).items():
+        ages = {source: (age_max[source] * age_min[source]) ** 0.5 for source in undated}
+        answers = ask({source: now_ms - round(age) for source, age in ages.items()})
+        for source, (offset, timestamp_ms) in answers.items():
             if offset < 0 or offset > offsets[source]:
-                youngest[source] = middle[source]
+                age_min[source] = ages[source]
                 continue
-            is_hidden = stamp > now_ms
-            oldest[source] = float(now_ms if is_hidden else now_ms - stamp)
+            is_hidden = timestamp_ms > now_ms
+            age_max[source] = float(now_ms if is_hidden else now_ms - timestamp_ms)
             if is_hidden or offset == offsets[source]:
-                open_.discard(source)
-    first_date_ms = now_ms - _FIRST_DATE_MS
-    return {s: now - timedelta(milliseconds=age) for s, age in oldest.items() if age <= first_date_ms}
+                undated.discard(source)
+    first_date_age = now_ms - _FIRST_DATE_MS
+    return {source: now - timedelta(milliseconds=age) for source, age in age_max.items() if age <= first_date_age}
 
 
-def listen(cluster: Cluster, topics: Iterable[str], now: datetime) -> tuple[Sample, Mapping[Source, int]]:
+def read_log_bounds(cluster: Cluster, topics: Iterable[str], now: datetime) -> tuple[Sample, Mapping[Source, int]]:
     """Ask for the ends and the starts of the logs. Raises BrokerUnreachable, TopicMissing."""
     sources = cluster.sources(topics)
+    # The starts first: a log that moves on meanwhile does not end before it starts.
     starts = cluster.earliest(sources)
     return Sample(now, cluster.latest(sources)), starts
 
 
-def history(cluster: Cluster, sample: Sample) -> tuple[Sample, ...]:
+def read_history(cluster: Cluster, sample: Sample) -> tuple[Sample, ...]:
     """Ask where the logs ended some minutes before a sample, by the records' timestamps. Raises BrokerUnreachable.
 
     A log with a record of the future behind that instant is taken to have ended where it ends now.
     """
-    return tuple(_earlier(cluster, sample, sample.at - ago) for ago in _HISTORY)
+    return tuple(_read_earlier_sample(cluster, sample, sample.at - age) for age in _HISTORY)
 
 
-def _earlier(cluster: Cluster, sample: Sample, when: datetime) -> Sample:
-    answers = cluster.first_records(dict.fromkeys(sample.ends, int(when.timestamp() * 1000)))
+def _read_earlier_sample(cluster: Cluster, sample: Sample, time: datetime) -> Sample:
+    answers = cluster.first_records(dict.fromkeys(sample.ends, int(time.timestamp() * 1000)))
     sample_ms = int(sample.at.timestamp() * 1000)
     ends = dict(sample.ends)
-    ends |= {source: offset for source, (offset, stamp) in answers.items() if offset >= 0 and stamp <= sample_ms}
-    return Sample(when, ends)
+    ends |= {
+        source: offset
+        for source, (offset, timestamp_ms) in answers.items()
+        if offset >= 0 and timestamp_ms <= sample_ms
+    }
+    return Sample(time, ends)
 
 
-def settle(cluster: Cluster, logs: Logs, frontier: Mapping[Source, int], now: datetime) -> Dates:
+def date_frontier(cluster: Cluster, logs: Logs, frontier: Mapping[Source, int], now: datetime) -> Dates:
     """Ask for the dates that the samples do not give. Raises BrokerUnreachable.
 
     A record whose date the timestamps do not tell was there at the first sample, at the latest.
     """
-    wanted = undated(logs, frontier)
-    if not wanted:
+    offsets = undated_offsets(logs, frontier)
+    if not offsets:
         return {}
-    dates = date(cluster.first_records, wanted, now)
-    return {source: (offset, dates.get(source, logs.samples[0].at)) for source, offset in wanted.items()}
+    dates = date_offsets(cluster.first_records, offsets, now)
+    first_sample = logs.samples[0]
+    return {source: (offset, dates.get(source, first_sample.at)) for source, offset in offsets.items()}
 
 
 class LagListener:
@@ -174,14 +210,20 @@ class LagListener:
         `on_beyond` is called with the topics that it would leave out, for `topics.max`. `log_break` says why a log is
         not the one that the table was filled from; empty while they are.
         """
-        self._on_beyond, self._log_break = on_beyond, log_break
-        self._cluster, self._topics, self._selection = cluster, dict(topics), selection
+        self._on_beyond = on_beyond
+        self._log_break = log_break
+        self._cluster = cluster
+        self._topics = dict(topics)
+        self._selection = selection
         self._progress = progress
-        self._interval_s, self._group = interval.total_seconds(), mirror
-        self._history_known = False
+        self._interval_s = interval.total_seconds()
+        self._group = mirror
+        self._has_history = False
         self._mirrored: Mapping[Source, int] = {}
-        self._trouble: dict[str, bool] = {}  # what fails now, so that each is said once
-        self._wake, self._closing = threading.Event(), threading.Event()
+        # Steps that fail now. A failure is logged once.
+        self._failing: set[str] = set()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lag of {progress.pipeline}", daemon=True)
 
     def start(self) -> None:
@@ -202,7 +244,8 @@ class LagListener:
         while not self._closing.is_set():
             if time.monotonic() >= due:
                 if self._attempt("lag_measurement", self._listen):
-                    self._attempt("retention", self._ask_retention)  # needs a right that the rest does not
+                    # It needs a right that the other questions do not need.
+                    self._attempt("retention", self._ask_retention)
                     self._attempt("log_comparison", self._compare_logs)
                 due = time.monotonic() + self._interval_s
             self._mirror()
@@ -211,33 +254,42 @@ class LagListener:
         self._mirror()
 
     def _ask_retention(self) -> None:
-        self._progress.kept(self._cluster.retention(self._topics))
+        self._progress.set_retention(self._cluster.retention(self._topics))
 
     def _compare_logs(self) -> None:
-        if why := self._log_break():
-            self._progress.moved(why)
+        reason = self._log_break()
+        if reason:
+            self._progress.set_log_moved(reason)
 
     def _listen(self) -> None:
         now = datetime.now(UTC)
-        before = self._progress.view().frontier  # what is committed from here on may lie beyond the sample
+        # What is committed from here on may lie beyond the sample.
+        frontier = self._progress.view().frontier
         try:
-            sample, starts = listen(self._cluster, self._topics, now)
+            sample, starts = read_log_bounds(self._cluster, self._topics, now)
             ids = {topic.name: topic.id for topic in self._cluster.topics(self._topics).values()}
         except TopicMissing as error:
-            self._progress.moved(str(error))
+            self._progress.set_log_moved(str(error))
             raise
-        self._progress.sampled(sample, starts)
-        self._progress.moved(log_change(self._topics, ids, before, sample.ends))
-        if not self._history_known:
-            self._progress.measured(timedelta(seconds=self._interval_s), history(self._cluster, sample))
-            self._history_known = True
-        if self._selection is not None:
-            names, beyond = choose_topics(self._cluster, self._selection, self._topics)
-            self._on_beyond(beyond)
-            if new := [name for name in names if name not in self._topics]:
-                self._progress.appeared(f"{plural(len(new), 'topic')} to read appeared: {join_first(new, _SHOWN)}")
+        self._progress.add_sample(sample, starts)
+        self._progress.set_log_moved(log_change(self._topics, ids, frontier, sample.ends))
+        if not self._has_history:
+            history = read_history(self._cluster, sample)
+            self._progress.set_lag_history(timedelta(seconds=self._interval_s), history)
+            self._has_history = True
+        self._find_new_topics()
         view = self._progress.view()
-        self._progress.dated(settle(self._cluster, view.logs, view.frontier, now))
+        self._progress.add_dates(date_frontier(self._cluster, view.logs, view.frontier, now))
+
+    def _find_new_topics(self) -> None:
+        if self._selection is None:
+            return
+        names, beyond = choose_topics(self._cluster, self._selection, self._topics)
+        self._on_beyond(beyond)
+        new_topics = [name for name in names if name not in self._topics]
+        if new_topics:
+            count = plural(len(new_topics), "topic")
+            self._progress.set_topics_appeared(f"{count} to read appeared: {join_first(new_topics, _SHOWN)}")
 
     def _mirror(self) -> None:
         frontier = self._progress.view().frontier
@@ -247,19 +299,20 @@ class LagListener:
         if self._attempt("mirror", lambda: self._cluster.mirror(group, frontier)):
             self._mirrored = frontier
         else:
-            self._progress.mirror_failed()
+            self._progress.count_mirror_failure()
 
-    def _attempt(self, what: str, action: Callable[[], None]) -> bool:
-        """Try; log once that it fails, and once that it works again."""
+    def _attempt(self, step: str, action: Callable[[], None]) -> bool:
+        """Try a step. Logs once that it fails, and once that it works again."""
         name = self._progress.pipeline
         try:
             action()
         except Exception as error:  # noqa: BLE001 - the facts grow old and say so; the pipeline must not notice
-            if not self._trouble.get(what):
-                words = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
-                logging.warning(f"{what}_failed", pipeline=name, error=words)
-            self._trouble[what] = True
+            if step not in self._failing:
+                text = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+                logging.warning(f"{step}_failed", pipeline=name, error=text)
+            self._failing.add(step)
             return False
-        if self._trouble.pop(what, False):
-            logging.event(f"{what}_recovered", pipeline=name)
+        if step in self._failing:
+            self._failing.discard(step)
+            logging.event(f"{step}_recovered", pipeline=name)
         return True

@@ -7,7 +7,8 @@ from typing import Any
 
 from writer.core.text import iso
 
-_STALE_AFTER = 3  # intervals without a sample: Kafka does not answer, or the thread that asks it hangs
+# Intervals without a sample: Kafka does not answer, or the thread that asks it hangs.
+_STALE_AFTER = 3
 
 
 @dataclass(frozen=True)
@@ -16,11 +17,16 @@ class Lag:
 
     topic: str
     partition: int
-    offsets: int  # that wait
-    seconds: float | None  # that the oldest of them has waited; None when it is not known
-    headroom_offsets: int  # between the log's first offset and the frontier; below zero: records are lost
-    headroom_seconds: float | None  # until retention takes the oldest that waits; None: no limit, or nothing waits
-    frontier: int | None = None  # None: nothing was committed
+    # Offsets that wait.
+    offsets: int
+    # How long the oldest of them has waited; None: it is not known.
+    seconds: float | None
+    # Between the log's first offset and the frontier; below zero: records are lost.
+    headroom_offsets: int
+    # Until retention takes the oldest that waits; None: no limit, or nothing waits.
+    headroom_seconds: float | None
+    # None: nothing was committed.
+    frontier: int | None = None
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,13 @@ class AppendedRecords:
 class LagSample:
     """Kafka's last answer about a pipeline's topics, minus the committed offsets."""
 
-    at: datetime | None = None  # when Kafka said it; None: never
-    interval: timedelta = timedelta(seconds=15)  # between two samples
+    # When Kafka answered; None: never.
+    at: datetime | None = None
+    # Between two samples.
+    interval: timedelta = timedelta(seconds=15)
     partitions: tuple[Lag, ...] = ()
-    appended: tuple[AppendedRecords, ...] = ()  # oldest first
+    # Oldest first.
+    appended: tuple[AppendedRecords, ...] = ()
 
     @property
     def offsets(self) -> int | None:
@@ -48,8 +57,10 @@ class LagSample:
     @property
     def seconds(self) -> float | None:
         """Seconds that the oldest record waits; None where one partition does not know it."""
-        known = [lag.seconds for lag in self.partitions if lag.seconds is not None]
-        return max(known) if known and len(known) == len(self.partitions) else None
+        seconds = [lag.seconds for lag in self.partitions if lag.seconds is not None]
+        if not seconds or len(seconds) < len(self.partitions):
+            return None
+        return max(seconds)
 
     @property
     def headroom_seconds(self) -> float | None:
@@ -65,27 +76,31 @@ class LagSample:
         if not self.appended:
             return None
         last = self.appended[-1]
-        earlier = [one for one in self.appended if one.at <= last.at - timedelta(seconds=over_s)]
+        earlier = [records for records in self.appended if records.at <= last.at - timedelta(seconds=over_s)]
         if not earlier or over_s <= 0:
             return None
         return (last.records - earlier[-1].records) / (last.at - earlier[-1].at).total_seconds()
 
     def to_json(self, now: datetime) -> dict[str, Any]:
         """Return the JSON values of `lag` in `/status`. Null if Kafka has not answered."""
-        worst = max(self.partitions, key=lambda lag: (lag.seconds or 0.0, lag.offsets), default=None)
+        worst = None
+        if self.offsets:
+            lag = max(self.partitions, key=lambda lag: (lag.seconds or 0.0, lag.offsets))
+            if lag.offsets:
+                worst = {"topic": lag.topic, "partition": lag.partition, "offsets": lag.offsets}
         age_s = None if self.at is None else max(0.0, (now - self.at).total_seconds())
         return {
             "offsets": self.offsets,
-            "seconds": rounded(self.seconds),
-            "worst": None
-            if worst is None or not worst.offsets
-            else {"topic": worst.topic, "partition": worst.partition, "offsets": worst.offsets},
+            "seconds": round_seconds(self.seconds),
+            "worst": worst,
             "at": None if self.at is None else iso(self.at),
-            "source_age_seconds": rounded(age_s),
+            "source_age_seconds": round_seconds(age_s),
             "interval_seconds": self.interval.total_seconds(),
-            "headroom_seconds": rounded(self.headroom_seconds),
-            "partitions": [{name: rounded(value) for name, value in asdict(lag).items()} for lag in self.partitions],
-            "appended": [{"at": iso(one.at), "records": one.records} for one in self.appended],
+            "headroom_seconds": round_seconds(self.headroom_seconds),
+            "partitions": [
+                {name: round_seconds(value) for name, value in asdict(lag).items()} for lag in self.partitions
+            ],
+            "appended": [{"at": iso(records.at), "records": records.records} for records in self.appended],
         }
 
     @classmethod
@@ -96,11 +111,14 @@ class LagSample:
         return cls(
             datetime.fromisoformat(raw["at"]),
             timedelta(seconds=raw["interval_seconds"]),
-            tuple(Lag(**one) for one in raw["partitions"]),
-            tuple(AppendedRecords(datetime.fromisoformat(one["at"]), one["records"]) for one in raw["appended"]),
+            tuple(Lag(**lag) for lag in raw["partitions"]),
+            tuple(
+                AppendedRecords(datetime.fromisoformat(records["at"]), records["records"])
+                for records in raw["appended"]
+            ),
         )
 
 
-def rounded(value: Any) -> Any:
+def round_seconds(value: Any) -> Any:
     """Write a number as `/status` does: with three decimals."""
     return round(value, 3) if isinstance(value, float) else value

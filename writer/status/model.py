@@ -20,15 +20,21 @@ from writer.status.rate_limit import LimitState
 from writer.table.pipeline_tables import TargetState
 
 OUTCOMES = ("read", "rows", "late_table", "dead_letters", "quarantined", "tombstones", "filtered")
-_STORED = {"late_table": "late"}  # what the log calls an outcome, where it is not the same
+# What the log calls an outcome, where it is not the same.
+_STORED = {"late_table": "late"}
 GAP_CAUSES = ("retention", "latest")
-SAMPLES_KEPT_FOR = timedelta(hours=1)  # what waits longer is dated by asking Kafka
-_APPENDED_EVERY = timedelta(seconds=10)  # what a reader is given of samples that are taken more often
-WITHOUT_TABLE = ("refused", "beyond_max")  # why a name that goes by a rule has no table
+# What waits longer is dated by asking Kafka.
+SAMPLES_KEPT_FOR = timedelta(hours=1)
+# What a reader is given of samples that are taken more often.
+_APPENDED_EVERY = timedelta(seconds=10)
+# Why a name that goes by a rule has no table.
+WITHOUT_TABLE = ("refused", "beyond_max")
 DECODERS = ("native", "single", "rejected")
 State = Literal["starting", "running", "paused", "draining", "failed", "stopped"]
-ShownState = State | Literal["not started", "unknown", "unreadable"]  # without a driver that tells
-Dates = Mapping[Source, tuple[int, datetime]]  # an offset, and the newest timestamp of the records up to it
+# Without a driver that tells.
+ShownState = State | Literal["not started", "unknown", "unreadable"]
+# An offset, and the newest timestamp of the records up to it.
+Dates = Mapping[Source, tuple[int, datetime]]
 # Upper bounds in seconds of the histogram of batch durations: from a quiet topic to a batch that fills its delay.
 DURATION_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 
@@ -41,7 +47,8 @@ class Batch:
     began: datetime
     phase: str
     phase_began: datetime
-    offsets: int | None  # that it will commit; None until its range is known
+    # That it will commit; None until its range is known.
+    offsets: int | None
 
 
 @dataclass(frozen=True)
@@ -51,31 +58,42 @@ class Commit:
     version: int
     at: datetime
     facts: Mapping[str, Any]
-    phases: Mapping[str, float] = field(default_factory=dict)  # wall seconds of the driver, commit and redo included
+    # Wall seconds of the driver, commit and redo included.
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class Totals:
     """Sums over commits."""
 
-    commits: Counter[str] = field(default_factory=Counter)  # by reason
-    records: Counter[str] = field(default_factory=Counter)  # read, and by outcome
-    steps: dict[str, float] = field(default_factory=dict)  # processor seconds
-    value_bytes: int = 0  # of the records that were read
+    # By reason.
+    commits: Counter[str] = field(default_factory=Counter)
+    # Read, and by outcome.
+    records: Counter[str] = field(default_factory=Counter)
+    # Processor seconds.
+    steps: dict[str, float] = field(default_factory=dict)
+    # Of the records that were read.
+    value_bytes: int = 0
     files: int = 0
     bytes: int = 0
     dead_letter_bytes: int = 0
     spilled_bytes: int = 0
     offsets_without_records: int = 0
     late: Lateness = field(default_factory=Lateness)
-    unrouted: int = 0  # dead letters for which the route has no rule, or whose table took none
-    gaps: Counter[str] = field(default_factory=Counter)  # by cause
+    # Dead letters for which the route has no rule, or whose table took none.
+    unrouted: int = 0
+    # By cause.
+    gaps: Counter[str] = field(default_factory=Counter)
     gap_offsets: Counter[str] = field(default_factory=Counter)
-    filtered: dict[str, Counter[str]] = field(default_factory=dict)  # records that specs left out: by spec, by rule
-    raw_records: int = 0  # that are in the raw table beside
-    raw_bytes: int = 0  # of files that came to it
+    # Records that specs left out: by spec, by rule.
+    filtered: dict[str, Counter[str]] = field(default_factory=dict)
+    # That are in the raw table beside.
+    raw_records: int = 0
+    # Of files that came to it.
+    raw_bytes: int = 0
     raw_files: int = 0
-    targets: dict[str, Counter[str]] = field(default_factory=dict)  # rows, bytes and files of a route's tables, by name
+    # Rows, bytes and files of a route's tables, by name.
+    targets: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add_gap(self, facts: Mapping[str, Any]) -> None:
         """Add the facts of a gap's entry."""
@@ -95,13 +113,15 @@ class Totals:
         self.bytes += facts["bytes"]
         self.dead_letter_bytes += facts["dead_letter_bytes"]
         raw = facts.get("raw", {})
-        self.raw_bytes, self.raw_files = self.raw_bytes + raw.get("bytes", 0), self.raw_files + raw.get("files", 0)
+        self.raw_bytes += raw.get("bytes", 0)
+        self.raw_files += raw.get("files", 0)
         self.spilled_bytes += facts["spilled_bytes"]
         self.offsets_without_records += without_records(facts)
         for spec, rules in facts.get("specs", {}).get("filtered", {}).items():
             self.filtered.setdefault(spec, Counter()).update(rules)
-        for name, about in facts.get("targets", {}).items():
-            self.targets.setdefault(name, Counter()).update({key: about[key] for key in ("rows", "bytes", "files")})
+        for name, target_facts in facts.get("targets", {}).items():
+            sums = self.targets.setdefault(name, Counter())
+            sums.update({key: target_facts[key] for key in ("rows", "bytes", "files")})
         self.unrouted += facts.get("unrouted", 0)
         if "late" in facts:
             self.late = self.late.plus(Lateness.from_json(facts["late"]))
@@ -133,39 +153,47 @@ class Sample:
 class Logs:
     """Kafka's answer about the logs of a pipeline's topics."""
 
-    samples: tuple[Sample, ...] = ()  # oldest first
-    starts: Mapping[Source, int] = field(default_factory=dict)  # first offsets still held
+    # Oldest first.
+    samples: tuple[Sample, ...] = ()
+    # First offsets still held.
+    starts: Mapping[Source, int] = field(default_factory=dict)
     retention: Mapping[str, timedelta | None] = field(
         default_factory=dict
-    )  # by topic; None: no limit; missing: unknown
+        # By topic; None: no limit; missing: unknown.
+    )
     dated: Dates = field(default_factory=dict)
     appended: tuple[
         AppendedRecords, ...
-    ] = ()  # how the logs grew, oldest first; some of the samples, and what was before
-    interval: timedelta = timedelta(seconds=15)  # between samples: kafka.lag_interval
+        # How the logs grew, oldest first; some of the samples, and what was before.
+    ] = ()
+    # Between samples: kafka.lag_interval.
+    interval: timedelta = timedelta(seconds=15)
 
     def with_sample(self, sample: Sample) -> "Logs":
         """Add a sample. Those that are older than SAMPLES_KEPT_FOR go."""
-        since, last = sample.at - SAMPLES_KEPT_FOR, self.samples[-1] if self.samples else sample
+        since = sample.at - SAMPLES_KEPT_FOR
+        last_ends = self.samples[-1].ends if self.samples else sample.ends
         records = self.appended[-1].records if self.appended else 0
-        records += sum(max(0, end - last.ends[source]) for source, end in sample.ends.items() if source in last.ends)
-        kept = tuple(one for one in self.appended if one.at >= since)
-        if len(kept) > 1 and kept[-1].at - kept[-2].at < _APPENDED_EVERY:
-            kept = kept[:-1]
-        samples = (*(one for one in self.samples if one.at >= since), sample)
-        return replace(self, samples=samples, appended=(*kept, AppendedRecords(sample.at, records)))
+        for source, end in sample.ends.items():
+            records += max(0, end - last_ends.get(source, end))
+        appended = [moment for moment in self.appended if moment.at >= since]
+        if len(appended) > 1 and appended[-1].at - appended[-2].at < _APPENDED_EVERY:
+            appended.pop()
+        appended.append(AppendedRecords(sample.at, records))
+        samples = [earlier for earlier in self.samples if earlier.at >= since]
+        return replace(self, samples=(*samples, sample), appended=tuple(appended))
 
     def with_history(self, earlier: Iterable[Sample]) -> "Logs":
         """Add how the logs grew before the first sample."""
         return replace(self, appended=reduce(Logs.with_sample, (*earlier, *self.samples), Logs()).appended)
 
-    def shifted(self, step: timedelta) -> "Logs":
-        """Move what was noted by the wall clock along with it, so that ages stay what they are."""
+    def shift_times(self, step: timedelta) -> "Logs":
+        """Move the times of the wall clock along with its step, so that ages stay what they are."""
         return replace(
             self,
-            samples=tuple(replace(one, at=one.at + step) for one in self.samples),
-            dated={source: (offset, at + step) for source, (offset, at) in self.dated.items()},
-            appended=tuple(replace(one, at=one.at + step) for one in self.appended),
+            samples=tuple(replace(sample, at=sample.at + step) for sample in self.samples),
+            dated={source: (offset, time + step) for source, (offset, time) in self.dated.items()},
+            appended=tuple(replace(moment, at=moment.at + step) for moment in self.appended),
         )
 
 
@@ -174,73 +202,109 @@ class View:
     """A pipeline at one moment."""
 
     pipeline: str
-    since: datetime  # when the driver began with it
+    # When the driver began with it.
+    since: datetime
     state: ShownState = "starting"
     error: str = ""
-    epoch: int | None = None  # None before the start commit
+    # None before the start commit.
+    epoch: int | None = None
     run: int | None = None
     batch: Batch | None = None
     frontier: Mapping[Source, int] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
-    commits: tuple[Commit, ...] = ()  # of this start, newest first
-    committed_at: datetime | None = None  # the newest commit, also of an earlier start
+    # Of this start, newest first.
+    commits: tuple[Commit, ...] = ()
+    # The newest commit, also of an earlier start.
+    committed_at: datetime | None = None
     event_time_newest: datetime | None = None
     totals: Totals = field(default_factory=Totals)
-    phases: Mapping[str, float] = field(default_factory=dict)  # wall seconds of the driver since the start
+    # Wall seconds of the driver since the start.
+    phases: Mapping[str, float] = field(default_factory=dict)
     # Batches by DURATION_BOUNDS, each counted once; the last is beyond all bounds.
     durations: tuple[int, ...] = (0,) * (len(DURATION_BOUNDS) + 1)
     duration_sum_seconds: float = 0.0
     duration_last_seconds: float | None = None
-    schemas: Mapping[str, int] = field(default_factory=dict)  # by DECODERS
+    # By DECODERS.
+    schemas: Mapping[str, int] = field(default_factory=dict)
     buckets: int = 0
     offset_commit_failures: int = 0
-    clock_steps: int = 0  # of the wall clock, since the driver began
+    # Of the wall clock, since the driver began.
+    clock_steps: int = 0
     logs: Logs = field(default_factory=Logs)
-    gaps: tuple[int, int] = (0, 0)  # that are open, and the offsets they hold
-    gap_offsets_closed: int | None = None  # offsets of gaps that are over, in the table's life; None: not read
-    gap_oldest: datetime | None = None  # when the oldest of those that are open was opened; None: not read
-    gap_last: Mapping[str, Any] | None = None  # what its entry says; None: none among the entries that were looked at
-    restarts: int = 0  # inside this process
-    topic_restarts: int = 0  # likewise, because topics appeared that match the pattern
-    incarnations: Mapping[str, int] = field(default_factory=dict)  # topic → number of the one that is read
-    log_moved: str = ""  # why the logs are not those that this start began with
-    log_cuts: tuple[OffsetRange, ...] = ()  # rows of records that Kafka lost when it cut a log
-    topics_appeared: str = ""  # which topics another start would read, too
-    topics_beyond: tuple[str, ...] = ()  # that match the pattern, beyond `topics.max`: they are not read
-    targets: Mapping[str, TargetState] = field(default_factory=dict)  # tables of a route, by name
-    held_bytes_max: int | None = None  # of files that may wait for one of them; None: without a route
-    without_table: Mapping[str, int] = field(default_factory=dict)  # names of a route, by WITHOUT_TABLE
+    # That are open, and the offsets they hold.
+    gaps: tuple[int, int] = (0, 0)
+    # Offsets of gaps that are over, in the table's life; None: not read.
+    gap_offsets_closed: int | None = None
+    # When the oldest of those that are open was opened; None: not read.
+    gap_oldest: datetime | None = None
+    # What its entry says; None: none among the entries that were looked at.
+    gap_last: Mapping[str, Any] | None = None
+    # Inside this process.
+    restarts: int = 0
+    # Likewise, because topics appeared that match the pattern.
+    topic_restarts: int = 0
+    # Topic → number of the one that is read.
+    incarnations: Mapping[str, int] = field(default_factory=dict)
+    # Why the logs are not those that this start began with.
+    log_moved: str = ""
+    # Rows of records that Kafka lost when it cut a log.
+    log_cuts: tuple[OffsetRange, ...] = ()
+    # Which topics another start would read, too.
+    topics_appeared: str = ""
+    # That match the pattern, beyond `topics.max`: they are not read.
+    topics_beyond: tuple[str, ...] = ()
+    # Tables of a route, by name.
+    targets: Mapping[str, TargetState] = field(default_factory=dict)
+    # Of files that may wait for one of them; None: without a route.
+    held_bytes_max: int | None = None
+    # Names of a route, by WITHOUT_TABLE.
+    without_table: Mapping[str, int] = field(default_factory=dict)
     pause: Pause | None = None
     rate_limit: LimitState = field(default_factory=LimitState)
     scheduling: Scheduling = field(default_factory=lambda: Scheduling.model_validate({}))
-    bucket_counts: BucketCounts | None = None  # of the buckets; None: not read
-    hooks: Mapping[str, Health] = field(default_factory=dict)  # by name
-    telemetry: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by receiver: commits sent, and dropped
-    committed_since_start: bool = False  # since the driver began, it committed or nothing waited
-    cells: tuple[BucketState, ...] = ()  # buckets one by one, the earliest first; empty: not read
-    recovery: tuple[Mapping[str, Any], ...] = ()  # what a supervisor decided, newest first
+    # Of the buckets; None: not read.
+    bucket_counts: BucketCounts | None = None
+    # By name.
+    hooks: Mapping[str, Health] = field(default_factory=dict)
+    # By receiver: commits sent, and dropped.
+    telemetry: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Since the driver began, it committed or nothing waited.
+    committed_since_start: bool = False
+    # Buckets one by one, the earliest first; empty: not read.
+    cells: tuple[BucketState, ...] = ()
+    # What a supervisor decided, newest first.
+    recovery: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def unread(self) -> dict[str, int]:
         """Topic that this start reads → offsets that waited at the newest sample."""
-        found = dict.fromkeys(self.incarnations, 0)
-        for (topic, partition), end in self.logs.samples[-1].ends.items() if self.logs.samples else ():
-            if topic in found:
-                found[topic] += max(0, end - self.frontier.get((topic, partition), end))
-        return found
+        offsets = dict.fromkeys(self.incarnations, 0)
+        if not self.logs.samples:
+            return offsets
+        for source, end in self.logs.samples[-1].ends.items():
+            topic, _ = source
+            if topic in offsets:
+                offsets[topic] += max(0, end - self.frontier.get(source, end))
+        return offsets
 
 
-def assembled(facts: Mapping[str, Any]) -> datetime:
+def assembly_time(facts: Mapping[str, Any]) -> datetime:
     """Return when a commit was put together."""
     return datetime.fromisoformat(facts["assembled"])
 
 
 def event_time_newest(facts: Mapping[str, Any]) -> datetime | None:
-    """Newest event time in a commit, of rows and of what specs left out; None when it has neither."""
-    found = (facts["event_time_max"], facts.get("specs", {}).get("newest"))
-    return max((datetime.fromisoformat(at) for at in found if at is not None), default=None)
+    """Return the newest event time in a commit, of rows and of what specs left out; None: it has neither."""
+    times = (facts["event_time_max"], facts.get("specs", {}).get("newest"))
+    return max((datetime.fromisoformat(time) for time in times if time is not None), default=None)
+
+
+def event_time_newest_of(commits: Iterable[Mapping[str, Any]]) -> datetime | None:
+    """Return the newest event time in several commits, by their facts; None: they have none."""
+    times = map(event_time_newest, commits)
+    return max((time for time in times if time is not None), default=None)
 
 
 def without_records(facts: Mapping[str, Any]) -> int:
-    """Offsets of a commit that gave no record: transaction markers, or what compaction took."""
+    """Return the number of offsets of a commit that gave no record: transaction markers, or what compaction took."""
     return sum(account["end"] - account["start"] - account.get("read", 0) for account in facts["ranges"])

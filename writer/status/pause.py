@@ -16,8 +16,10 @@ from writer.core.errors import Draining, ExitCode, HeadraceError
 from writer.core.text import instant
 from writer.storage.base import Store, StoreError
 
-CONTROL = "_headrace/control.json"  # Delta's readers and VACUUM pass over names that begin with an underscore
-LOOK_S = 2.0  # between two looks: a resume is noticed within
+# Delta's readers and VACUUM pass over names that begin with an underscore.
+CONTROL = "_headrace/control.json"
+# Seconds between two looks: a resume is noticed within this time.
+LOOK_S = 2.0
 _CLOSE_WITHIN_S = 5.0
 
 
@@ -31,27 +33,29 @@ class Paused(HeadraceError):
 class Pause:
     """A pause: its user, time and reason."""
 
-    at: str  # ISO 8601
+    # ISO 8601.
+    at: str
     by: str
     reason: str
 
     @property
-    def words(self) -> str:
-        """Return it as a phrase."""
-        why = f": {self.reason}" if self.reason else ""
+    def text(self) -> str:
+        """The pause as a phrase: paused since 2026-11-20 05:00:00 UTC by ada@ops: a migration."""
+        reason = f": {self.reason}" if self.reason else ""
         since = self.at
-        with suppress(ValueError):  # of one that cannot be read
+        # A pause that cannot be read has no time.
+        with suppress(ValueError):
             since = instant(self.at)
-        return f"paused since {since} by {self.by}{why}"
+        return f"paused since {since} by {self.by}{reason}"
 
 
-def standing(store: Store) -> Pause | None:
-    """Return the pause beside a table; None: there is none. One that cannot be read holds too. Raises StoreError."""
-    found = store.read(CONTROL)
-    if found is None:
+def find_pause(store: Store) -> Pause | None:
+    """Return the pause beside a table; None: there is none. One that cannot be read counts, too. Raises StoreError."""
+    control = store.read(CONTROL)
+    if control is None:
         return None
     try:
-        document = json.loads(found.content)["paused"]
+        document = json.loads(control.content)["paused"]
         return Pause(str(document["at"]), str(document["by"]), str(document["reason"]))
     except (ValueError, KeyError, TypeError):
         return Pause("a time", "an unknown person", f"{store.path(CONTROL)} is not what this headrace writes")
@@ -59,32 +63,40 @@ def standing(store: Store) -> Pause | None:
 
 def pause(store: Store, by: str, reason: str, now: datetime) -> tuple[Pause, bool]:
     """Request a pause. Returns the present pause, and whether it is this one. Raises StoreError."""
-    wanted = Pause(now.isoformat(timespec="seconds"), by, reason)
-    content = json.dumps({"paused": asdict(wanted)}, ensure_ascii=False) + "\n"
+    requested = Pause(now.isoformat(timespec="seconds"), by, reason)
+    content = json.dumps({"paused": asdict(requested)}, ensure_ascii=False) + "\n"
     while not store.put_if_absent(CONTROL, content.encode()):
-        if (known := standing(store)) is not None:
-            return known, False  # else it was ended meanwhile
-    return wanted, True
+        present = find_pause(store)
+        if present is not None:
+            return present, False
+        # It was ended meanwhile: try again.
+    return requested, True
 
 
 def resume(store: Store) -> Pause | None:
-    """End the pause. Returns the one that stood; None: there was none. Raises StoreError."""
-    known = standing(store)
+    """End the pause. Returns the pause that is over; None: there was none. Raises StoreError."""
+    present = find_pause(store)
     store.delete(CONTROL)
-    return known
+    return present
 
 
 class PauseGate:
     """Where a driver is held while its pipeline is paused."""
 
     def __init__(
-        self, store: Store, pipeline: str, listener: Callable[[Pause | None], None],
-        also: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
-        """`store`: of the table. `listener` gets the present pause, or None. `also` looks at what else may change."""
-        self._store, self._pipeline, self._listener, self._also = store, pipeline, listener, also
+        self,
+        store: Store,
+        pipeline: str,
+        listener: Callable[[Pause | None], None],
+        refresh: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`store`: of the table. `listener` gets the present pause, or None. `refresh` is called after each look."""
+        self._store = store
+        self._pipeline = pipeline
+        self._listener = listener
+        self._refresh = refresh
         self._once = False
-        self._known: Pause | None = None
+        self._pause: Pause | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"pause of {pipeline}", daemon=True)
@@ -116,29 +128,31 @@ class PauseGate:
 
     def _refuse(self, pause: Pause | None) -> None:
         if pause is not None:
-            raise Paused(f"pipeline {self._pipeline!r} is {pause.words}. `headrace resume` ends it.")
+            raise Paused(f"pipeline {self._pipeline!r} is {pause.text}. `headrace resume` ends it.")
 
     def _watch(self) -> None:
         while not self._closing.wait(LOOK_S):
             self._look_or_keep()
-            self._also()
+            self._refresh()
 
     def _look_or_keep(self) -> Pause | None:
         """Look; a storage that fails leaves it as it was, for a batch will notice."""
         try:
             return self._look()
         except StoreError:
-            return self._known
+            return self._pause
 
     def _look(self) -> Pause | None:
         with self._lock:
-            before, self._known = self._known, standing(self._store)
-            now = self._known
-            if now != before:
-                name = self._pipeline
-                if now is None:
-                    logging.event("pipeline_resumed", pipeline=name)
-                else:
-                    logging.event("pipeline_paused", pipeline=name, since=now.at, by=now.by, reason=now.reason)
-            self._listener(now)
-            return now
+            pause = find_pause(self._store)
+            if pause != self._pause:
+                self._log_change(pause)
+            self._pause = pause
+            self._listener(pause)
+            return pause
+
+    def _log_change(self, pause: Pause | None) -> None:
+        if pause is None:
+            logging.event("pipeline_resumed", pipeline=self._pipeline)
+            return
+        logging.event("pipeline_paused", pipeline=self._pipeline, since=pause.at, by=pause.by, reason=pause.reason)

@@ -20,14 +20,16 @@ from writer.core.text import describe_limit, instant
 from writer.storage.base import Store, StoreError
 
 OVERRIDE = "_headrace/rate_limit.json"
-_NAP_S = 0.5  # between two looks at the limit while a batch waits
+# Seconds between two looks at the limit while a batch waits.
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
 class Override:
     """The limit that a person set in place of the configuration's."""
 
-    at: str  # ISO 8601
+    # ISO 8601.
+    at: str
     by: str
     reason: str
     records_per_second: int | None
@@ -48,22 +50,32 @@ class EffectiveLimit:
     """The limit that counts now, and where it comes from."""
 
     limit: RateLimit = NO_LIMIT
-    override: Override | None = None  # None: it is the configuration's
-    error: str = ""  # why an override that stands does not count
+    # None: the limit is the configuration's.
+    override: Override | None = None
+    # Why an override beside the table does not count.
+    error: str = ""
 
     @property
-    def words(self) -> str:
-        """Say it as a phrase: 5,000 records/s, by ada@ops since 2026-11-20 05:00:00 UTC: reason."""
-        override, origin = self.override, "by the configuration"
-        if override is not None:
-            why = f": {override.reason}" if override.reason else ""
-            origin = f"by {override.by} since {instant(override.at)}{why}"
-        return ", ".join(filter(None, (self.rates, origin if self.limit else "", self.error)))
+    def text(self) -> str:
+        """The limit as a phrase: 5,000 records/s, by ada@ops since 2026-11-20 05:00:00 UTC: reason."""
+        parts = [self.rates]
+        if self.limit:
+            parts.append(self._origin())
+        if self.error:
+            parts.append(self.error)
+        return ", ".join(parts)
 
     @property
     def rates(self) -> str:
-        """Write the limit alone."""
+        """The limit alone: 5,000 records/s."""
         return describe_limit(to_json(self.limit))
+
+    def _origin(self) -> str:
+        override = self.override
+        if override is None:
+            return "by the configuration"
+        reason = f": {override.reason}" if override.reason else ""
+        return f"by {override.by} since {instant(override.at)}{reason}"
 
 
 @dataclass(frozen=True)
@@ -71,9 +83,12 @@ class LimitState:
     """A pipeline's rate limit at one moment."""
 
     in_force: EffectiveLimit = field(default_factory=EffectiveLimit)
-    next_begin: datetime | None = None  # when the next batch may begin; None: at once
-    holds: bool = False  # a batch waits for that
-    wait_seconds: float = 0.0  # that batches of this driver waited so far
+    # When the next batch may begin; None: at once.
+    next_begin: datetime | None = None
+    # Whether a batch waits for that.
+    holds: bool = False
+    # How long batches of this driver waited so far.
+    wait_seconds: float = 0.0
 
 
 def to_json(limit: RateLimit) -> dict[str, float | None]:
@@ -81,43 +96,49 @@ def to_json(limit: RateLimit) -> dict[str, float | None]:
     return {"records_per_second": limit.records_per_s, "bytes_per_second": limit.bytes_per_s}
 
 
-def configured(commit: Commit) -> RateLimit:
+def configured_limit(commit: Commit) -> RateLimit:
     """Return the limit of the configuration."""
     return RateLimit(commit.max_records_per_second, commit.max_bytes_per_second)
 
 
-def standing(store: Store, otherwise: RateLimit) -> EffectiveLimit:
-    """Return the limit that counts: what a person set, else `otherwise`. Raises StoreError."""
-    found = store.read(OVERRIDE)
-    if found is None:
-        return EffectiveLimit(otherwise)
+def effective_limit(store: Store, configured: RateLimit) -> EffectiveLimit:
+    """Return the limit that counts: what a person set, else `configured`. Raises StoreError."""
+    file = store.read(OVERRIDE)
+    if file is None:
+        return EffectiveLimit(configured)
     try:
-        override = _parsed(json.loads(found.content))
+        override = _parse_override(json.loads(file.content))
     except (ValueError, KeyError, TypeError):
-        place = store.path(OVERRIDE)
         return EffectiveLimit(
-            otherwise,
-            error=f"{place} is not what this headrace writes, so the configuration's limit counts; "
+            configured,
+            error=f"{store.path(OVERRIDE)} is not what this headrace writes, so the configuration's limit counts; "
             "`headrace limit --off` removes it",
         )
     return EffectiveLimit(override.limit, override)
 
 
-def _parsed(document: Mapping[str, Any]) -> Override:
+def _parse_override(document: Mapping[str, Any]) -> Override:
     """Read an override. Raises KeyError, TypeError, ValueError."""
-    given = (document["records_per_second"], document["bytes_per_second"])
-    records, size = (None if rate is None else int(rate) for rate in given)
-    at = datetime.fromisoformat(document["at"]).isoformat()
-    return Override(at, str(document["by"]), str(document["reason"]), records, size)
+    return Override(
+        at=datetime.fromisoformat(document["at"]).isoformat(),
+        by=str(document["by"]),
+        reason=str(document["reason"]),
+        records_per_second=_parse_rate(document["records_per_second"]),
+        bytes_per_second=_parse_rate(document["bytes_per_second"]),
+    )
 
 
-def put(store: Store, override: Override) -> None:
-    """Set an override in place of the one that stands. Raises StoreError."""
+def _parse_rate(rate: Any) -> int | None:
+    return None if rate is None else int(rate)
+
+
+def save_override(store: Store, override: Override) -> None:
+    """Set an override, in place of the present one. Raises StoreError."""
     store.put(OVERRIDE, (json.dumps(asdict(override), ensure_ascii=False) + "\n").encode())
 
 
-def end(store: Store) -> None:
-    """Remove the override, if one stands. Raises StoreError."""
+def remove_override(store: Store) -> None:
+    """Remove the override, if there is one. Raises StoreError."""
     store.delete(OVERRIDE)
 
 
@@ -125,18 +146,32 @@ class Throttle:
     """Holds the batches of a driver back so that they keep to the limit."""
 
     def __init__(
-        self, store: Store, pipeline: str, commit: Commit, listener: Callable[[LimitState], None], *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC), seconds: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        pipeline: str,
+        commit: Commit,
+        listener: Callable[[LimitState], None],
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`store`: of the table. `listener` gets the state at each change. `seconds`: a monotonic clock."""
-        self._store, self._pipeline, self._configured = store, pipeline, configured(commit)
-        self._listener, self._now, self._seconds = listener, now, seconds
-        self._lock = threading.Lock()  # the batch's thread and the one that looks at the store
+        self._store = store
+        self._pipeline = pipeline
+        self._configured = configured_limit(commit)
+        self._listener = listener
+        self._now = now
+        self._seconds = seconds
+        # For the thread of the batch, and the one that looks at the store.
+        self._lock = threading.Lock()
         self._last: BatchUse | None = None
-        self._last_began_s = 0.0  # by the monotonic clock: no step of the other one makes a batch wait, or lets it go
-        self._began_s: float | None = None  # when the batch of this process may have begun; None: none has yet
+        # By the monotonic clock: a step of the wall clock makes no batch wait, and lets none go.
+        self._last_began_s = 0.0
+        # When the batch of this process may have begun; None: none has yet.
+        self._began_s: float | None = None
         self._state = LimitState(EffectiveLimit(self._configured))
-        self._held_s = 0.0  # that the batch which runs has waited
+        # How long the present batch has waited.
+        self._wait_s = 0.0
 
     @property
     def limit(self) -> RateLimit:
@@ -151,29 +186,29 @@ class Throttle:
         self._last = None
         self._began_s = None
         if recent:
-            self.committed(recent[0])
-        self._note(standing(self._store, self._configured))
+            self.record_commit(recent[0])
+        self._set_limit(effective_limit(self._store, self._configured))
 
-    def look(self) -> None:
-        """See whether the limit was changed. A storage that fails leaves it as it was."""
+    def refresh(self) -> None:
+        """Look whether the limit was changed. A storage that fails leaves it as it was."""
         try:
-            found = standing(self._store, self._configured)
+            limit = effective_limit(self._store, self._configured)
         except StoreError:
             return
-        self._note(found)
+        self._set_limit(limit)
 
     def hold(self, stopping: threading.Event) -> None:
         """Come back when the next batch may begin. Raises Draining when a stop is asked for meanwhile."""
-        self._held_s = 0.0
+        self._wait_s = 0.0
         try:
-            while (left_s := wait_s(self.limit, self._last, self._seconds() - self._last_began_s)) > 0:
+            while (remaining_s := self._remaining_wait_s()) > 0:
                 self._set(holds=True)
-                began_s = self._seconds()
-                stopped = stopping.wait(min(left_s, _NAP_S))
-                waited_s = self._seconds() - began_s
-                self._held_s += waited_s
-                self._set(wait_seconds=self._state.wait_seconds + waited_s)
-                if stopped:
+                nap_began_s = self._seconds()
+                is_stopping = stopping.wait(min(remaining_s, _LOOK_S))
+                nap_s = self._seconds() - nap_began_s
+                self._wait_s += nap_s
+                self._set(wait_seconds=self._state.wait_seconds + nap_s)
+                if is_stopping:
                     raise Draining(f"pipeline {self._pipeline!r} was asked to stop while its rate limit held a batch")
             self._began_s = self._seconds()
         finally:
@@ -185,10 +220,10 @@ class Throttle:
         limit = self.limit
         if not limit:
             return {}
-        return {"rate_limit": {**to_json(limit), "held_seconds": round(self._held_s, 3)}}
+        return {"rate_limit": {**to_json(limit), "held_seconds": round(self._wait_s, 3)}}
 
-    def committed(self, facts: Mapping[str, Any]) -> None:
-        """Note a batch that is committed: the next one waits for it."""
+    def record_commit(self, facts: Mapping[str, Any]) -> None:
+        """Record a batch that is committed: the next one waits for it."""
         self._last = batch_use(facts)
         if self._began_s is None:
             # Another process began it: only the wall clock tells when.
@@ -197,12 +232,16 @@ class Throttle:
             self._last_began_s = self._began_s
         self._set()
 
-    def _note(self, found: EffectiveLimit) -> None:
+    def _remaining_wait_s(self) -> float:
+        return wait_s(self.limit, self._last, self._seconds() - self._last_began_s)
+
+    def _set_limit(self, limit: EffectiveLimit) -> None:
         before = self._state.in_force
-        self._set(in_force=found)
-        if found != before:
-            about = logging.warning if found.error else logging.event
-            about("rate_limit_changed", pipeline=self._pipeline, limit=found.words)
+        self._set(in_force=limit)
+        if limit == before:
+            return
+        log = logging.warning if limit.error else logging.event
+        log("rate_limit_changed", pipeline=self._pipeline, limit=limit.text)
 
     def _set(self, **changes: Any) -> None:
         with self._lock:

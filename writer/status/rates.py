@@ -17,9 +17,8 @@ class Rates:
     window: timedelta
     arriving_per_s: float | None = None
     committed_per_s: float | None = None
-    catch_up_seconds: float | None = (
-        None  # until nothing waits at these rates; None: not behind, or it does not catch up
-    )
+    # Until nothing waits at these rates; None: it is not behind, or does not catch up.
+    catch_up_seconds: float | None = None
 
 
 def rates(view: View, lag: LagSample, now: datetime) -> Rates:
@@ -28,8 +27,8 @@ def rates(view: View, lag: LagSample, now: datetime) -> Rates:
     arriving = lag.arriving_per_s(window.total_seconds()) if lag.is_fresh(now) else None
     committed = committed_per_s(view.commits, now, window)
     catch_up = None
-    behind = (lag.seconds or 0.0) > (view.limits.get("delay_max_seconds") or 0.0)
-    if behind and lag.offsets and arriving is not None and committed > arriving:
+    is_behind = (lag.seconds or 0.0) > (view.limits.get("delay_max_seconds") or 0.0)
+    if is_behind and lag.offsets and arriving is not None and committed > arriving:
         catch_up = lag.offsets / (committed - arriving)
     return Rates(window, arriving, committed, catch_up)
 
@@ -42,10 +41,10 @@ def committed_per_s(commits: Sequence[Commit], now: datetime, window: timedelta)
     """
     recent = [commit for commit in commits if commit.at >= now - window]
     if len(recent) < 2:  # noqa: PLR2004 - a span has two ends
-        return sum(map(_read, recent)) / window.total_seconds()
+        return sum(map(_read_count, recent)) / window.total_seconds()
     seconds = (now - recent[-1].at).total_seconds()
-    return sum(map(_read, recent[:-1])) / seconds if seconds > 0 else 0.0
+    return sum(map(_read_count, recent[:-1])) / seconds if seconds > 0 else 0.0
 
 
-def _read(commit: Commit) -> int:
+def _read_count(commit: Commit) -> int:
     return sum(account.get("read", 0) for account in commit.facts["ranges"])

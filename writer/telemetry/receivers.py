@@ -37,7 +37,7 @@ class Receivers:
         elif before is None:
             progress.on_commit(partial(self._send_commit, progress))
         self._senders[name] = [
-            BoundedSender(receiver, name, _open_receiver(receiver, opener), progress.telemetry)
+            BoundedSender(receiver, name, _open_receiver(receiver, opener), progress.set_telemetry)
             for receiver, opener in _openers(config, name).items()
         ]
 

@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from writer.status.lag import lags
+from writer.status.lag import partition_lags
 from writer.status.model import DURATION_BOUNDS
 from writer.status.progress import Progress
 from writer.web.http_server import NOT_HERE, TEXT, Answer, Get, json_answer
@@ -64,7 +64,7 @@ def families(
         "headrace_config_restart_needed": [((), float(len(config.get("restart", ()))))],
     }
     views = [progress.view() for progress in progress_by_name.values()]
-    readings = [Reading(view, lags(view.logs, view.frontier, now), now) for view in views]
+    readings = [Reading(view, partition_lags(view.logs, view.frontier, now), now) for view in views]
     for metric in CATALOGUE:
         if metric.read is None:
             yield _histogram(metric, readings)

@@ -48,21 +48,21 @@ def limit(
     after = before
     if off:
         for name in names:
-            rate_limit.end(main_table(name, settings).store)
+            rate_limit.remove_override(main_table(name, settings).store)
         after = _effective_limits(settings, names)
     elif has_rates:
         time = datetime.now(UTC).isoformat(timespec="seconds")
         override = Override(time, by or default_author(), reason, records_per_second, value_bytes)
         for name in names:
-            rate_limit.put(main_table(name, settings).store, override)
+            rate_limit.save_override(main_table(name, settings).store, override)
         after = _effective_limits(settings, names)
     if as_json:
         emit_whole({name: {**_document(after[name]), "before": _document(before[name])} for name in names})
         return
     for name in names:
-        text = f"{name}: {after[name].words}"
+        text = f"{name}: {after[name].text}"
         if off or has_rates:
-            text += f"; it was {before[name].words}"
+            text += f"; it was {before[name].text}"
         sentence(console(), f"{text}.")
 
 
@@ -78,8 +78,8 @@ def _parse_size(option: str, text: str | None) -> int | None:
 def _effective_limits(config: Config, names: list[str]) -> Mapping[str, EffectiveLimit]:
     limits = {}
     for name in names:
-        configured = rate_limit.configured(config.pipelines[name].commit)
-        limits[name] = rate_limit.standing(main_table(name, config).store, configured)
+        configured = rate_limit.configured_limit(config.pipelines[name].commit)
+        limits[name] = rate_limit.effective_limit(main_table(name, config).store, configured)
     return limits
 
 

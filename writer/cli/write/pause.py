@@ -41,10 +41,10 @@ def pause(
         if is_new:
             sentence(
                 console(),
-                f"{name}: {state.words}. A driver finishes its batch first. `headrace resume` ends it.",
+                f"{name}: {state.text}. A driver finishes its batch first. `headrace resume` ends it.",
             )
         else:
-            sentence(console(), f"{name}: already {state.words}. It stays so.")
+            sentence(console(), f"{name}: already {state.text}. It stays so.")
 
 
 def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = False) -> None:
@@ -61,4 +61,4 @@ def resume(config: ConfigFile, pipeline: Pipelines = None, as_json: AsJson = Fal
         if state is None:
             sentence(console(), f"{name}: it was not paused.")
         else:
-            sentence(console(), f"{name}: it was {state.words}; a driver goes on within seconds.")
+            sentence(console(), f"{name}: it was {state.text}; a driver goes on within seconds.")

@@ -42,10 +42,10 @@ def build_report(progress: Progress, sealer: Sealer) -> Report:
     def report(sealer: Sealer, buckets: BucketSnapshot, now: datetime, trouble: Trouble) -> None:
         snapshot = buckets.table_snapshot
         # Others fill gaps, also while no record comes.
-        progress.open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
-        progress.bucket_counts(sealer.bucket_counts(buckets, now, trouble))
-        progress.cells(overview.refresh(buckets, now))
-        progress.oldest_gap(oldest_gap.opening_time(snapshot))
+        progress.set_open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
+        progress.set_bucket_counts(sealer.bucket_counts(buckets, now, trouble))
+        progress.set_bucket_states(overview.refresh(buckets, now))
+        progress.set_oldest_gap(oldest_gap.opening_time(snapshot))
 
     return report
 
