@@ -167,8 +167,14 @@ def test_kafka_that_never_answered_is_as_old_as_the_driver():
 
 @pytest.mark.parametrize(("state", "alive"), [("running", 1), ("draining", 1), ("stopped", 0), ("failed", 0)])
 def test_a_pipeline_that_ended_is_not_alive(board, state, alive):
-    event = getattr(board["clicks"], state)
-    event("why") if state == "failed" else event()
+    progress = board["clicks"]
+    events = {
+        "running": progress.set_running,
+        "draining": progress.set_draining,
+        "stopped": progress.record_stop,
+        "failed": lambda: progress.record_failure("why"),
+    }
+    events[state]()
     assert scraped(board)["headrace_pipeline_alive",] == alive
 
 

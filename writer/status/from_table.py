@@ -1,12 +1,12 @@
 """Builds a pipeline's status from the table and Kafka, without its driver."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
+from writer.clients.kafka import BrokerUnreachable, Cluster, Topic, choose_topics
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
@@ -105,18 +105,20 @@ def ask_kafka(
         raise cluster
     incarnations = {} if snapshot is None else snapshot.incarnations()
     names = choose_topics(cluster, topics, incarnations).names
-    frontier = {} if snapshot is None else _table_frontier(cluster, names, snapshot)
+    # Kafka is asked for the topics in any case: one that is missing is an error.
+    topics_now = cluster.topics(names)
+    frontier = {} if snapshot is None else _table_frontier(topics_now.values(), snapshot)
     sample, starts = read_log_bounds(cluster, names, now)
     logs = Logs((sample,), starts, _retention(cluster, names))
     dates = date_frontier(cluster, logs, frontier, now)
     return frontier, replace(logs.with_history(read_history(cluster, sample)), dated=dates)
 
 
-def _table_frontier(cluster: Cluster, names: list[str], snapshot: PipelineSnapshot) -> dict[Source, int]:
-    """Return the frontier of the topics that the table knows as they are now."""
+def _table_frontier(topics: Iterable[Topic], snapshot: PipelineSnapshot) -> dict[Source, int]:
+    """Return the frontier of topics. A topic that was created again since the last start has none yet."""
     incarnations = snapshot.incarnations()
     frontier: dict[Source, int] = {}
-    for topic in cluster.topics(names).values():
+    for topic in topics:
         ids = incarnations.get(topic.name, [])
         if topic.id not in ids:
             continue
