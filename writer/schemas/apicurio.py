@@ -131,7 +131,9 @@ class ApicurioRegistry:
         except ValueError as error:
             raise self._unreachable(error) from error
         listing = self._ask(f"ids/contentIds/{version.ids['content']}/references")
-        references = [] if listing is None else self._read(listing, _references_of, "list of references")
+        references: list[Reference] = []
+        if listing is not None:
+            references = self._read(listing, _references_of, "list of references")
         return RegisteredSchema(text, kind or version.kind, references)
 
     def _read_pages(self, path: str, read: Callable[[str], list[_T]]) -> Iterator[_T]:

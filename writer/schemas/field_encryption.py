@@ -256,7 +256,9 @@ class _DataKeys:
         if not has_versions:
             return 1
         newest = self._dek(kek, subject, algorithm, _LATEST_VERSION)
-        return 0 if newest is None else newest.version or 0
+        if newest is None:
+            return 0
+        return newest.version or 0
 
     def _dek(self, kek: str, subject: str, algorithm: DekAlgorithm, version: int) -> Dek | None:
         return _ask_or_none(self._registry, self._client.get_dek, kek, subject, algorithm, version, True)
@@ -264,11 +266,13 @@ class _DataKeys:
 
 def _rule_settings(registered_schema: Schema, rule: Rule) -> Mapping[str, str]:
     """Return the parameters of a rule, and below them the properties of its schema."""
-    settings = rule.params.params if rule.params is not None else {}
+    settings: dict[str, str] = {}
     metadata = registered_schema.metadata
-    if metadata is None or metadata.properties is None:
-        return settings
-    return {**metadata.properties.properties, **settings}
+    if metadata is not None and metadata.properties is not None:
+        settings |= metadata.properties.properties
+    if rule.params is not None:
+        settings |= rule.params.params
+    return settings
 
 
 def _ask_or_none(registry: ConfluentRegistry, ask: Callable[..., _T], *arguments: Any) -> _T | None:

@@ -138,11 +138,18 @@ class ConfluentRegistry:
 
     def subjects_of(self, schema_id: int) -> list[str]:
         """Return the subjects that have a schema, deleted ones too. Raises RegistryUnreachable."""
-        answer = self._get(f"schemas/ids/{schema_id}/subjects?deleted=true")
-        return [] if answer is None else [str(name) for name in self._read_list(answer, "subjects")]
+        return self._list_subjects(f"schemas/ids/{schema_id}/subjects?deleted=true")
+
+    def _list_subjects(self, path: str) -> list[str]:
+        answer = self._get(path)
+        if answer is None:
+            return []
+        return [str(name) for name in self._read_list(answer, "subjects")]
 
     def _envelope(self, schema_id: int) -> Any:
-        path = f"guids/{show_id(schema_id)}" if is_guid(schema_id) else f"ids/{schema_id}"
+        path = f"ids/{schema_id}"
+        if is_guid(schema_id):
+            path = f"guids/{show_id(schema_id)}"
         envelope = self._get(f"schemas/{path}", is_guid=is_guid(schema_id))
         if envelope is None:
             raise SchemaNotFound(f"schema id {show_id(schema_id)} is not in the registry at {without_user(self._url)}")
@@ -203,8 +210,7 @@ class ConfluentRegistry:
     def _every_subject(self) -> list[str]:
         """Every subject of every context; none, with a log line, where the registry does not list them."""
         try:
-            answer = self._get("subjects")
-            return [] if answer is None else [str(name) for name in self._read_list(answer, "subjects")]
+            return self._list_subjects("subjects")
         except RegistryUnreachable as error:
             logging.warning("registry_contexts_unknown", error=str(error))
             return []

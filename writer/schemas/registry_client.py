@@ -81,8 +81,12 @@ class Login:
     @property
     def confluent_settings(self) -> dict[str, str]:
         """Settings of Confluent's client."""
-        login = {} if self.user is None else {"basic.auth.user.info": f"{self.user}:{self.password}"}
-        return login if self.ca is None else {**login, "ssl.ca.location": str(self.ca)}
+        settings: dict[str, str] = {}
+        if self.user is not None:
+            settings["basic.auth.user.info"] = f"{self.user}:{self.password}"
+        if self.ca is not None:
+            settings["ssl.ca.location"] = str(self.ca)
+        return settings
 
     def trust_context(self) -> ssl.SSLContext:
         """Return what a certificate is checked by. Raises ConfigError for an authority that cannot be read."""
@@ -149,7 +153,9 @@ class RegistryClient:
             if not _is_refusal(answer):
                 self._answered_s = now_s
                 return _check_answer(answer)
-            pause_s = _BACKOFF.random_delay_s(attempt) if answer.after is None else answer.after.total_seconds()
+            pause_s = _BACKOFF.random_delay_s(attempt)
+            if answer.after is not None:
+                pause_s = answer.after.total_seconds()
             waited_s = now_s - max(began_s, self._answered_s)
             if waited_s + pause_s > PATIENCE_S:
                 raise RegistryBusy(answer.status, pause_s)

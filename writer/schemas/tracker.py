@@ -118,7 +118,8 @@ class Schemas:
         self._wire = wire
         self._source = self._open_source(source, meanings, wire)
         self._unknown_id_timeout = unknown_id_timeout
-        self._admission = admission or Admission(extend=SchemaPlan.decode_only if decode_only else SchemaPlan.extend)
+        default_admission = Admission(extend=SchemaPlan.decode_only) if decode_only else Admission()
+        self._admission = admission or default_admission
         # Names that no field of a schema may take, in lower case.
         self._reserved = frozenset(name.lower() for name in (*PROVENANCE.names, *bucket_columns, *record_columns.names))
         if not decode_only:
@@ -498,10 +499,13 @@ class Schemas:
                 "schema_rejected", pipeline=self._pipeline, schema_id=schema_id, reason=schema.reason, **part
             )
             return
-        decoder = "native" if schema.native else "single"
-        fields = len(schema.columns)
         logging.event(
-            "schema_admitted", pipeline=self._pipeline, schema_id=schema_id, decoder=decoder, fields=fields, **part
+            "schema_admitted",
+            pipeline=self._pipeline,
+            schema_id=schema_id,
+            decoder="native" if schema.native else "single",
+            fields=len(schema.columns),
+            **part,
         )
 
 

@@ -87,14 +87,18 @@ class S3Store:
 
         def get() -> StoredObject | None:
             answer = self._or_none(lambda: self._s3.get_object(**self._key(name)))
-            return None if answer is None else StoredObject(answer["Body"].read(), _mark_of(answer))
+            if answer is None:
+                return None
+            return StoredObject(answer["Body"].read(), _mark_of(answer))
 
         return self._retry("read", name, get)
 
     def mark(self, name: str) -> Mark | None:
         """Return etag, size, time and token of the object, or None where there is none."""
         answer = self._head(name)
-        return None if answer is None else _mark_of(answer)
+        if answer is None:
+            return None
+        return _mark_of(answer)
 
     def put(self, name: str, content: bytes) -> None:
         """Put the object."""
