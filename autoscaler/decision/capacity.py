@@ -191,11 +191,14 @@ def compute_need(
     meanwhile = max(0.0, arriving - carried_per_s) * start_s / catch_up_duration_s
     limit = math.inf if pipeline.rate_limit_per_s is None else pipeline.rate_limit_per_s
     limited = arriving + backlog_rate > limit
+    late_s = max(0.0, oldest_s - normal_wait_s)
+    if limited:
+        late_s = 0.0
     return RequiredRates(
         arriving=arriving,
         lag_offsets=lag,
         backlog=backlog,
-        late_s=0.0 if limited else max(0.0, oldest_s - normal_wait_s),
+        late_s=late_s,
         catch_up_duration_s=catch_up_duration_s,
         up=min(limit, arriving / policy.utilization_max + backlog_rate),
         target=min(limit, arriving / policy.utilization_target + backlog_rate + meanwhile),
@@ -258,7 +261,9 @@ def used_share(loads: Iterable[Load], kind: NeedKind, slots: int, growth: Growth
         if need <= 0:
             continue
         carried = capacity(load.pipeline, load.rate, slots, growth)
-        share += need / carried if carried > 0 else math.inf
+        if carried <= 0:
+            return math.inf
+        share += need / carried
     return share
 
 

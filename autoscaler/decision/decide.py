@@ -181,7 +181,8 @@ def _loads(
             continue
         rate = _recent_rate(policy, memory, pipeline, now)
         if rate is None or rate.batches < policy.batches_min:
-            return too_few_batches(policy, pipeline, 0 if rate is None else rate.batches)
+            batches = 0 if rate is None else rate.batches
+            return too_few_batches(policy, pipeline, batches)
         carried_per_s = capacity(pipeline, rate, growth.slots, growth)
         need = compute_need(policy, pipeline, rate, executors_start_s, carried_per_s)
         assert need is not None, "facts without lag or arrivals are held on before"
@@ -232,7 +233,8 @@ def _decision_terms(
     least = least_executors(loads, "target", slots_each, growth, executors_max)
     floors = _floors(policy, desired)
     ceilings = _ceilings(policy, executors, pipelines, desired)
-    wanted, bound_by = _limit_executors(policy, executors_max if least is None else least, floors, ceilings)
+    unlimited = executors_max if least is None else least
+    wanted, bound_by = _limit_executors(policy, unlimited, floors, ceilings)
     return DecisionTerms(
         loads=loads,
         slots_each=slots_each,

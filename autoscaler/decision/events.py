@@ -37,7 +37,7 @@ def make_event(decision: Decision, instant: AwareDatetime) -> Event:
     """Return the event of a decision that was taken at an instant."""
     word, sentence = verdict(decision)
     wanted = decision.wanted if isinstance(decision, Blocked | Wait) else None
-    cause = decision.cause if isinstance(decision, Hold | Blocked) else None
+    by = decision.cause.kind if isinstance(decision, Hold | Blocked) else None
     return Event(
         at=instant,
         until=instant,
@@ -45,15 +45,15 @@ def make_event(decision: Decision, instant: AwareDatetime) -> Event:
         verdict=word,
         executors=decision.executors,
         wanted=wanted,
-        by=None if cause is None else cause.kind,
+        by=by,
         why=sentence,
     )
 
 
 def add_event(events: tuple[Event, ...], event: Event) -> tuple[Event, ...]:
     """Add an event to those before, newest last; an equal one extends the last."""
-    last = events[-1] if events else None
-    if last is not None and _has_same_verdict(last, event):
+    if events and _has_same_verdict(events[-1], event):
+        last = events[-1]
         extended = replace(last, until=event.at, ticks=last.ticks + 1, wanted=event.wanted)
         return (*events[:-1], extended)
     return (*events, event)[-EVENTS_MAX:]

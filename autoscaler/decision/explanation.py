@@ -78,7 +78,9 @@ def to_dict(decision: Decision, now: datetime) -> dict[str, Any]:
     if isinstance(decision, Wait):
         document["until"] = decision.until.isoformat()
     document["symptoms"] = [asdict(symptom) for symptom in decision.symptoms]
-    document["sums"] = None if isinstance(decision, Hold) else _terms_document(decision.terms)
+    document["sums"] = None
+    if not isinstance(decision, Hold):
+        document["sums"] = _terms_document(decision.terms)
     return document
 
 
@@ -166,14 +168,14 @@ def _executor_lines(policy: Policy, decision: Stay | Blocked | Wait | ScaleUp | 
         rates = ", ".join(f"{name} {per_s:,.0f}/s" for name, per_s in capacities(terms, executors).items())
         page.append(f"  {executors:>4} carry   {rates or 'nothing is asked of them'}")
     limits = ", ".join(f"{bound.name} {bound.executors}" for bound in (*terms.floors, *terms.ceilings))
-    decisive = f"{' and '.join(terms.bound_by)} decides" if terms.bound_by else "none decides"
+    bound_by = " and ".join(terms.bound_by) or "none"
     least = "no number" if terms.least is None else str(terms.least)
     page += _row_lines(
         {
             "used now": f"{_percent(terms.used_up)} at utilization_max (over 100 %: more), "
             f"{_percent(terms.used_down)} at utilization_min (over 100 %: not fewer)",
             "least": f"{least} that carries what is needed",
-            "limits": f"{limits}; {decisive}",
+            "limits": f"{limits}; {bound_by} decides",
             "wanted": str(terms.wanted),
         }
     )

@@ -217,7 +217,9 @@ def _reliable_yield(policy: Policy, scaling: Scaling, pipelines: Sequence[Pipeli
     if measured is None or measured >= policy.yield_min:
         return measured
     batches = max((len(batches_after(scaling, pipeline, slots_each)) for pipeline in pipelines), default=0)
-    return measured if batches >= _SURE_BATCHES else None
+    if batches < _SURE_BATCHES:
+        return None
+    return measured
 
 
 def batches_after(scaling: Scaling, pipeline: Pipeline, slots_each: int) -> list[Batch]:
@@ -247,7 +249,9 @@ def _measure_yield(policy: Policy, scaling: Scaling, pipelines: Sequence[Pipelin
         if abs(busy_after - busy_before) >= _STEP_MIN * busy_before:
             gain = rate.per_slot_per_s / rate_before * busy_after - busy_before
             yields.append(gain / (busy_after - busy_before))
-    return round(sum(yields) / len(yields), 3) if yields else None
+    if not yields:
+        return None
+    return round(sum(yields) / len(yields), 3)
 
 
 def _fills_slots(batch: Batch) -> bool:

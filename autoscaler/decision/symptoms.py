@@ -156,7 +156,7 @@ def find_no_more_symptoms(
     """Yield what makes more executors useless, now that more are wanted. The first is the one to fix."""
     for load in loads:
         yield from _find_admission_cap(policy, load)
-        yield from _find_driver_bound(policy, load)
+        yield from _find_driver_limit(policy, load)
         yield from _find_skew(policy, load)
         yield from _find_few_ranges(load, desired * executors.slots, growth)
     block = memory.block
@@ -185,7 +185,7 @@ def _find_admission_cap(policy: Policy, load: Load) -> Iterator[Symptom]:
     yield Symptom("admission_capped", "no_more", says, advice, pipeline.name)
 
 
-def _find_driver_bound(policy: Policy, load: Load) -> Iterator[Symptom]:
+def _find_driver_limit(policy: Policy, load: Load) -> Iterator[Symptom]:
     """Yield a pipeline of whose batches the driver alone takes most, so that records are late."""
     pipeline = load.pipeline
     rate = load.rate

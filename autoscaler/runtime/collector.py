@@ -135,10 +135,13 @@ class FactsCollector:
         """Return the whole `/status` of the driver that has these pipelines; None when it does not answer."""
         for name in self._names:
             driver = find_announcement(self._config.checkpoints, name, self._config.s3.settings)
-            status = None if driver is None else driver_status(driver, name)
-            self.driver = None if status is None else driver
+            if driver is None:
+                continue
+            status = driver_status(driver, name)
             if status is not None:
+                self.driver = driver
                 return status
+        self.driver = None
         return None
 
     def _status(self, name: str, driver_document: Mapping[str, Any] | None, now: datetime) -> StatusAnswer | None:

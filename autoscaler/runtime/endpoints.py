@@ -67,41 +67,43 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-def _read_desired(last_tick: LastTick) -> Iterable[Value]:
-    return [] if last_tick.decision is None else [((), last_tick.decision.executors)]
+def _desired_values(last_tick: LastTick) -> Iterable[Value]:
+    if last_tick.decision is None:
+        return []
+    return [((), last_tick.decision.executors)]
 
 
-def _read_recommended(last_tick: LastTick) -> Iterable[Value]:
+def _recommended_values(last_tick: LastTick) -> Iterable[Value]:
     event = last_tick.last_event()
     if event is None:
         return []
     return [((), event.executors if event.wanted is None else event.wanted)]
 
 
-def _read_verdict(last_tick: LastTick) -> Iterable[Value]:
+def _verdict_values(last_tick: LastTick) -> Iterable[Value]:
     event = last_tick.last_event()
     return [((verdict,), float(event is not None and event.verdict == verdict)) for verdict in VERDICTS]
 
 
-def _read_blocked(last_tick: LastTick) -> Iterable[Value]:
+def _block_values(last_tick: LastTick) -> Iterable[Value]:
     event = last_tick.last_event()
     if event is None or event.by is None:
         return []
     return [((event.by,), 1.0)]
 
 
-def _read_changes(last_tick: LastTick) -> Iterable[Value]:
+def _change_values(last_tick: LastTick) -> Iterable[Value]:
     return [((direction,), last_tick.counts.get(direction, 0)) for direction in ("up", "down")]
 
 
-def _read_arrivals(last_tick: LastTick) -> Iterable[Value]:
+def _arrival_values(last_tick: LastTick) -> Iterable[Value]:
     terms = last_tick.terms()
     if terms is None:
         return []
     return [((load.pipeline.name,), load.need.arriving) for load in terms.loads]
 
 
-def _read_capacity(last_tick: LastTick) -> Iterable[Value]:
+def _capacity_values(last_tick: LastTick) -> Iterable[Value]:
     terms = last_tick.terms()
     if terms is None or last_tick.decision is None:
         return []
@@ -109,26 +111,28 @@ def _read_capacity(last_tick: LastTick) -> Iterable[Value]:
     return [((name,), per_s) for name, per_s in capacities(terms, executors).items()]
 
 
-def _read_slot_rates(last_tick: LastTick) -> Iterable[Value]:
+def _slot_rate_values(last_tick: LastTick) -> Iterable[Value]:
     terms = last_tick.terms()
     if terms is None:
         return []
     return [((load.pipeline.name,), load.rate.per_slot_per_s) for load in terms.loads]
 
 
-def _driver_number(key: str) -> Callable[[LastTick], Iterable[Value]]:
+def _driver_values(key: str) -> Callable[[LastTick], Iterable[Value]]:
     """Return what reads a number, or the length of a list, from the driver's answer about its executors."""
 
     def read(last_tick: LastTick) -> Iterable[Value]:
         value = (last_tick.executors or {}).get(key)
         if value is None:
             return []
-        return [((), float(len(value) if isinstance(value, list) else value))]
+        if isinstance(value, list):
+            return [((), float(len(value)))]
+        return [((), float(value))]
 
     return read
 
 
-def _count(name: str) -> Callable[[LastTick], Iterable[Value]]:
+def _count_values(name: str) -> Callable[[LastTick], Iterable[Value]]:
     """Return what reads a counter of this process."""
     return lambda last_tick: [((), last_tick.counts.get(name, 0))]
 
@@ -138,65 +142,65 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_executors_desired",
         "gauge",
         "Executors that were decided on, and are asked for at every tick.",
-        _read_desired,
+        _desired_values,
     ),
     Metric(
         "headrace_executors_recommended",
         "gauge",
         "Executors that would be right now, where something forbids or delays to ask for them; else those desired.",
-        _read_recommended,
+        _recommended_values,
     ),
     Metric(
         "headrace_executors_requested",
         "gauge",
         "Executors that the driver asks Spark for.",
-        _driver_number("requested"),
+        _driver_values("requested"),
     ),
-    Metric("headrace_executors_registered", "gauge", "Executors that take tasks.", _driver_number("registered")),
+    Metric("headrace_executors_registered", "gauge", "Executors that take tasks.", _driver_values("registered")),
     Metric(
         "headrace_executors_draining",
         "gauge",
         "Executors that finish their tasks and go.",
-        _driver_number("draining"),
+        _driver_values("draining"),
     ),
     Metric(
         "headrace_executors_lost_total",
         "counter",
         "Executors that went unasked to, since the driver began.",
-        _driver_number("lost"),
+        _driver_values("lost"),
     ),
     Metric(
         "headrace_tasks_failed_total",
         "counter",
         "Tasks that failed on executors, since the driver began.",
-        _driver_number("failed_tasks"),
+        _driver_values("failed_tasks"),
     ),
     Metric(
         "headrace_autoscaler_decision",
         "gauge",
         f"1 for the last decision: {', '.join(VERDICTS)}.",
-        _read_verdict,
+        _verdict_values,
         ("decision",),
     ),
     Metric(
         "headrace_autoscaler_blocked",
         "gauge",
         "1 for what forbids to judge, or is in the way of another number.",
-        _read_blocked,
+        _block_values,
         ("by",),
     ),
     Metric(
         "headrace_autoscaler_changes_total",
         "counter",
         "Changes of the number of executors, since this process began.",
-        _read_changes,
+        _change_values,
         ("direction",),
     ),
     Metric(
         "headrace_autoscaler_reversals_total",
         "counter",
         "Of them, those that went back on the one before within half an hour.",
-        _count("reversals"),
+        _count_values("reversals"),
     ),
     Metric(
         "headrace_autoscaler_request_refused",
@@ -208,27 +212,27 @@ CATALOGUE: tuple[Metric, ...] = (
         "headrace_autoscaler_evaluations_total",
         "counter",
         "Ticks since this process began.",
-        _count("ticks"),
+        _count_values("ticks"),
     ),
     Metric(
         "headrace_arrival_rate",
         "gauge",
         "Records a second that come, as the decision reckons with them.",
-        _read_arrivals,
+        _arrival_values,
         ("pipeline",),
     ),
     Metric(
         "headrace_capacity_rate",
         "gauge",
         "Records a second that the desired executors carry of the pipeline alone.",
-        _read_capacity,
+        _capacity_values,
         ("pipeline",),
     ),
     Metric(
         "headrace_slot_rate",
         "gauge",
         "Records that a slot carries in a second of work.",
-        _read_slot_rates,
+        _slot_rate_values,
         ("pipeline",),
     ),
 )

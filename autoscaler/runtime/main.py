@@ -43,7 +43,9 @@ def policy_of(config: Config, assignments: Sequence[str]) -> Policy:
 
 
 def _assignment_text(value: object) -> str:
-    return ";".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ";".join(map(str, value))
+    return str(value)
 
 
 def collect_once(path: Path, pipelines: list[str] | None, assignments: Sequence[str]) -> tuple[Facts, Policy, Memory]:
@@ -114,7 +116,9 @@ def _request_executors(driver: Driver, section: Autoscaler, executors: int, even
         answer = ask_at(url, driver.certificate, timeout_s=_ANSWER_WITHIN_S, method="POST", headers=headers)
     except RequestFailed as error:
         return f"the driver at {driver.url} does not answer: {error}"
-    return None if answer.ok else answer.summary()
+    if answer.ok:
+        return None
+    return answer.summary()
 
 
 def _open_store(config: Config, names: Sequence[str]) -> Store:

@@ -47,15 +47,16 @@ def parse_executors(status: Mapping[str, Any] | None, policy: Policy) -> Executo
     # For how long fewer executors are registered than requested.
     short_s = status["short_seconds"]
     has_quota = short_s is not None and short_s > policy.start_max_s
+    registered = status["registered"]
     return Executors(
-        wanted=status["registered"] if status["requested"] is None else status["requested"],
-        registered=status["registered"],
+        wanted=registered if status["requested"] is None else status["requested"],
+        registered=registered,
         draining=len(status["draining"]),
         cores=status["cores"] or 1,
         cpus_per_task=status["cpus_per_task"],
         # Spark tells only the peak of the heap, and a heap that was never collected is full.
         gc_share=status["gc_share"],
-        quota=status["registered"] if has_quota else None,
+        quota=registered if has_quota else None,
         age_s=status["age_seconds"],
     )
 
@@ -80,6 +81,9 @@ def parse_pipeline(
     limits = status["limits"]
     records_max = limits.get("records_max") or 1
     records_per_range = limits.get("records_per_range")
+    min_partitions = 0
+    if records_per_range:
+        min_partitions = math.ceil(records_max / records_per_range)
     pipeline = Pipeline(
         name=name,
         partitions=parse_partitions(status["commits"], lag, frontiers),
@@ -90,7 +94,7 @@ def parse_pipeline(
         records_max=records_max,
         records_per_task=limits.get("records_per_task"),
         partitions_per_task=limits.get("partitions_per_task"),
-        min_partitions=math.ceil(records_max / records_per_range) if records_per_range else 0,
+        min_partitions=min_partitions,
         headroom_s=lag.headroom_seconds,
         recovery_level=recovery_level,
         failing=status["error"] or None,
@@ -101,7 +105,9 @@ def parse_pipeline(
     )
     lately = lag.arriving_per_s(policy.short_window_s)
     mean = lag.arriving_per_s(window_s(policy, pipeline))
-    return replace(pipeline, arriving_per_s=lately if mean is None else mean, arriving_lately_per_s=lately)
+    if mean is None:
+        mean = lately
+    return replace(pipeline, arriving_per_s=mean, arriving_lately_per_s=lately)
 
 
 def parse_rate_limit(status: Mapping[str, Any]) -> float | None:
@@ -109,7 +115,9 @@ def parse_rate_limit(status: Mapping[str, Any]) -> float | None:
     limit = status.get("rate_limit")
     if limit is None:
         return None
-    rates = [] if limit["records_per_second"] is None else [limit["records_per_second"]]
+    rates = []
+    if limit["records_per_second"] is not None:
+        rates.append(limit["records_per_second"])
     records = status["totals"]["records"]["read"]
     value_bytes = status["totals"]["value_bytes"]
     if limit["bytes_per_second"] is not None and records and value_bytes:
@@ -158,6 +166,9 @@ def _parse_batch(commit: Mapping[str, Any], clock_ahead: timedelta) -> Batch:
     tasks_s = longest_s or 0.0
     if waves > 1:
         tasks_s = min(phases.get("tasks", 0.0), tasks_s * waves)
+    skew = None
+    if tasks >= _SKEW_TASKS_MIN and median_s:
+        skew = longest_s / median_s
     return Batch(
         began=datetime.fromisoformat(commit["began"]) + clock_ahead,
         ended=datetime.fromisoformat(commit["at"]) + clock_ahead,
@@ -167,5 +178,5 @@ def _parse_batch(commit: Mapping[str, Any], clock_ahead: timedelta) -> Batch:
         tasks=tasks,
         ranges=work["ranges"],
         slots=work["slots"],
-        skew=longest_s / median_s if tasks >= _SKEW_TASKS_MIN and median_s else None,
+        skew=skew,
     )
