@@ -113,15 +113,17 @@ class EventTime:
         floor = (wall - EPOCH) // _SECOND // self._width_s
         if self.zone == "UTC":
             label, interval = self._utc_bucket(floor)
-            return interval if label == values[0] else None
-        pieces = _pieces(clock_of(self.zone), floor * self._width_s, self._width_s)
-        rank = _SUFFIXES.index(suffix or "")
-        if rank >= len(pieces):
-            # The zone's wall clock never showed this time, or not that often.
+        else:
+            pieces = _pieces(clock_of(self.zone), floor * self._width_s, self._width_s)
+            rank = _SUFFIXES.index(suffix or "")
+            if rank >= len(pieces):
+                # The zone's wall clock never showed this time, or not that often.
+                return None
+            offset_s = 0 if self.width > _HOUR else pieces[rank].offset_s
+            label, interval = self._zone_bucket(floor * _KEY_STEP + offset_s)
+        if label != values[0]:
             return None
-        offset_s = 0 if self.width > _HOUR else pieces[rank].offset_s
-        label, interval = self._zone_bucket(floor * _KEY_STEP + offset_s)
-        return interval if label == values[0] else None
+        return interval
 
     @property
     def _width_s(self) -> int:
@@ -146,8 +148,8 @@ class EventTime:
     def _utc_bucket(self, floor: int) -> tuple[str, tuple[datetime, datetime]]:
         """Return the label and the interval of a bucket in UTC."""
         start = to_datetime(floor * self._width_s)
-        end = to_datetime((floor + 1) * self._width_s)
-        return self._label(start), (start, end)
+        next_start = to_datetime((floor + 1) * self._width_s)
+        return self._label(start), (start, next_start)
 
     def _zone_bucket(self, key: int) -> tuple[str, tuple[datetime, datetime]]:
         """Return the label and the interval of a bucket in a zone."""
