@@ -103,7 +103,7 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
     seen(tmp_path)
     made, snapshot = compactor(driver), driver.table.snapshot()
     hour = (f"{NOW:%Y-%m-%dT%H}",)
-    planned = made.planned(snapshot, [hour], open_too=True)
+    planned = made.plan(snapshot, [hour], open_too=True)
     (done,) = (one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here))
     assert (done.rows, done.version) == (32, snapshot.version + 1)
     (file,) = driver.table.bucket_files(driver.table.snapshot(), hour)

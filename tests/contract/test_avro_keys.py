@@ -101,7 +101,7 @@ def test_the_key_s_schema_changes_as_a_value_s(tmp_path: Path, form: str) -> Non
     before = shown(driver.lake)
     snapshot = driver.table.snapshot()
     (bucket,) = {file.bucket for file in driver.table.bucket_files(snapshot)}
-    pieces = compactor(driver).planned(snapshot, [bucket], open_too=True)[bucket]
+    pieces = compactor(driver).plan(snapshot, [bucket], open_too=True)[bucket]
     compactor(driver).carry_out(snapshot, pieces, here)
     assert shown(driver.lake) == before
     adds_up(driver)

@@ -67,7 +67,7 @@ def compactor(driver: Driver) -> Compactor:
 def compacted(driver: Driver) -> list[CompactionResult]:
     snapshot = driver.table.snapshot()
     made = compactor(driver)
-    pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
+    pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
     return list(made.carry_out(snapshot, pieces, here))
 
 
@@ -201,7 +201,7 @@ def test_of_two_compactors_at_once_one_stands(driver: Driver) -> None:
     """The second has read the same files when the first commits."""
     snapshot = driver.table.snapshot()
     made = compactor(driver)
-    pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
+    pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
     first, second = (made.carry_out(snapshot, pieces, held) for held in _together(2))
     (one,), (late,) = list(first), list(second)
     assert (one.version, late.version) == (snapshot.version + 1, None)
@@ -262,7 +262,7 @@ def test_another_client_that_came_first_is_looked_at_again(
     driver = filled(tmp_path, "delta")
     snapshot = driver.table.snapshot()
     made = compactor(driver)
-    pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
+    pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
 
     def run(jobs: Sequence[Job]) -> Any:
         for found in list(here(jobs)):
@@ -296,7 +296,7 @@ def test_columns_that_grow_meanwhile_do_no_harm(driver: Driver) -> None:
 
     snapshot = driver.table.snapshot()
     made = compactor(driver)
-    pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
+    pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
 
     def run(jobs: Sequence[Job]) -> Any:
         for found in list(here(jobs)):

@@ -71,7 +71,7 @@ def before(root: Path, form: str) -> Driver:
 
 def compacted(driver: Driver) -> list[Any]:
     made, snapshot = Compactor("clicks", driver.settings, driver.table, None), driver.table.snapshot()
-    planned = made.planned(snapshot, made.buckets(snapshot), open_too=True)
+    planned = made.plan(snapshot, made.buckets(snapshot), open_too=True)
     return [one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)]
 
 

@@ -83,7 +83,7 @@ class Grown:
     def compact(self) -> None:
         driver, snapshot = self.driver, self.driver.table.snapshot()
         made = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
-        planned = made.planned(snapshot, made.buckets(snapshot), open_too=True)
+        planned = made.plan(snapshot, made.buckets(snapshot), open_too=True)
         assert [one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)]
 
     def delete(self) -> None:

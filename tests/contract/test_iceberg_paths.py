@@ -90,7 +90,7 @@ def test_adopted_files_are_compacted_deleted_from_dropped_and_not_vacuumed(
     driver, version = one.driver, one.driver.table.snapshot().version
     (hour,) = {bucket for bucket in driver.table.buckets() if bucket == (f"{NOW:%Y-%m-%dT%H}",)}
     made, snapshot = compactor(driver), driver.table.snapshot()
-    planned = made.planned(snapshot, [hour], open_too=True)
+    planned = made.plan(snapshot, [hour], open_too=True)
     assert [done.rows for pieces in planned.values() for done in made.carry_out(snapshot, pieces, here)] == [12]
     assert len(driver.table.bucket_files(driver.table.snapshot(), hour)) == 1
     one.check(version)

@@ -63,7 +63,7 @@ def test_protected_columns_have_no_bounds_also_after_compaction(tmp_path: Path, 
     snapshot = driver.table.snapshot()
     before = {path.name for path in root.rglob("*.parquet")}
     buckets = list({file.bucket for file in driver.table.bucket_files(snapshot)})
-    planned = compactor.planned(snapshot, buckets, open_too=True)
+    planned = compactor.plan(snapshot, buckets, open_too=True)
     assert [done for pieces in planned.values() for done in compactor.carry_out(snapshot, pieces, here)]
     assert {path.name for path in root.rglob("*.parquet")} - before, "there is a file that compaction wrote"
     assert not {"id", "note"} & bounded(root)

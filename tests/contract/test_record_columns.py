@@ -146,7 +146,7 @@ def test_a_merged_bucket_keeps_them(tmp_path: Path, form: str) -> None:
     before = shown(driver.lake)
     snapshot = driver.table.snapshot()
     (bucket,) = {file.bucket for file in driver.table.bucket_files(snapshot)}
-    pieces = compactor(driver).planned(snapshot, [bucket], open_too=True)[bucket]
+    pieces = compactor(driver).plan(snapshot, [bucket], open_too=True)[bucket]
     (made,) = compactor(driver).carry_out(snapshot, pieces, here)
     assert (made.removed, made.files, made.rows) == (3, 1, 3)
     assert shown(driver.lake) == before

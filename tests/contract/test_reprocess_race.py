@@ -59,7 +59,7 @@ def test_a_bucket_that_is_compacted_between_read_and_swap_is_done_again(pair: tu
     def compact() -> None:
         compactor = Compactor("clicks", driver.settings, driver.table, None)
         snapshot = driver.table.snapshot()
-        for pieces in compactor.planned(snapshot, compactor.buckets(snapshot), open_too=True).values():
+        for pieces in compactor.plan(snapshot, compactor.buckets(snapshot), open_too=True).values():
             list(compactor.carry_out(snapshot, pieces, here))
 
     between = Between(compact)

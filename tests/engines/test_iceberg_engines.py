@@ -82,7 +82,7 @@ class Produced:
         yield "commits"
         compactor = Compactor("clicks", self.driver.settings, self.driver.table, self.driver.config.s3.settings)
         snapshot = self.driver.table.snapshot()
-        for pieces in compactor.planned(snapshot, compactor.buckets(snapshot), open_too=True).values():
+        for pieces in compactor.plan(snapshot, compactor.buckets(snapshot), open_too=True).values():
             assert list(compactor.carry_out(snapshot, pieces, here))
         yield "compaction"
         self.carry(HOURS[0] + timedelta(minutes=30), 1)
@@ -168,7 +168,7 @@ def test_trino_and_duckdb_read_a_table_in_s3(
     (first,) = {
         file.bucket for file in produced.driver.table.bucket_files(snapshot) if file.bucket[0] == f"{FIRST:%Y-%m-%dT%H}"
     }
-    pieces = compactor.planned(snapshot, [first], open_too=True)[first]
+    pieces = compactor.plan(snapshot, [first], open_too=True)[first]
     with pytest.raises(ForeignChange, match="by delete files"):
         list(compactor.carry_out(snapshot, pieces, here))
     produced.carry(HOURS[2], 2)

@@ -146,7 +146,7 @@ class History:
     def compact(self, _: None) -> None:
         snapshot = self.driver.table.snapshot()
         compactor = Compactor("clicks", self.driver.settings, self.driver.table, None)
-        planned = compactor.planned(snapshot, self.driver.table.buckets(), open_too=True)
+        planned = compactor.plan(snapshot, self.driver.table.buckets(), open_too=True)
         for pieces in planned.values():
             list(compactor.carry_out(snapshot, pieces, here))
 

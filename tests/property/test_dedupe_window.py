@@ -20,7 +20,7 @@ from writer.batch.staging.key_window import ComparedBucket, KeyFilter, mark_repe
 from writer.batch.staging.sorting import Dedupe
 from writer.driver.sealing.steps import beside_seals
 from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.dedupe.neighbours import BucketPlace, neighbours
+from writer.maintenance.dedupe.neighbours import TableBucket, neighbours
 from writer.maintenance.rewrite import Job
 from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
@@ -116,16 +116,16 @@ def test_a_filter_of_keys_passes_over_most_others() -> None:
 
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.sets(st.integers(0, 30)), st.integers(1, 5))
 def test_what_is_compared_reaches_on_through_buckets_that_were_not_judged(hours, unjudged, window) -> None:
-    spans = {BucketPlace((str(h),)): (BASE + h * HOUR, BASE + (h + 1) * HOUR) for h in hours}
-    found = neighbours(BucketPlace((str(hours[0]),)), spans, {(str(h),) for h in unjudged}, window * HOUR)
-    assert found.places[0] == BucketPlace((str(hours[0]),))
+    spans = {TableBucket((str(h),)): (BASE + h * HOUR, BASE + (h + 1) * HOUR) for h in hours}
+    found = neighbours(TableBucket((str(hours[0]),)), spans, {(str(h),) for h in unjudged}, window * HOUR)
+    assert found.buckets[0] == TableBucket((str(hours[0]),))
     wanted, new = {hours[0]}, {hours[0]}
     while new:
         near = {h for h in hours for n in new if abs(h - n) <= window and (n in unjudged or n == hours[0])}
         new = near - wanted
         wanted |= near
-    assert {int(place.bucket[0] or 0) for place in found.places} == wanted
-    assert {int(place.bucket[0] or 0) for place in found.near} == {h for h in hours if abs(h - hours[0]) <= window}
+    assert {int(bucket.key[0] or 0) for bucket in found.buckets} == wanted
+    assert {int(bucket.key[0] or 0) for bucket in found.near} == {h for h in hours if abs(h - hours[0]) <= window}
 
 
 # --- a table ----------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class Table:
         compactor, snapshot = Compactor("clicks", self.driver.settings, self.driver.table, None), self.driver.table
         at = snapshot.snapshot()
         for bucket in compactor.buckets(at)[number : number + 1]:
-            list(compactor.carry_out(at, compactor.planned(at, [bucket], open_too=True)[bucket], here))
+            list(compactor.carry_out(at, compactor.plan(at, [bucket], open_too=True)[bucket], here))
 
     def finish(self, order: int) -> None:
         self.close(HOURS)

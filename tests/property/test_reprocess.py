@@ -41,7 +41,7 @@ def gone_through(driver: Driver, steps: list[tuple[str, int]]) -> None:
         else:
             compactor = Compactor("clicks", driver.settings, driver.table, None)
             snapshot = driver.table.snapshot()
-            for pieces in compactor.planned(snapshot, compactor.buckets(snapshot), open_too=True).values():
+            for pieces in compactor.plan(snapshot, compactor.buckets(snapshot), open_too=True).values():
                 list(compactor.carry_out(snapshot, pieces, here))
 
 

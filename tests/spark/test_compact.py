@@ -65,9 +65,9 @@ def test_an_open_bucket_is_merged_once_it_has_too_many_files(spark: Any, tmp_pat
 def test_a_failed_compaction_task_is_one_sentence_of_the_driver(spark: Any, tmp_path: Path) -> None:
     driver = filled(tmp_path, "delta")
     snapshot, made = driver.table.snapshot(), compactor(driver)
-    pieces = made.planned(snapshot, [BUCKET], open_too=True)[BUCKET]
+    pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
     run = in_spark(spark, "rewrites", RewritePace(1.0))
-    (wrong,) = [type(piece)(piece.files, piece.whole, ("gone",)) for piece in pieces]
+    (wrong,) = [type(piece)(piece.files, piece.well_sized, ("gone",)) for piece in pieces]
     with pytest.raises(ConfigError, match=r"pipelines\.clicks: compact\.sort_by names 'gone'"):
         list(made.carry_out(snapshot, [wrong], run))
     (Path(driver.lake) / pieces[0].files[0].path).unlink()

@@ -67,7 +67,7 @@ def live(root: Path, form: str, policy: str) -> Driver:
     hours = [(f"{NOW - hours * HOUR:%Y-%m-%dT%H}",) for hours in range(1, 4)]
     assert not sealer.seal([SealNow(one) for one in hours], NOW)
     snapshot, compact = driver.table.snapshot(), compactor(driver)
-    for pieces in compact.planned(snapshot, hours, open_too=True).values():
+    for pieces in compact.plan(snapshot, hours, open_too=True).values():
         list(compact.carry_out(snapshot, pieces, here))
     DeadLetterReplay("clicks", driver.config, _LATER).run(Selection(schema_id=9), NOW)
     driver.schemas = _LATER

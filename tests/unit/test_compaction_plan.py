@@ -53,7 +53,7 @@ def test_a_closed_bucket_that_is_to_be_sorted_or_deduped_is_looked_at_whole() ->
     for rules in (policy(sort_by=("a",)), policy(dedupe=Dedupe(("id",)))):
         (piece,) = plan(files(10, 1000), rules, closed=True)
         assert [file.bytes for file in piece.files] == [10, 1000]
-        assert piece.whole == {"0001"}
+        assert piece.well_sized == {"0001"}
         assert (piece.sort_by, piece.dedupe) == (rules.sort_by, rules.dedupe)
         (merged,) = plan(files(*[10] * 6), rules, closed=False)
         assert (merged.sort_by, merged.dedupe) == ((), None)

@@ -19,10 +19,10 @@ from writer.commit.builder import check_age
 from writer.config.pipeline import Pipeline
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketKey, group_by_bucket
+from writer.core.files import BucketFile, BucketKey, group_by_bucket
 from writer.maintenance.compaction_plan import Piece, Policy, RewritePace, plan
 from writer.maintenance.dedupe.across_buckets import AcrossBuckets, Comparison
-from writer.maintenance.dedupe.neighbours import BucketPlace
+from writer.maintenance.dedupe.neighbours import TableBucket
 from writer.maintenance.rewrite import Job, RewriteResult, Source, UnknownColumn, rewrite
 from writer.schemas.format_detection import unit_of
 from writer.sealing.manifest import bucket_path
@@ -35,9 +35,11 @@ from writer.table.log.operations import RemovedRows, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
-Run = Callable[[Sequence[Job]], Iterable[RewriteResult]]  # lazily, in the order of the jobs
+# Carries jobs out lazily, in their order.
+Run = Callable[[Sequence[Job]], Iterable[RewriteResult]]
+# Waits some seconds; returns true to end early.
+Wait = Callable[[float], object]
 _TRIES = 5
-Wait = Callable[[float], object]  # seconds
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,15 @@ class CompactionResult:
 
     bucket: BucketKey
     version: int | None
-    removed: int  # files
+    # Files that went.
+    removed: int
+    # Files that replace them.
     files: int
     rows: int
     bytes_before: int
     bytes: int
-    taken: int  # rows that dedupe took
+    # Rows that dedupe took.
+    taken: int
     seconds: float
 
 
@@ -59,46 +64,65 @@ class Compactor:
     """Rewrites buckets of one pipeline's table."""
 
     def __init__(
-        self, name: str, settings: Pipeline, table: PipelineTable, s3: S3Settings | None,
-        across: AcrossBuckets | None = None, *, late: "Compactor | None" = None, of_late_rows: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        settings: Pipeline,
+        table: PipelineTable,
+        s3: S3Settings | None,
+        across: AcrossBuckets | None = None,
+        *,
+        late: "Compactor | None" = None,
+        of_late_rows: bool = False,
+    ) -> None:
         """`across`: for dedupe within a window; `late`: of the table of late rows then; `of_late_rows`: it is that."""
-        self._name, self._settings, self._table, self._s3 = name, settings, table, s3
-        self._across, self._late, self._of_late_rows = across, late, of_late_rows
-        wanted = settings.compact
+        self._name = name
+        self._settings = settings
+        self._table = table
+        self._s3 = s3
+        self._across = across
+        self._late = late
+        self._of_late_rows = of_late_rows
+        dedupe = settings.compact.dedupe
         self.policy = Policy(
-            settings.roll.target_file_size, wanted.open_files_max, tuple(wanted.sort_by),
-            wanted.dedupe.rule if wanted.dedupe else None,
-        )  # fmt: skip
+            settings.roll.target_file_size,
+            settings.compact.open_files_max,
+            tuple(settings.compact.sort_by),
+            dedupe.rule if dedupe else None,
+        )
         self._bucketer = bucketers.build(settings.bucket)
-        self._looked = -1  # version up to which the files of open buckets were counted
-        self._added: Counter[BucketKey] = Counter()  # files since a bucket was merged
+        # The version up to which the files of open buckets were counted.
+        self._counted_version = -1
+        # Files that a bucket got since it was merged.
+        self._files_added: Counter[BucketKey] = Counter()
 
-    def closed(self, snapshot: PipelineSnapshot, bucket: BucketKey) -> bool:
+    def is_closed(self, snapshot: PipelineSnapshot, bucket: BucketKey) -> bool:
         """Return whether no on-time row comes to a bucket any more."""
         if self._of_late_rows:
             return True
-        span = bucketers.interval(self._bucketer, bucket)
-        return span is not None and is_closed(span[1], snapshot.closed_until)
+        interval = bucketers.interval(self._bucketer, bucket)
+        return interval is not None and is_closed(interval[1], snapshot.closed_until)
 
     def buckets(self, snapshot: PipelineSnapshot) -> list[BucketKey]:
         """Buckets that have files, in order."""
-        found = {file.bucket for file in self._table.bucket_files(snapshot)}
-        return sorted(found, key=lambda bucket: [value or "" for value in bucket])
+        buckets = {file.bucket for file in self._table.bucket_files(snapshot)}
+        return sorted(buckets, key=lambda bucket: [value or "" for value in bucket])
 
-    def planned(
+    def plan(
         self, snapshot: PipelineSnapshot, buckets: Sequence[BucketKey], *, open_too: bool = False
     ) -> dict[BucketKey, list[Piece]]:
         """Look at the files of buckets and choose. `open_too`: merge an open bucket, however few files it has."""
-        files = group_by_bucket(self._table.bucket_files(snapshot, buckets[0] if len(buckets) == 1 else None))
+        only_bucket = buckets[0] if len(buckets) == 1 else None
+        files = group_by_bucket(self._table.bucket_files(snapshot, only_bucket))
         open_policy = Policy(self.policy.target_file_size, 1) if open_too else self.policy
-        planned = {}
+        pieces_by_bucket = {}
         for bucket in buckets:
-            closed = self.closed(snapshot, bucket)
-            planned[bucket] = plan(files.get(bucket, []), self.policy if closed else open_policy, closed=closed)
-        if self._of_late_rows:  # of these, rows only go
-            return {b: [replace(p, whole=frozenset(f.path for f in p.files)) for p in ps] for b, ps in planned.items()}
-        return planned
+            closed = self.is_closed(snapshot, bucket)
+            pieces = plan(files.get(bucket, []), self.policy if closed else open_policy, closed=closed)
+            if self._of_late_rows:
+                # Late rows are only removed: no file of them is merged for its size.
+                pieces = [replace(piece, well_sized=frozenset(file.path for file in piece.files)) for piece in pieces]
+            pieces_by_bucket[bucket] = pieces
+        return pieces_by_bucket
 
     def carry_out(self, snapshot: PipelineSnapshot, pieces: Sequence[Piece], run: Run) -> Iterator[CompactionResult]:
         """Rewrite, a piece at a time; each is an entry of its own. Pieces with nothing to do give nothing.
@@ -108,31 +132,39 @@ class Compactor:
         """
         if not pieces:
             return
-        began, configured = time.monotonic(), self._settings.event_time.unit
-        unit = unit_of(configured, self._table.recent_commits(10) if configured == "auto" else ())
-        self._table.publish(snapshot.state.table_version)  # files are read in their place
-        compared = [self._compared(piece, snapshot) for piece in pieces]
-        jobs = [self._job(*each, snapshot, unit) for each in zip(pieces, compared, strict=True)]
-        done = iter(run(jobs))
-        for piece, beside in zip(pieces, compared, strict=True):
-            started = datetime.now(UTC)
+        started_s = time.monotonic()
+        unit: str = self._settings.event_time.unit
+        unit = unit_of(unit, self._table.recent_commits(10) if unit == "auto" else ())
+        # Files are read where they lie.
+        self._table.publish(snapshot.state.table_version)
+        comparisons = [self._compare(piece, snapshot) for piece in pieces]
+        jobs = [
+            self._job(piece, comparison, snapshot, unit) for piece, comparison in zip(pieces, comparisons, strict=True)
+        ]
+        results = iter(run(jobs))
+        for piece, comparison in zip(pieces, comparisons, strict=True):
+            started_at = datetime.now(UTC)
             try:
-                rewritten = next(done)
+                result = next(results)
             except FileNotFoundError as error:
-                if self._table.snapshot().version == snapshot.version and not (beside and beside.is_outdated()):
+                is_outdated = comparison is not None and comparison.is_outdated()
+                if self._table.snapshot().version == snapshot.version and not is_outdated:
                     raise HeadraceError(
                         f"a file that the table at {self._table.location} names is gone: {error}. Restore it; without "
                         "it the rows that it held are lost."
                     ) from error
-                self._conflict(piece.files[0].bucket, error)
-                return  # the generator is at its end; the next call plans again
+                self._log_conflict(piece.files[0].bucket, error)
+                # The generator is at its end; the next call plans again.
+                return
             except UnknownColumn as error:
                 raise ConfigError(f"pipelines.{self._name}: {error}") from error
-            if rewritten.removed:
-                yield self._landed(snapshot, piece, beside, rewritten, started, time.monotonic() - began)
-            if self._across and beside:
-                self._across.judged(beside.places[0], [beside.places[number] for number in rewritten.repeats_in])
-            began = time.monotonic()
+            if result.removed:
+                seconds = time.monotonic() - started_s
+                yield self._commit(snapshot, piece, comparison, result, started_at, seconds)
+            if self._across and comparison:
+                repeats_in = [comparison.buckets[number] for number in result.repeats_in]
+                self._across.add_result(comparison.buckets[0], repeats_in)
+            started_s = time.monotonic()
 
     def before_seal(self, bucket: BucketKey, run: Run) -> None:
         """Rewrite a bucket until nothing is left to do. Raises as `carry_out` does, and when others are faster.
@@ -140,126 +172,176 @@ class Compactor:
         A bucket whose rows another client deleted by delete files stays as it is, unless it is to be deduped. Sealed
         buckets and late rows that turn out to be repeats of its rows go, too.
         """
-        self._settle(bucket, run)
-        for other, repeats in self._due():
-            other._settle(repeats, run)  # noqa: SLF001 - the same class
-        list(self._due())  # by rows that were judged before: these buckets were not asked about
+        self._rewrite_until_done(bucket, run)
+        for compactor, key in self._take_due():
+            compactor._rewrite_until_done(key, run)  # noqa: SLF001 - the same class
+        # Repeats that these rewrites met are of rows that were judged before: they are not asked about.
+        self._take_due()
 
-    def answers(self, run: Run) -> Iterator[CompactionResult]:
+    def rewrite_repeats(self, run: Run) -> Iterator[CompactionResult]:
         """Rewrite, once, what turned out to hold repeats of the rows of buckets that were carried out."""
-        for other, bucket in list(self._due()):
-            snapshot = other._table.snapshot()  # noqa: SLF001 - the same class
-            yield from other.carry_out(snapshot, other.planned(snapshot, [bucket])[bucket], run)
-        list(self._due())
+        for compactor, bucket in self._take_due():
+            snapshot = compactor._table.snapshot()  # noqa: SLF001 - the same class
+            yield from compactor.carry_out(snapshot, compactor.plan(snapshot, [bucket])[bucket], run)
+        self._take_due()
 
-    def _due(self) -> Iterator[tuple["Compactor", BucketKey]]:
-        for place in self._across.due() if self._across else ():
-            other = self if place.late == self._of_late_rows else self._late
-            if other is not None:
-                yield other, place.bucket
+    def _take_due(self) -> list[tuple["Compactor", BucketKey]]:
+        """Return the buckets that hold repeats of rows that were judged since the last call, with their compactors."""
+        if self._across is None:
+            return []
+        due = []
+        for bucket in self._across.take_due():
+            compactor = self if bucket.late == self._of_late_rows else self._late
+            if compactor is not None:
+                due.append((compactor, bucket.key))
+        return due
 
-    def _settle(self, bucket: BucketKey, run: Run) -> None:
+    def _rewrite_until_done(self, bucket: BucketKey, run: Run) -> None:
         for _ in range(_TRIES):
             snapshot = self._table.snapshot()
             try:
-                done = list(self.carry_out(snapshot, self.planned(snapshot, [bucket])[bucket], run))
+                results = list(self.carry_out(snapshot, self.plan(snapshot, [bucket])[bucket], run))
             except LiveDeleteFiles as error:
+                # A sealed bucket has each key once.
                 if self.policy.dedupe is not None:
-                    raise  # what is sealed has each key once
-                self._pass_over(bucket, error)
+                    raise
+                self._log_pass_over(bucket, error)
                 return
-            self._log_results(done)
-            if all(one.version is not None for one in done):
+            self._log_results(results)
+            if all(result.version is not None for result in results):
                 return
-        raise CommitFailed(f"files of {self._named(bucket)} at {self._table.location} change too fast to be rewritten")
+        raise CommitFailed(
+            f"files of {self._name_of(bucket)} at {self._table.location} change too fast to be rewritten"
+        )
 
     def merge_open(self, run: Run) -> None:
         """Merge open buckets that have too many small files since the last call. Raises as `carry_out` does."""
         limit = self.policy.open_files_max
         snapshot = self._table.snapshot()
-        if limit is None or snapshot.version <= self._looked:
+        if limit is None or snapshot.version <= self._counted_version:
             return
-        if self._looked < 0:  # of this process: what was there before, all files tell
-            buckets = set(self.buckets(snapshot))
-        else:
-            columns = snapshot.state.metadata["partitionColumns"]
-            for _, actions in self._table.entries(self._looked):
-                self._added.update(added_file(columns, action["add"]).bucket for action in actions if "add" in action)
-            buckets = {bucket for bucket, count in self._added.items() if count > limit // 2}
+        buckets = self._growing_buckets(snapshot, limit)
         for bucket in buckets:
-            del self._added[bucket]
-        self._looked = snapshot.version
-        for bucket, pieces in self.planned(snapshot, sorted(buckets, key=str)).items() if buckets else ():
+            del self._files_added[bucket]
+        self._counted_version = snapshot.version
+        if not buckets:
+            return
+        for bucket, pieces in self.plan(snapshot, sorted(buckets, key=str)).items():
             try:
                 self._log_results(self.carry_out(snapshot, pieces, run))
             except LiveDeleteFiles as error:
-                self._pass_over(bucket, error)
+                self._log_pass_over(bucket, error)
 
-    def _log_results(self, done: Iterable[CompactionResult]) -> None:
-        for one in done:
-            if one.version is not None:
-                logging.event(
-                    "bucket_rewritten", pipeline=self._name, **{**vars(one), "bucket": self._named(one.bucket)}
-                )
+    def _growing_buckets(self, snapshot: PipelineSnapshot, limit: int) -> set[BucketKey]:
+        """Count the files that buckets got since the last call. Returns those that may have too many."""
+        # At the first call of this process, all files are counted when the merge is planned.
+        if self._counted_version < 0:
+            return set(self.buckets(snapshot))
+        columns = snapshot.state.metadata["partitionColumns"]
+        for _, actions in self._table.entries(self._counted_version):
+            self._files_added.update(added_file(columns, action["add"]).bucket for action in actions if "add" in action)
+        return {bucket for bucket, count in self._files_added.items() if count > limit // 2}
 
-    def _landed(
-        self, snapshot: PipelineSnapshot, piece: Piece, beside: Comparison | None, rewritten: RewriteResult,
-        started: datetime, seconds: float,
-    ) -> CompactionResult:  # fmt: skip
-        gone = [file for file in piece.files if file.path in set(rewritten.removed)]
-        bucket, size = gone[0].bucket, sum(file.bytes for file in rewritten.files)
-        done = CompactionResult(
-            bucket, None, len(gone), len(rewritten.files), rewritten.rows, sum(file.bytes for file in gone), size,
-            rewritten.taken, round(seconds, 3),
-        )  # fmt: skip
+    def _log_results(self, results: Iterable[CompactionResult]) -> None:
+        for result in results:
+            if result.version is not None:
+                facts = {**vars(result), "bucket": self._name_of(result.bucket)}
+                logging.event("bucket_rewritten", pipeline=self._name, **facts)
+
+    def _commit(
+        self,
+        snapshot: PipelineSnapshot,
+        piece: Piece,
+        comparison: Comparison | None,
+        rewritten: RewriteResult,
+        started_at: datetime,
+        seconds: float,
+    ) -> CompactionResult:
+        """Swap the files of a piece. Returns a result without a version where another writer was faster."""
+        removed_paths = set(rewritten.removed)
+        removed = [file for file in piece.files if file.path in removed_paths]
+        bucket = removed[0].bucket
+        result = CompactionResult(
+            bucket,
+            version=None,
+            removed=len(removed),
+            files=len(rewritten.files),
+            rows=rewritten.rows,
+            bytes_before=sum(file.bytes for file in removed),
+            bytes=sum(file.bytes for file in rewritten.files),
+            taken=rewritten.taken,
+            seconds=round(seconds, 3),
+        )
         facts = {
-            "why": "compact", "bucket": list(bucket), "at": started.isoformat(), "removed": len(gone),
-            "files": len(rewritten.files), "rows": rewritten.rows, "bytes_before": done.bytes_before, "bytes": size,
-            "seconds": done.seconds,
-        }  # fmt: skip
-        taken = RemovedRows("dedupe", rewritten.taken) if rewritten.taken else None
-        by = beside.by if beside and taken else ()
-        check_age(started, datetime.now(UTC), self._settings.table.orphan_retention)
+            "why": "compact",
+            "bucket": list(bucket),
+            "at": started_at.isoformat(),
+            "removed": result.removed,
+            "files": result.files,
+            "rows": result.rows,
+            "bytes_before": result.bytes_before,
+            "bytes": result.bytes,
+            "seconds": result.seconds,
+        }
+        taken = None
+        by: Sequence[BucketFile] = ()
+        if rewritten.taken:
+            taken = RemovedRows("dedupe", rewritten.taken)
+            by = comparison.by if comparison else ()
+        check_age(started_at, datetime.now(UTC), self._settings.table.orphan_retention)
         try:
-            version = self._table.rewrite(snapshot, Rewrite(uuid4().hex, gone, rewritten.files, taken, facts, by=by))
+            version = self._table.rewrite(snapshot, Rewrite(uuid4().hex, removed, rewritten.files, taken, facts, by=by))
         except FilesGone as error:
-            self._table.discard(rewritten.files)  # another entry stands where theirs might: none will name them
-            self._conflict(bucket, error)
-            return done
+            # Another entry stands where theirs might: none will name them.
+            self._table.discard(rewritten.files)
+            self._log_conflict(bucket, error)
+            return result
         except LiveDeleteFiles:
             self._table.discard(rewritten.files)
             raise
-        return replace(done, version=version)
+        return replace(result, version=version)
 
-    def _named(self, bucket: BucketKey) -> str:
+    def _name_of(self, bucket: BucketKey) -> str:
         return bucket_path(self._bucketer.columns, bucket)
 
-    def _pass_over(self, bucket: BucketKey, error: LiveDeleteFiles) -> None:
-        logging.warning("rewrite_passed_over", pipeline=self._name, bucket=self._named(bucket), reason=str(error))
+    def _log_pass_over(self, bucket: BucketKey, error: LiveDeleteFiles) -> None:
+        logging.warning("rewrite_passed_over", pipeline=self._name, bucket=self._name_of(bucket), reason=str(error))
 
-    def _conflict(self, bucket: BucketKey, error: Exception) -> None:
-        logging.event("rewrite_conflict", pipeline=self._name, bucket=self._named(bucket), reason=str(error))
+    def _log_conflict(self, bucket: BucketKey, error: Exception) -> None:
+        logging.event("rewrite_conflict", pipeline=self._name, bucket=self._name_of(bucket), reason=str(error))
 
-    def _compared(self, piece: Piece, snapshot: PipelineSnapshot) -> Comparison | None:
+    def _compare(self, piece: Piece, snapshot: PipelineSnapshot) -> Comparison | None:
         if self._across is None or piece.dedupe is None:
             return None
-        return self._across.compared(BucketPlace(piece.files[0].bucket, self._of_late_rows), snapshot)
+        return self._across.compare(TableBucket(piece.files[0].bucket, self._of_late_rows), snapshot)
 
-    def _job(self, piece: Piece, beside: Comparison | None, snapshot: PipelineSnapshot, unit: str) -> Job:
-        names = tuple(snapshot.state.metadata["partitionColumns"])
-        columns = pa.schema([column for column in snapshot.columns() if column.name not in names])
+    def _job(self, piece: Piece, comparison: Comparison | None, snapshot: PipelineSnapshot, unit: str) -> Job:
+        bucket_columns = tuple(snapshot.state.metadata["partitionColumns"])
         settings = self._settings
-        sources = tuple(
-            Source(f.path, (f.event_time_min, f.event_time_max) if f.event_time_min and f.event_time_max else None,
-                   f.path in piece.whole)
-            for f in piece.files
-        )  # fmt: skip
         return Job(
-            self._table.location, piece.files[0].bucket, names, columns, sources, settings.roll.target_file_size,
-            settings.memory.buffer, settings.event_time.rule(unit), piece.sort_by, piece.dedupe,
-            settings.table.entropy_bits, self._table.hidden, self._table.folder, self._s3,
-            beside.window if beside else None,
-        )  # fmt: skip
+            self._table.location,
+            piece.files[0].bucket,
+            bucket_columns,
+            columns=pa.schema([column for column in snapshot.columns() if column.name not in bucket_columns]),
+            files=tuple(_source(file, piece) for file in piece.files),
+            target_file_size=settings.roll.target_file_size,
+            budget=settings.memory.buffer,
+            times=settings.event_time.rule(unit),
+            sort_by=piece.sort_by,
+            dedupe=piece.dedupe,
+            entropy_bits=settings.table.entropy_bits,
+            hidden=self._table.hidden,
+            folder=self._table.folder,
+            s3=self._s3,
+            window=comparison.window if comparison else None,
+        )
+
+
+def _source(file: BucketFile, piece: Piece) -> Source:
+    times = None
+    if file.event_time_min and file.event_time_max:
+        times = (file.event_time_min, file.event_time_max)
+    return Source(file.path, times, file.path in piece.well_sized)
 
 
 def here(jobs: Sequence[Job]) -> Iterator[RewriteResult]:
@@ -281,26 +363,26 @@ def in_spark(spark: Any, pool: str, pace: RewritePace, wait: Wait = time.sleep) 
             if owed_s and wait(owed_s):
                 return
             context.setLocalProperty("spark.scheduler.pool", pool)
-            began = time.monotonic()
-            found, cpu_s = context.parallelize([job], 1).map(_carried).collect()[0]
-            now = time.monotonic()
-            pace.took(now - began, cpu_s, context.defaultParallelism, now)
-            if isinstance(found, Exception):
-                raise found
-            yield found
+            started_s = time.monotonic()
+            result, cpu_s = context.parallelize([job], 1).map(_rewrite_in_task).collect()[0]
+            ended_s = time.monotonic()
+            pace.took(ended_s - started_s, cpu_s, context.defaultParallelism, ended_s)
+            if isinstance(result, Exception):
+                raise result
+            yield result
 
     return run
 
 
-def _carried(job: Job) -> tuple[RewriteResult | FileNotFoundError | UnknownColumn, float]:
-    """Carry a job out in a task. Returns CPU-seconds, too.
+def _rewrite_in_task(job: Job) -> tuple[RewriteResult | FileNotFoundError | UnknownColumn, float]:
+    """Carry a job out in a task. Returns CPU-seconds of all threads of the worker, too, whose only task this is.
 
     What another try would meet again is told, not raised: Spark would try again.
     """
-    began = time.process_time()  # of all threads of the worker, whose only task this is
+    started_s = time.process_time()
+    result: RewriteResult | FileNotFoundError | UnknownColumn
     try:
-        found: RewriteResult | FileNotFoundError | UnknownColumn
-        found = rewrite(job, scratch())
+        result = rewrite(job, scratch())
     except (FileNotFoundError, UnknownColumn) as error:
-        found = error
-    return found, time.process_time() - began
+        result = error
+    return result, time.process_time() - started_s

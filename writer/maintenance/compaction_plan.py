@@ -9,7 +9,8 @@ from writer.batch.staging.sorting import Dedupe
 from writer.core.files import BucketFile
 from writer.maintenance.rewrite import SHARE_MAX, SHARE_MIN
 
-GROUP_FILES = 8  # of the target size, in one piece of work: all of it is lost where another writer is first
+# Files of the target size in one piece of work: all of it is lost where another writer is first.
+GROUP_FILES = 8
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -17,8 +18,10 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 class Policy:
     """What is wanted of a bucket's files."""
 
-    target_file_size: int  # bytes
-    open_files_max: int | None  # small files that an open bucket may have; None: any number
+    # In bytes.
+    target_file_size: int
+    # Small files that an open bucket may have; None: any number.
+    open_files_max: int | None
     sort_by: tuple[str, ...] = ()
     dedupe: Dedupe | None = None
 
@@ -28,7 +31,8 @@ class Piece:
     """Files that are rewritten together."""
 
     files: tuple[BucketFile, ...]
-    whole: frozenset[str] = frozenset()  # paths of those that are no reason by their size
+    # Paths of files whose size is no reason to rewrite them.
+    well_sized: frozenset[str] = frozenset()
     sort_by: tuple[str, ...] = ()
     dedupe: Dedupe | None = None
 
@@ -46,38 +50,43 @@ def plan(files: Sequence[BucketFile], policy: Policy, *, closed: bool) -> list[P
     """
     small = [file for file in files if file.bytes < SHARE_MIN * policy.target_file_size]
     if closed and files and (policy.sort_by or policy.dedupe):
-        whole = frozenset(file.path for file in files) - {file.path for file in small}
-        return [Piece(tuple(files), whole, policy.sort_by, policy.dedupe)]
+        well_sized = frozenset(file.path for file in files) - {file.path for file in small}
+        return [Piece(tuple(files), well_sized, policy.sort_by, policy.dedupe)]
     if not closed and (policy.open_files_max is None or len(small) <= policy.open_files_max):
         return []
     return [Piece(tuple(group)) for group in _groups(small, policy.target_file_size)]
 
 
-def _groups(small: Sequence[BucketFile], target: int) -> Iterator[list[BucketFile]]:
+def _groups(files: Sequence[BucketFile], target_size: int) -> Iterator[list[BucketFile]]:
     """Cut small files, by their events' times, into groups of about the same size that make fewer files."""
-    if len(small) < 2:  # noqa: PLR2004 - nothing to merge
+    # One file alone cannot be merged.
+    if len(files) <= 1:
         return
-    size = sum(file.bytes for file in small)
-    share = size / ceil(size / (GROUP_FILES * target))
+    size = sum(file.bytes for file in files)
+    group_size_min = size / ceil(size / (GROUP_FILES * target_size))
     group: list[BucketFile] = []
-    done = 0
-    ordered = sorted(small, key=lambda file: (file.event_time_min or _EPOCH, file.path))
-    for at, file in enumerate(ordered):
+    group_size = 0
+    ordered = sorted(files, key=lambda file: (file.event_time_min or _EPOCH, file.path))
+    for file in ordered:
         group.append(file)
-        done += file.bytes
-        if at + 1 == len(ordered) or done >= share:
-            if ceil(sum(f.bytes for f in group) / (SHARE_MAX * target)) < len(group):
+        group_size += file.bytes
+        if file is ordered[-1] or group_size >= group_size_min:
+            if ceil(group_size / (SHARE_MAX * target_size)) < len(group):
                 yield group
-            group, done = [], 0
+            group = []
+            group_size = 0
 
 
 @dataclass
 class RewritePace:
     """Keeps the rewrites of one driver to a share of its slots, from job to job and from bucket to bucket."""
 
-    share: float  # of all slots, over time
-    busy_s: float = 0.0  # what all jobs took so far, of one slot
-    _due_s: float = 0.0  # of a clock that only rises: when the next job may begin
+    # The share of all slots, over time.
+    share: float
+    # Seconds of one slot that all jobs took so far.
+    busy_s: float = 0.0
+    # When the next job may begin, by a clock that only rises.
+    _due_s: float = 0.0
 
     def owed_s(self, now_s: float) -> float:
         """How long the next job has to wait."""

@@ -37,7 +37,7 @@ class CompactionRun:
 
     def list_files(self) -> dict[BucketKey, list[BucketFile]]:
         """Return the files that are worth a rewrite, by bucket."""
-        pieces_by_bucket = self._compactor.planned(self._snapshot, self._buckets, open_too=True)
+        pieces_by_bucket = self._compactor.plan(self._snapshot, self._buckets, open_too=True)
         files: dict[BucketKey, list[BucketFile]] = {}
         for bucket, pieces in pieces_by_bucket.items():
             for piece in pieces:
@@ -52,10 +52,10 @@ class CompactionRun:
         step = 1 if self._compares_buckets else _BUCKETS_PER_LIST
         for start in range(0, len(self._buckets), step):
             snapshot = self._table.snapshot()
-            pieces_by_bucket = self._compactor.planned(snapshot, self._buckets[start : start + step], open_too=True)
+            pieces_by_bucket = self._compactor.plan(snapshot, self._buckets[start : start + step], open_too=True)
             for pieces in pieces_by_bucket.values():
                 yield from self._compactor.carry_out(snapshot, pieces, here)
-            yield from self._compactor.answers(here)
+            yield from self._compactor.rewrite_repeats(here)
 
     def _check_files(self) -> None:
         missing = [bucket for bucket in self._buckets if not self._table.bucket_files(self._snapshot, bucket)]

@@ -1,14 +1,14 @@
 """Lists the files that a bucket's rows are compared with, and remembers the buckets that hold repeats of them."""
 
-from collections.abc import Callable, Collection, Iterator, Set as AbstractSet
+from collections.abc import Callable, Collection, Set as AbstractSet
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import bucketers
 from writer.batch.staging.key_window import ComparedBucket
 from writer.core.files import BucketFile, BucketKey, group_by_bucket
 from writer.core.units import microseconds
-from writer.maintenance.dedupe.neighbours import BucketPlace, Interval, neighbours
+from writer.maintenance.dedupe.neighbours import Interval, Neighbours, TableBucket, neighbours
 from writer.maintenance.rewrite import Window
 from writer.sealing.rules import is_closed
 from writer.table.log.snapshot import PipelineSnapshot
@@ -20,79 +20,121 @@ class Comparison:
     """What one bucket is compared with, at versions of the table and of that of late rows."""
 
     window: Window
-    places: tuple[BucketPlace, ...]  # by their numbers in the window
-    by: tuple[BucketFile, ...]  # of other buckets of the same table
-    seen: tuple[tuple[PipelineTable, int], ...]  # tables that were listed, and their versions
+    # By their numbers in the window.
+    buckets: tuple[TableBucket, ...]
+    # Files of other buckets of the same table.
+    by: tuple[BucketFile, ...]
+    # Tables that were listed, and their versions.
+    versions: tuple[tuple[PipelineTable, int], ...]
 
     def is_outdated(self) -> bool:
         """Return whether a table changed since, so that a file of it may be gone."""
-        return any(table.snapshot().version != version for table, version in self.seen)
+        return any(table.snapshot().version != version for table, version in self.versions)
 
 
 class AcrossBuckets:
     """The buckets of a table and of its late rows, for dedupe within a window. Not for several threads."""
 
     def __init__(
-        self, table: PipelineTable, late: PipelineTable, bucketer: bucketers.Bucketer, window: timedelta,
-        unsealed: Callable[[], AbstractSet[BucketKey]],
-    ) -> None:  # fmt: skip
-        """`unsealed`: asked for buckets with rows that no manifest covers."""
-        self.table, self.late = table, late
-        self._bucketer, self._window = bucketer, window
-        self._unsealed = unsealed
-        self._judged = set[BucketKey]()  # by this process, and not sealed yet
-        self._due = set[BucketPlace]()
+        self,
+        table: PipelineTable,
+        late: PipelineTable,
+        bucketer: bucketers.Bucketer,
+        window: timedelta,
+        read_unsealed: Callable[[], AbstractSet[BucketKey]],
+    ) -> None:
+        """`read_unsealed`: asked for buckets with rows that no manifest covers."""
+        self.table = table
+        self.late = late
+        self._bucketer = bucketer
+        self._window = window
+        self._read_unsealed = read_unsealed
+        # Buckets that this process judged, and that are not sealed yet.
+        self._judged = set[BucketKey]()
+        self._due = set[TableBucket]()
         self._intervals = dict[BucketKey, Interval | None]()
 
-    def compared(self, own: BucketPlace, snapshot: PipelineSnapshot) -> Comparison | None:
+    def compare(self, own: TableBucket, snapshot: PipelineSnapshot) -> Comparison | None:
         """List what a bucket is compared with; None: its rows have no time. `snapshot`: of the bucket's table.
 
         Raises CommitFailed.
         """
-        if self._interval(own.bucket) is None:
+        if self._interval(own.key) is None:
             return None
-        seen = [(self.table, self.table.snapshot() if own.late else snapshot)]
-        if own.late or self.late.exists():
-            seen.append((self.late, snapshot if own.late else self.late.snapshot()))
-        files: dict[BucketPlace, list[BucketFile]] = {}
-        for (table, at), late in zip(seen, (False, True), strict=False):
-            table.publish(at.state.table_version)  # files are read in their place
-            files |= {BucketPlace(b, late): its for b, its in group_by_bucket(table.bucket_files(at)).items()}
-        unsealed = self._unsealed()  # after the files were listed: none that was not judged passes for one that was
+        snapshots = self._snapshots(own, snapshot)
+        files: dict[TableBucket, list[BucketFile]] = {}
+        for table, table_snapshot in snapshots:
+            # Files are read where they lie.
+            table.publish(table_snapshot.state.table_version)
+            for key, bucket_files in group_by_bucket(table.bucket_files(table_snapshot)).items():
+                files[TableBucket(key, late=table is self.late)] = bucket_files
+        # Asked after the files were listed: so no bucket that was not judged passes for one that was.
+        unsealed = self._read_unsealed()
         self._judged &= unsealed
-        spans = {place: span for place in files if (span := self._interval(place.bucket)) is not None}
-        chosen = neighbours(own, spans, unsealed, self._window)
-        until = seen[0][1].closed_until
+        intervals = {}
+        for bucket in files:
+            interval = self._interval(bucket.key)
+            if interval is not None:
+                intervals[bucket] = interval
+        chosen = neighbours(own, intervals, unsealed, self._window)
+        _, main_snapshot = snapshots[0]
+        window_files = []
+        by: list[BucketFile] = []
+        for number, bucket in enumerate(chosen.buckets[1:], start=1):
+            location = self._table(bucket).location
+            window_files += [(number, location, file.path) for file in files[bucket]]
+            if bucket.late == own.late:
+                by += files[bucket]
+        window = Window(
+            self._window // timedelta(microseconds=1),
+            tuple(
+                self._compared_bucket(bucket, intervals[bucket], chosen, unsealed, main_snapshot.closed_until)
+                for bucket in chosen.buckets
+            ),
+            tuple(window_files),
+        )
+        versions = tuple((table, table_snapshot.version) for table, table_snapshot in snapshots)
+        return Comparison(window, chosen.buckets, tuple(by), versions)
 
-        def facts(place: BucketPlace) -> ComparedBucket:
-            start, end = spans[place]
-            judged = place.bucket in self._judged or (place.bucket not in unsealed and is_closed(end, until))
-            return ComparedBucket(
-                microseconds(start), microseconds(end), place.late, place in chosen.near, judged or place.late
-            )
+    def _snapshots(self, own: TableBucket, snapshot: PipelineSnapshot) -> list[tuple[PipelineTable, PipelineSnapshot]]:
+        """Return the table and that of its late rows, if it exists, with what they hold."""
+        if own.late:
+            return [(self.table, self.table.snapshot()), (self.late, snapshot)]
+        snapshots = [(self.table, snapshot)]
+        if self.late.exists():
+            snapshots.append((self.late, self.late.snapshot()))
+        return snapshots
 
-        listed = tuple(
-            (number, self._table(place).location, file.path)
-            for number, place in enumerate(chosen.places) if number for file in files[place]
-        )  # fmt: skip
-        window = Window(self._window // timedelta(microseconds=1), tuple(map(facts, chosen.places)), listed)
-        by = tuple(f for place in chosen.places[1:] if place.late == own.late for f in files[place])
-        return Comparison(window, chosen.places, by, tuple((table, at.version) for table, at in seen))
+    def _compared_bucket(
+        self,
+        bucket: TableBucket,
+        interval: Interval,
+        chosen: Neighbours,
+        unsealed: AbstractSet[BucketKey],
+        closed_until: datetime | None,
+    ) -> ComparedBucket:
+        start, end = interval
+        is_judged = (
+            bucket.late or bucket.key in self._judged or (bucket.key not in unsealed and is_closed(end, closed_until))
+        )
+        return ComparedBucket(microseconds(start), microseconds(end), bucket.late, bucket in chosen.near, is_judged)
 
-    def judged(self, own: BucketPlace, due: Collection[BucketPlace]) -> None:
-        """Take the result for a bucket: its rows were judged; `due`: what holds repeats of them."""
-        self._judged |= set() if own.late else {own.bucket}
-        self._due |= set(due)
+    def add_result(self, own: TableBucket, repeats_in: Collection[TableBucket]) -> None:
+        """Note that a bucket's rows were judged, and which buckets hold repeats of them."""
+        if not own.late:
+            self._judged.add(own.key)
+        self._due |= set(repeats_in)
 
-    def due(self) -> Iterator[BucketPlace]:
-        """Return the places that hold repeats of rows that were judged since the last call, in order."""
-        due, self._due = self._due, set()
-        return iter(sorted(due, key=lambda place: (place.late, tuple(map(str, place.bucket)))))
+    def take_due(self) -> list[TableBucket]:
+        """Return the buckets that hold repeats of rows that were judged since the last call, in order."""
+        due = sorted(self._due, key=lambda bucket: (bucket.late, tuple(map(str, bucket.key))))
+        self._due = set()
+        return due
 
-    def _table(self, place: BucketPlace) -> PipelineTable:
-        return self.late if place.late else self.table
+    def _table(self, bucket: TableBucket) -> PipelineTable:
+        return self.late if bucket.late else self.table
 
-    def _interval(self, bucket: BucketKey) -> Interval | None:
-        if bucket not in self._intervals:
-            self._intervals[bucket] = bucketers.interval(self._bucketer, bucket)
-        return self._intervals[bucket]
+    def _interval(self, key: BucketKey) -> Interval | None:
+        if key not in self._intervals:
+            self._intervals[key] = bucketers.interval(self._bucketer, key)
+        return self._intervals[key]

@@ -16,7 +16,8 @@ from writer.table.log.entries import bucket_of, parse_commit_info
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
-MARK = "_headrace/deduped.json"  # beside the table of late rows
+# A file below the table of late rows.
+MARK = "_headrace/deduped.json"
 FORMAT = 1
 
 
@@ -25,61 +26,76 @@ class JudgedMark:
 
     def __init__(self, table: PipelineTable) -> None:
         self._table = table
-        self._known: tuple[str, int] | None = None  # id of the table, and the version
+        # The id of the table, and the version.
+        self._table_version: tuple[str, int] | None = None
 
-    def changed(self, snapshot: PipelineSnapshot) -> set[BucketKey]:
+    def changed_buckets(self, snapshot: PipelineSnapshot) -> set[BucketKey]:
         """Return the buckets that got rows since. Raises CommitFailed, OSError."""
-        (table, version), columns = snapshot.state.table_version, snapshot.state.metadata["partitionColumns"]
-        known, since = self._known or self._read()
-        entries = [one for one in self._table.entries(since) if one[0] <= version] if known == table else []
-        if known != table or [number for number, _ in entries] != list(range(since + 1, version + 1)):
+        table_id, version = snapshot.state.table_version
+        columns = snapshot.state.metadata["partitionColumns"]
+        judged_id, judged_version = self._table_version or self._read()
+        entries = []
+        if judged_id == table_id:
+            entries = [entry for entry in self._table.entries(judged_version) if entry[0] <= version]
+        expected_versions = list(range(judged_version + 1, version + 1))
+        if judged_id != table_id or [entry_version for entry_version, _ in entries] != expected_versions:
             return {file.bucket for file in self._table.bucket_files(snapshot)}
-        return {
-            bucket_of(columns, action["add"])
-            for _, actions in entries if parse_commit_info(actions)[1].get("why") != "compact"
-            for action in actions if "add" in action
-        }  # fmt: skip
+        buckets = set()
+        for _, actions in entries:
+            _, commit_info = parse_commit_info(actions)
+            if commit_info.get("why") != "compact":
+                buckets |= {bucket_of(columns, action["add"]) for action in actions if "add" in action}
+        return buckets
 
     def put(self, snapshot: PipelineSnapshot) -> None:
         """Note that all rows of a version were judged. Raises OSError."""
-        table, version = self._known = snapshot.state.table_version
-        document = {"format": FORMAT, "table": table, "version": version}
+        self._table_version = snapshot.state.table_version
+        table_id, version = self._table_version
+        document = {"format": FORMAT, "table": table_id, "version": version}
         self._table.store.put(MARK, (json.dumps(document) + "\n").encode())
 
     def _read(self) -> tuple[str, int]:
-        found = self._table.store.read(MARK)
+        stored = self._table.store.read(MARK)
         try:
-            raw = json.loads(found.content) if found else {}
-            return (str(raw["table"]), int(raw["version"])) if raw.get("format") == FORMAT else ("", -1)
+            document = json.loads(stored.content) if stored else {}
+            if document.get("format") == FORMAT:
+                return str(document["table"]), int(document["version"])
         except (ValueError, KeyError, TypeError, AttributeError):
-            return "", -1
+            pass
+        return "", -1
 
 
 class LateRows:
     """Takes late rows whose key stands in the table within the window, or that repeat another late row."""
 
     def __init__(
-        self, compactor: Compactor, table: PipelineTable, rest: timedelta,
+        self,
+        compactor: Compactor,
+        table: PipelineTable,
+        pause: timedelta,
         seconds: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        """`compactor`: of the table of late rows. `rest`: between two looks. `seconds`: a monotonic clock."""
-        self._compactor, self._table, self._mark, self._rest = compactor, table, JudgedMark(table), rest
+    ) -> None:
+        """`compactor`: of the table of late rows. `pause`: between two looks. `seconds`: a monotonic clock."""
+        self._compactor = compactor
+        self._table = table
+        self._mark = JudgedMark(table)
+        self._pause = pause
         self._seconds = seconds
         self._due_s = -math.inf
-        self._looked = -1
+        self._judged_version = -1
 
     def dedupe(self, run: Run) -> None:
         """Judge the buckets that got late rows, if that is due. Raises as `Compactor.before_seal` does."""
         if self._seconds() < self._due_s or not self._table.exists():
             return
         snapshot = self._table.snapshot()
-        if snapshot.version == self._looked:
+        if snapshot.version == self._judged_version:
             return
-        for bucket in sorted(self._mark.changed(snapshot), key=str):
+        for bucket in sorted(self._mark.changed_buckets(snapshot), key=str):
             self._compactor.before_seal(bucket, run)
         self._mark.put(snapshot)
-        self._due_s = self._seconds() + self._rest.total_seconds()
-        self._looked = snapshot.version
+        self._due_s = self._seconds() + self._pause.total_seconds()
+        self._judged_version = snapshot.version
 
 
 def compactor_of(sealer: Sealer, config: Config) -> tuple[Compactor, LateRows | None]:
@@ -87,16 +103,18 @@ def compactor_of(sealer: Sealer, config: Config) -> tuple[Compactor, LateRows | 
 
     `config`: where the table is the pipeline's own.
     """
-    pipeline, settings, s3 = sealer.pipeline, sealer.settings, config.s3.settings
+    pipeline = sealer.pipeline
+    settings = sealer.settings
+    s3 = config.s3.settings
     window = settings.compact.dedupe.window if settings.compact.dedupe else None
     if window is None:
         return Compactor(pipeline, settings, sealer.table, s3), None
     late = side_table(pipeline, config, settings.late_place)
 
-    def unsealed() -> set[BucketKey]:
+    def read_unsealed() -> set[BucketKey]:
         return set(sealer.follow(write=False).unsealed.buckets)
 
-    across = AcrossBuckets(sealer.table, late, sealer.bucketer, window, unsealed)
-    of_late = Compactor(pipeline, settings, late, s3, across, of_late_rows=True)
-    compactor = Compactor(pipeline, settings, sealer.table, s3, across, late=of_late)
-    return compactor, LateRows(of_late, late, settings.seal.reopen_after)
+    across = AcrossBuckets(sealer.table, late, sealer.bucketer, window, read_unsealed)
+    late_compactor = Compactor(pipeline, settings, late, s3, across, of_late_rows=True)
+    compactor = Compactor(pipeline, settings, sealer.table, s3, across, late=late_compactor)
+    return compactor, LateRows(late_compactor, late, settings.seal.reopen_after)

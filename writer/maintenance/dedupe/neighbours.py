@@ -13,48 +13,57 @@ Interval = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True)
-class BucketPlace:
+class TableBucket:
     """A bucket of the table, or of the table of late rows."""
 
-    bucket: BucketKey
+    key: BucketKey
     late: bool = False
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """What a bucket is compared with: itself first."""
+    """The buckets that one is compared with."""
 
-    places: tuple[BucketPlace, ...]
-    near: frozenset[BucketPlace]  # within the window of the bucket itself
+    # The bucket itself is the first.
+    buckets: tuple[TableBucket, ...]
+    # Those within the window of the bucket itself.
+    near: frozenset[TableBucket]
 
 
 def neighbours(
-    own: BucketPlace, intervals: Mapping[BucketPlace, Interval], unjudged: Collection[BucketKey], window: timedelta
+    own: TableBucket, intervals: Mapping[TableBucket, Interval], unjudged: Collection[BucketKey], window: timedelta
 ) -> Neighbours:
     """Choose what decides which rows of a bucket go, and what holds rows that may go by one of its own.
 
     A bucket of the table whose rows were judged holds only rows that stay. Which of an unjudged one will stay, such as
     of an open one, is to be found out: so what lies within the window of that one is compared, too, and so on. Late
     rows decide nothing about the rows of the table.
+
+    Hours 0 to 4 of the table, of which 3 and 4 are unjudged, and a window of one hour: hour 2 is compared
+    with 1 and 3, which are near, and with 4, which is near 3. Hour 0 is near 1 alone, which was judged.
     """
-    places = list(intervals)
-    starts, ends = (np.array([microseconds(span[i]) for span in intervals.values()], np.int64) for i in (0, 1))
-    late, width = np.array([place.late for place in places]), window // timedelta(microseconds=1)
-    numbers = {place: number for number, place in enumerate(places)}
+    buckets = list(intervals)
+    indexes = {bucket: index for index, bucket in enumerate(buckets)}
+    starts = np.array([microseconds(start) for start, _ in intervals.values()], np.int64)
+    ends = np.array([microseconds(end) for _, end in intervals.values()], np.int64)
+    is_late = np.array([bucket.late for bucket in buckets])
+    window_us = window // timedelta(microseconds=1)
 
-    def near(number: int) -> np.ndarray:
-        between = np.maximum(starts, starts[number]) - np.minimum(ends, ends[number])
-        return np.asarray(between < width)
+    def is_near(index: int) -> np.ndarray:
+        distance_us = np.maximum(starts, starts[index]) - np.minimum(ends, ends[index])
+        return np.asarray(distance_us < window_us)
 
-    first = numbers[own]
-    direct = near(first)
-    found = direct | (np.arange(len(places)) == first)
-    waiting = [n for n in np.flatnonzero(found).tolist() if n != first]
+    own_index = indexes[own]
+    is_near_own = is_near(own_index)
+    is_chosen = is_near_own.copy()
+    is_chosen[own_index] = True
+    waiting = [index for index in np.flatnonzero(is_chosen).tolist() if index != own_index]
     while waiting:
-        number = waiting.pop()
-        if places[number].bucket in unjudged and not late[number]:
-            new = near(number) & ~found & ~late
-            found |= new
-            waiting += np.flatnonzero(new).tolist()
-    others = [places[n] for n in np.flatnonzero(found).tolist() if n != first]
-    return Neighbours((own, *others), frozenset(place for place in (own, *others) if direct[numbers[place]]))
+        index = waiting.pop()
+        if buckets[index].key in unjudged and not is_late[index]:
+            is_new = is_near(index) & ~is_chosen & ~is_late
+            is_chosen |= is_new
+            waiting += np.flatnonzero(is_new).tolist()
+    others = [buckets[index] for index in np.flatnonzero(is_chosen).tolist() if index != own_index]
+    chosen = (own, *others)
+    return Neighbours(chosen, frozenset(bucket for bucket in chosen if is_near_own[indexes[bucket]]))
