@@ -28,7 +28,7 @@ from tests.support.tables import P0, P1, batch, iceberg_table_of, opened
 from writer.batch.staging.bucket_folders import bucket_folder, folder_bytes_max, hive_folder, hive_value
 from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.files import StagedFile
-from writer.maintenance.vacuum_plan import NeededFiles, Stored, of_table
+from writer.maintenance.vacuum_plan import NeededFiles, Stored, unneeded_in_table
 from writer.storage.locations import store_at
 from writer.table.iceberg.metadata.avro_names import make_avro_names
 from writer.table.iceberg.metadata.manifests import ManifestWriter
@@ -168,7 +168,9 @@ def test_vacuum_finds_what_lies_in_the_folders_of_any_column(tmp_path: Path, col
     write_table(location, form, column)
     orphan = stage(location, column, "DE")
     needed = NeededFiles(frozenset(), {})
-    (found,) = of_table([Stored(orphan.path, orphan.bytes, NOW)], needed, NOW + timedelta(days=1), hidden=False)
+    (found,) = unneeded_in_table(
+        [Stored(orphan.path, orphan.bytes, NOW)], needed, NOW + timedelta(days=1), hidden=False
+    )
     assert found.path == orphan.path
 
 

@@ -19,7 +19,7 @@ from writer.driver.pipeline_start import probe_locations
 from writer.driver.sealing.steps import seal_due
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.vacuum import everything, find_unneeded, remove
+from writer.maintenance.vacuum import find_unneeded, list_objects, remove
 from writer.output.tables import console
 from writer.sealing.sealer import Sealer
 from writer.storage.locations import store_at
@@ -64,7 +64,7 @@ def live(driver: Driver) -> None:
 def folders(driver: Driver, location: str) -> set[str]:
     """Return the folders directly below a location that hold something."""
     store = store_at(location, driver.config.s3.settings)
-    return {one.path.partition("/")[0] for one in everything(store)}
+    return {one.path.partition("/")[0] for one in list_objects(store)}
 
 
 def test_a_table_has_only_data_and_metadata_below_it(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from writer.core.errors import ConfigError, exit_code
 from writer.driver import main
 from writer.driver.batch_queue import BatchQueue
 from writer.driver.pipeline_runner import PipelineRunner
-from writer.maintenance.vacuum import everything
+from writer.maintenance.vacuum import list_objects
 from writer.preflight import host_checks
 from writer.status.progress import Progress
 from writer.storage.locations import store_at
@@ -88,7 +88,7 @@ def test_a_new_table_inside_another_location_of_its_pipeline_is_refused(
     below = {key: f"{root}/{place}" for key, place in table.items()}
     config = made(tmp_path, form, a={**below, "checkpoints": f"{root}/{checkpoints}"})
     assert "failed" in statuses(config)
-    assert list(everything(store_at(f"{root}/lake"))) == []
+    assert list(list_objects(store_at(f"{root}/lake"))) == []
 
 
 def test_of_two_pipelines_neither_makes_its_table_inside_or_around_that_of_the_other(root: str, tmp_path: Path) -> None:

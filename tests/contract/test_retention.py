@@ -19,7 +19,7 @@ from writer.config.pipeline import Pipeline
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
 from writer.maintenance import retention
-from writer.maintenance.retention import PeriodicRetention, Retention, due, works
+from writer.maintenance.retention import PeriodicRetention, Retention, due, table_retentions
 from writer.maintenance.vacuum import find_unneeded
 from writer.sealing.manifest import FOLDER
 from writer.table.log.operations import Closing, RemovedRows, Rewrite
@@ -116,7 +116,7 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work, table = Retention(driver.table, HOURS, 2 * HOUR), driver.table
-    honest, raced = work._looked, []
+    honest, raced = work._list_expired, []
 
     def meanwhile(now: datetime) -> tuple[PipelineSnapshot, list[retention.ExpiredBucket]]:
         found = honest(now)
@@ -126,7 +126,7 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
             table.rewrite(table.snapshot(), Rewrite("other", [file], (), RemovedRows("delete", file.rows or 0)))
         return found
 
-    monkeypatch.setattr(work, "_looked", meanwhile)
+    monkeypatch.setattr(work, "_list_expired", meanwhile)
     (done,) = work.run(NOW)
     assert done.rows == 2
     assert audit(driver.config, "clicks", since=None, deep=True).rows_taken == {"delete": 1, "retention": 2}
@@ -154,7 +154,7 @@ def test_late_rows_in_their_table_grow_old_too(tmp_path: Path, form: str) -> Non
     driver.start()
     driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
     driver.carry([log({n: event(n, at=NOW - n * HOUR) for n in range(6)})], {0: 6})
-    main, late = works("clicks", driver.config)
+    main, late = table_retentions("clicks", driver.config)
     PeriodicRetention("clicks", [main, late])(None, NOW + 30 * DAY - 2 * HOUR)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
@@ -162,7 +162,7 @@ def test_late_rows_in_their_table_grow_old_too(tmp_path: Path, form: str) -> Non
 
 
 def test_a_pipeline_without_retention_has_nothing_to_do(driver: Driver) -> None:
-    assert works("clicks", driver.config) == []
+    assert table_retentions("clicks", driver.config) == []
 
 
 def test_many_files_go_in_several_entries(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, SchemaChanged
 from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.maintenance.retention import works
+from writer.maintenance.retention import table_retentions
 from writer.offsets import start_offsets
 from writer.preflight import host_checks
 from writer.schemas.registry import source
@@ -322,7 +322,7 @@ def raw_removed(driver: Driver) -> None:
         found = audit(stopped.config, "clicks", since=None, deep=True)
         assert (found.adds_up, found.reconciliation.raw) == (True, 1)
     at_raw = with_raw(driver, enabled=False, retention="1 d").config.at_raw("clicks")
-    assert [len(one.due(NOW + timedelta(days=9))) for one in works("clicks", at_raw)] == [1, 0]
+    assert [len(one.due(NOW + timedelta(days=9))) for one in table_retentions("clicks", at_raw)] == [1, 0]
 
 
 def raw_moved(driver: Driver) -> None:

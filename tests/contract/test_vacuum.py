@@ -25,7 +25,7 @@ from writer.avro.decoding.block_decoder import NativeDecoder
 from writer.cli.main import app
 from writer.cli.write import vacuum
 from writer.core.errors import ConfigError, HeadraceError
-from writer.maintenance.vacuum import everything, find_unneeded, remove
+from writer.maintenance.vacuum import find_unneeded, list_objects, remove
 from writer.storage.locations import store_at
 from writer.table.ledger.segment_store import FOLDER
 
@@ -49,7 +49,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, form: str) -> Callable[
 
 
 def names(driver: Driver) -> dict[str, int]:
-    return {one.path: one.bytes for one in everything(store_at(driver.lake))}
+    return {one.path: one.bytes for one in list_objects(store_at(driver.lake))}
 
 
 def found(driver: Driver, now: datetime | None = None, older_than: timedelta | None = None) -> dict[str, str]:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.maintenance.vacuum_plan import NeededFiles, Stored, of_checkpoints, of_table
+from writer.maintenance.vacuum_plan import NeededFiles, Stored, unneeded_checkpoints, unneeded_in_table
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OLD, YOUNG = NOON - timedelta(days=30), NOON - timedelta(days=1)
@@ -14,7 +14,7 @@ NOTHING = NeededFiles(frozenset(), {})
 
 
 def judged(path: str, needed: NeededFiles = NOTHING, *, touched: datetime = OLD, hidden: bool = False) -> str | None:
-    (why,) = [w.why for w in of_table([Stored(path, 1, touched)], needed, CUTOFF, hidden=hidden)] or [None]
+    (why,) = [w.why for w in unneeded_in_table([Stored(path, 1, touched)], needed, CUTOFF, hidden=hidden)] or [None]
     return why
 
 
@@ -57,14 +57,14 @@ def test_a_file_that_readers_of_folders_see_is_left_to_its_owner() -> None:
 
 def test_of_manifests_the_newest_of_each_bucket_stays() -> None:
     paths = [f"_headrace/sealed/hour={hour}/v{n}.json" for hour in "xy" for n in (1, 2, 10)]
-    found = of_table([Stored(path, 1, OLD) for path in paths], NOTHING, CUTOFF, hidden=False)
+    found = unneeded_in_table([Stored(path, 1, OLD) for path in paths], NOTHING, CUTOFF, hidden=False)
     assert {(waste.path, waste.why) for waste in found} == {(p, "manifest") for p in paths if "v10" not in p}
 
 
 def test_the_newest_runs_stay_and_a_run_that_is_written_to() -> None:
     stored = [Stored(f"{run:06}/offsets/{n}", 2, OLD) for run in range(1, 7) for n in range(3)]
     stored += [Stored("000002/commits/9", 2, YOUNG), Stored("driver.json", 1, OLD)]
-    found = list(of_checkpoints(stored, CUTOFF))
+    found = list(unneeded_checkpoints(stored, CUTOFF))
     assert [(waste.path, waste.bytes, waste.why) for waste in found] == [
         ("000001", 6, "checkpoint"), ("000003", 6, "checkpoint"),
     ]  # fmt: skip
@@ -83,7 +83,7 @@ PATHS = st.sampled_from([
 def test_nothing_young_nothing_needed_and_no_log_or_ledger_is_waste(stored, files, removed, hidden) -> None:
     days = {path: NOON - timedelta(days=age) for path, age in removed.items()}
     objects = [Stored(path, 1, NOON - timedelta(days=age)) for path, age in stored]
-    for waste in of_table(objects, NeededFiles(files, days), CUTOFF, hidden=hidden):
+    for waste in unneeded_in_table(objects, NeededFiles(files, days), CUTOFF, hidden=hidden):
         assert waste.touched < CUTOFF
         assert waste.path not in files or waste.path.endswith((".tmp", "v1.json"))
         assert not waste.path.startswith(("_delta_log/0", "_headrace/ledger"))

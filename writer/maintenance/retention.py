@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from math import inf
 from uuid import uuid4
 
@@ -27,8 +28,10 @@ from writer.table.log.operations import RETENTION, RemovedRows, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
-MARK = "retired.json"  # beside the manifests of a bucket
-FILES_AT_ONCE = 10_000  # of one entry of the log, which then takes some megabytes
+# A file beside the manifests of a bucket.
+MARK = "retired.json"
+# Files of one entry of the log, which then takes some megabytes.
+FILES_AT_ONCE = 10_000
 EVERY = timedelta(minutes=10)
 _TRIES = 5
 Interval = tuple[datetime, datetime]
@@ -63,64 +66,68 @@ def due(
     files: Iterable[BucketFile], interval: Callable[[BucketKey], Interval | None], kept_for: timedelta, now: datetime
 ) -> list[ExpiredBucket]:
     """Find the buckets whose end is at least `kept_for` ago, oldest first. A bucket without an interval stays. Pure."""
-    found = group_by_bucket(files)
-    spans = {bucket: interval(bucket) for bucket in found}
-    old = [
-        ExpiredBucket(bucket, span, tuple(found[bucket]))
-        for bucket, span in spans.items()
-        if span is not None and shift_instant(span[1], kept_for) <= now
-    ]
-    return sorted(old, key=lambda one: (one.interval, tuple(value or "" for value in one.bucket)))
+    expired = []
+    for bucket, bucket_files in group_by_bucket(files).items():
+        span = interval(bucket)
+        if span is not None and shift_instant(span[1], kept_for) <= now:
+            expired.append(ExpiredBucket(bucket, span, tuple(bucket_files)))
+    return sorted(expired, key=lambda old: (old.interval, tuple(value or "" for value in old.bucket)))
 
 
 class Retention:
     """Retention of one table."""
 
     def __init__(self, table: PipelineTable, bucketer: bucketers.Bucketer, kept_for: timedelta) -> None:
-        self._table, self._bucketer, self.kept_for = table, bucketer, kept_for
-        self.location, self.columns = table.location, bucketer.columns
+        self._table = table
+        self._bucketer = bucketer
+        self.kept_for = kept_for
+        self.location = table.location
+        self.columns = bucketer.columns
 
     def due(self, now: datetime) -> list[ExpiredBucket]:
         """List what is due; nothing where there is no table. Raises CommitFailed."""
-        return self._looked(now)[1] if self._table.exists() else []
+        if not self._table.exists():
+            return []
+        _, expired = self._list_expired(now)
+        return expired
 
     def run(self, now: datetime) -> Iterator[DroppedBucket]:
         """Drop what is due, entry by entry. May be broken off, and run beside the writer. Raises what a commit does."""
         tries = 0
         while self._table.exists():
-            snapshot, old = self._looked(now)
-            if not old:
+            snapshot, expired = self._list_expired(now)
+            if not expired:
                 return
             try:
-                yield self._drop(snapshot, _some(old), now)
+                yield self._drop(snapshot, _oldest_of_entry(expired), now)
                 tries = 0
-            except FilesGone:  # another process rewrote files of these buckets meanwhile
+            except FilesGone:
+                # Another process rewrote files of these buckets meanwhile.
                 tries += 1
                 if tries == _TRIES:
                     raise
 
-    def _looked(self, now: datetime) -> tuple[PipelineSnapshot, list[ExpiredBucket]]:
+    def _list_expired(self, now: datetime) -> tuple[PipelineSnapshot, list[ExpiredBucket]]:
         """List what is due, with the version that it was listed at."""
         snapshot = self._table.snapshot()
         files = self._table.bucket_files(snapshot)
         return snapshot, due(files, lambda bucket: bucketers.interval(self._bucketer, bucket), self.kept_for, now)
 
-    def _drop(self, snapshot: PipelineSnapshot, old: Sequence[ExpiredBucket], now: datetime) -> DroppedBucket:
+    def _drop(self, snapshot: PipelineSnapshot, expired: Sequence[ExpiredBucket], now: datetime) -> DroppedBucket:
         table = self._table
-        files = [file for one in old for file in one.files]
+        files = list(chain.from_iterable(bucket.files for bucket in expired))
+        buckets = tuple(bucket.bucket for bucket in expired)
         rows = sum(rows_of(table.store, file) for file in files)
-        for one in old:
-            mark = {"bucket": list(one.bucket), "at": now.isoformat(), "why": RETENTION}
-            folder = bucket_path(self._bucketer.columns, one.bucket)
-            table.store.put(f"{FOLDER}/{folder}/{MARK}", (json.dumps(mark, ensure_ascii=False) + "\n").encode())
-        facts = {"at": now.isoformat(), "buckets": [list(one.bucket) for one in old], "files": len(files)}
+        for bucket in buckets:
+            mark = {"bucket": list(bucket), "at": now.isoformat(), "why": RETENTION}
+            content = json.dumps(mark, ensure_ascii=False) + "\n"
+            table.store.put(f"{FOLDER}/{bucket_path(self._bucketer.columns, bucket)}/{MARK}", content.encode())
+        facts = {"at": now.isoformat(), "buckets": [list(bucket) for bucket in buckets], "files": len(files)}
         version = table.rewrite(snapshot, Rewrite(uuid4().hex, files, (), RemovedRows(RETENTION, rows), facts))
-        return DroppedBucket(
-            version, tuple(one.bucket for one in old), rows, len(files), sum(file.bytes for file in files)
-        )
+        return DroppedBucket(version, buckets, rows, len(files), sum(file.bytes for file in files))
 
 
-def works(pipeline: str, config: Config) -> list[Retention]:
+def table_retentions(pipeline: str, config: Config) -> list[Retention]:
     """Return the retention of a pipeline's table and of its table of late rows; none where none is set.
 
     That of its raw table is the first of `config.at_raw(pipeline)`, whose settings are those of a table.
@@ -137,22 +144,30 @@ class PeriodicRetention:
     """Retention as a step of the driver's rounds: the buckets are listed now and then, for that reads the log."""
 
     def __init__(
-        self, pipeline: str, works: Sequence[Retention], seconds: Callable[[], float] = time.monotonic
+        self, pipeline: str, retentions: Sequence[Retention], seconds: Callable[[], float] = time.monotonic
     ) -> None:
         """`seconds`: a monotonic clock."""
-        self._pipeline, self._works, self._seconds = pipeline, works, seconds
+        self._pipeline = pipeline
+        self._retentions = retentions
+        self._seconds = seconds
         self._due_s = -inf
 
     def __call__(self, _: object, now: datetime) -> None:
         """Drop what is due. Raises what a commit raises; then it is tried again with the next round."""
         if self._seconds() < self._due_s:
             return
-        for work in self._works:
-            for one in work.run(now):
+        for retention in self._retentions:
+            for dropped in retention.run(now):
                 logging.event(
-                    "buckets_retired", pipeline=self._pipeline, table=work.location, version=one.version,
-                    buckets=len(one.buckets), rows=one.rows, files=one.files, bytes=one.bytes,
-                )  # fmt: skip
+                    "buckets_retired",
+                    pipeline=self._pipeline,
+                    table=retention.location,
+                    version=dropped.version,
+                    buckets=len(dropped.buckets),
+                    rows=dropped.rows,
+                    files=dropped.files,
+                    bytes=dropped.bytes,
+                )
         self._due_s = self._seconds() + EVERY.total_seconds()
 
 
@@ -163,13 +178,13 @@ def rows_of(store: Store, file: BucketFile) -> int:
     return int(read_footer(store, file.path).num_rows)
 
 
-def _some(old: Sequence[ExpiredBucket]) -> list[ExpiredBucket]:
+def _oldest_of_entry(expired: Sequence[ExpiredBucket]) -> list[ExpiredBucket]:
     """Return as many of the oldest as one entry takes; one at least."""
-    taken: list[ExpiredBucket] = []
-    count = 0
-    for one in old:
-        count += len(one.files)
-        if taken and count > FILES_AT_ONCE:
+    buckets: list[ExpiredBucket] = []
+    files = 0
+    for bucket in expired:
+        files += len(bucket.files)
+        if buckets and files > FILES_AT_ONCE:
             break
-        taken.append(one)
-    return taken
+        buckets.append(bucket)
+    return buckets

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,7 +20,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import staged_name
 from writer.core.units import show_duration
-from writer.maintenance.vacuum_plan import NeededFiles, Stored, UnneededObject, of_checkpoints, of_table
+from writer.maintenance.vacuum_plan import NeededFiles, Stored, UnneededObject, unneeded_checkpoints, unneeded_in_table
 from writer.storage.base import Store
 from writer.storage.locations import on_s3, store_at
 from writer.storage.nesting import ancestors, is_below, table_folders
@@ -27,12 +28,15 @@ from writer.storage.split import OWN
 from writer.table import held_files
 from writer.table.factory import all_tables
 from writer.table.log import file_lists
-from writer.table.log.entries import parse_commit_info, parse_committed_entry
+from writer.table.log.entries import SideEntry, parse_commit_info, parse_committed_entry
+from writer.table.pipeline_tables import Tables
 from writer.table.table import PipelineTable
 
 _DECODER = "headrace-avro-"
 SCRATCH = ("headrace-stage-", _DECODER, "headrace-rewrite-", "headrace-reprocess-")
 _AT_ONCE = 16
+# Commits that are asked for the tables that they list files for.
+_COMMITS_READ = 1_000
 _RETENTION = "delta.deletedFileRetentionDuration"
 _UNITS = {"week": "weeks", "day": "days", "hour": "hours", "minute": "minutes", "second": "seconds"}
 
@@ -43,8 +47,10 @@ class VacuumLocation:
 
     store: Store
     waste: tuple[UnneededObject, ...]
-    left_alone: tuple[str, ...] = ()  # folders in it that are tables of their own, or links
-    forget: Callable[[], Collection[str]] = tuple  # forgets versions that need what was removed; which files others do
+    # Folders in it that are tables of their own, or links.
+    left_alone: tuple[str, ...] = ()
+    # Forgets versions that need what was removed. Returns the files that other versions need.
+    forget: Callable[[], Collection[str]] = tuple
 
     @property
     def location(self) -> str:
@@ -55,44 +61,60 @@ class VacuumLocation:
 def find_unneeded(config: Config, name: str, older_than: timedelta | None, now: datetime) -> list[VacuumLocation]:
     """Find unneeded objects. Raises ConfigError for an age that is not safe, HeadraceError, CommitFailed."""
     settings = config.pipelines[name]
-    least = settings.table.orphan_retention
-    if older_than is not None and older_than < least:
+    age_min = settings.table.orphan_retention
+    if older_than is not None and older_than < age_min:
         raise ConfigError(
-            f"--older-than {show_duration(older_than)} is less than table.orphan_retention ({show_duration(least)}): "
-            "what a running batch has staged could be younger. Set table.orphan_retention, start the driver again, "
-            "then vacuum."
+            f"--older-than {show_duration(older_than)} is less than table.orphan_retention "
+            f"({show_duration(age_min)}): what a running batch has staged could be younger. Set "
+            "table.orphan_retention, start the driver again, then vacuum."
         )
-    cutoff = now - (older_than or least)
+    cutoff = now - (older_than or age_min)
     tables = all_tables(name, config)
-    main = tables.main
-    main.check_current()
-    places, awaited = [], _PendingFiles(main)
-    for location in (main.location, *_side_tables(main, settings.dead_letters)):
-        table = main if location == main.location else tables.side(location)
-        if table.exists():
-            stored, apart = _own(table.store, itself=True)  # first: what is committed meanwhile is needed by then
-            at = min(cutoff, now - _log_retention(table))
-            needed = _needed(table, _held(main) if table is main else awaited.files(table), at)
-            waste = tuple(of_table(stored, needed, at, hidden=table.hidden))
-            places.append(VacuumLocation(table.store, waste, apart, partial(_forget, table, at)))
+    tables.main.check_current()
     checkpoints = store_at(f"{config.checkpoints.rstrip('/')}/{name}", config.s3.settings)
-    stored, apart = _own(checkpoints, itself=False)
-    kept_apart = frozenset(path.partition("/")[0] for path in apart)  # a run goes as a whole, or not at all
-    runs = (one for one in stored if one.path.partition("/")[0] not in kept_apart)
-    places.append(VacuumLocation(checkpoints, tuple(of_checkpoints(runs, cutoff)), apart))
-    places += [VacuumLocation(store_at(folder), tuple(_scratch(folder, cutoff))) for folder in _scratch_folders()]
-    return [place for place in places if place.waste or place.left_alone]
+    locations = [
+        *_table_locations(tables, settings.dead_letters, cutoff, now),
+        _checkpoint_location(checkpoints, cutoff),
+        *(VacuumLocation(store_at(folder), tuple(_unneeded_scratch(folder, cutoff))) for folder in _scratch_folders()),
+    ]
+    return [location for location in locations if location.waste or location.left_alone]
 
 
-def remove(places: Iterable[VacuumLocation]) -> None:
+def _table_locations(tables: Tables, dead_letters: str, cutoff: datetime, now: datetime) -> Iterator[VacuumLocation]:
+    """Yield the locations of the pipeline's tables, with what no version of them needs."""
+    main = tables.main
+    pending = _PendingFiles(main)
+    for location in (main.location, *_side_tables(main, dead_letters)):
+        table = main if location == main.location else tables.side(location)
+        if not table.exists():
+            continue
+        # Listed first: what is committed meanwhile is needed by then.
+        stored, other_folders = _own_objects(table.store, is_table=True)
+        needed_since = min(cutoff, now - _log_retention(table))
+        waiting_files = _held_files(main) if table is main else pending.files(table)
+        needed = _needed_files(table, waiting_files, needed_since)
+        waste = tuple(unneeded_in_table(stored, needed, needed_since, hidden=table.hidden))
+        yield VacuumLocation(table.store, waste, other_folders, partial(_forget, table, needed_since))
+
+
+def _checkpoint_location(checkpoints: Store, cutoff: datetime) -> VacuumLocation:
+    """Return the location of a pipeline's checkpoints. A run goes as a whole, or not at all."""
+    stored, other_folders = _own_objects(checkpoints, is_table=False)
+    mixed_runs = frozenset(path.partition("/")[0] for path in other_folders)
+    runs = (item for item in stored if item.path.partition("/")[0] not in mixed_runs)
+    return VacuumLocation(checkpoints, tuple(unneeded_checkpoints(runs, cutoff)), other_folders)
+
+
+def remove(locations: Iterable[VacuumLocation]) -> None:
     """Remove these objects. If it is interrupted, run it again. Raises HeadraceError."""
-    for place in places:
-        needed = place.forget() if any(waste.why == "removed" for waste in place.waste) else ()
+    for location in locations:
+        needed = location.forget() if any(waste.why == "removed" for waste in location.waste) else ()
+        unneeded = [waste for waste in location.waste if waste.path not in needed]
         try:
             with ThreadPoolExecutor(_AT_ONCE) as threads:
-                list(threads.map(partial(_remove, place.store), (one for one in place.waste if one.path not in needed)))
+                list(threads.map(partial(_remove, location.store), unneeded))
         except OSError as error:
-            raise HeadraceError(f"not all could be removed from {place.location}: {error}. Run it again.") from error
+            raise HeadraceError(f"not all could be removed from {location.location}: {error}. Run it again.") from error
 
 
 def _forget(table: PipelineTable, before: datetime) -> Collection[str]:
@@ -101,34 +123,38 @@ def _forget(table: PipelineTable, before: datetime) -> Collection[str]:
     return table.referenced_paths(datetime.fromtimestamp(0, UTC))
 
 
-def everything(store: Store) -> Iterator[Stored]:
+def list_objects(store: Store) -> Iterator[Stored]:
     """Yield all objects below a store's location, at any depth; none where it is not there. Raises HeadraceError."""
-    for root, filesystem in {root: filesystem for filesystem, root in map(store.files, ("", OWN))}.items():
+    filesystems = {root: filesystem for filesystem, root in map(store.files, ("", OWN))}
+    for root, filesystem in filesystems.items():
         try:
-            listed = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+            infos = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
         except OSError as error:
             raise HeadraceError(
                 f"cannot list {store.location}: {error}. Look at the storage, then run it again."
             ) from error
-        for found in listed:
-            if found.is_file:
-                yield Stored(found.path.removeprefix(f"{root}/"), found.size, found.mtime.astimezone(UTC))
+        for info in infos:
+            if info.is_file:
+                yield Stored(info.path.removeprefix(f"{root}/"), info.size, info.mtime.astimezone(UTC))
 
 
-def _own(store: Store, *, itself: bool) -> tuple[list[Stored], tuple[str, ...]]:
+def _own_objects(store: Store, *, is_table: bool) -> tuple[list[Stored], tuple[str, ...]]:
     """List what belongs to a location, and name the folders in it that do not: other tables, and what links lead to.
 
-    `itself`: the location is a table. Raises HeadraceError.
+    `is_table`: the location itself is a table. Raises HeadraceError.
     """
-    stored = list(everything(store))
+    stored = list(list_objects(store))
     # What waits for a Parquet table of a route has the names that mark a table.
-    apart = table_folders(one.path for one in stored if not one.path.startswith(f"{held_files.FOLDER}/"))
-    apart -= {""} if itself else set()
+    other_folders = table_folders(item.path for item in stored if not item.path.startswith(f"{held_files.FOLDER}/"))
+    if is_table:
+        other_folders -= {""}
     if not on_s3(store.location):
-        folders = {folder for one in stored for folder in ancestors(one.path) if folder}
-        apart |= {folder for folder in folders if Path(store.location, folder).is_symlink()}
-    own = [one for one in stored if not is_below(one.path, apart)] if apart else stored
-    return own, tuple(sorted(folder for folder in apart if not is_below(folder, apart)))
+        folders = set(chain.from_iterable(ancestors(item.path) for item in stored)) - {""}
+        other_folders |= {folder for folder in folders if Path(store.location, folder).is_symlink()}
+    own = stored
+    if other_folders:
+        own = [item for item in stored if not is_below(item.path, other_folders)]
+    return own, tuple(sorted(folder for folder in other_folders if not is_below(folder, other_folders)))
 
 
 def _remove(store: Store, waste: UnneededObject) -> None:
@@ -148,25 +174,39 @@ def _side_tables(main: PipelineTable, dead_letters: str) -> Sequence[str]:
     Targets come from the state of the log: one that is behind by many commits may be in none of the last.
     """
     snapshot = main.snapshot()
-    targets = dict.fromkeys([*snapshot.targets_by_location, *snapshot.raw_locations])
-    listed = {place: None for about in main.recent_commits(1000) for place in about.get("side_files", {})}
-    return list({dead_letters: None, **targets, **listed})
+    targets = [*snapshot.targets_by_location, *snapshot.raw_locations]
+    recent = chain.from_iterable(commit.get("side_files", {}) for commit in main.recent_commits(_COMMITS_READ))
+    return list(dict.fromkeys([dead_letters, *targets, *recent]))
 
 
-def _held(main: PipelineTable) -> set[str]:
+def _held_files(main: PipelineTable) -> set[str]:
     """Return what waits at the log for route's tables: files, and lists of files, of entries that one may not have."""
     snapshot = main.snapshot()
-    targets, found = snapshot.targets_by_location, set[str]()
-    for version, actions in main.entries(snapshot.settled) if targets else ():
-        about = parse_commit_info(actions)[1]
-        one = parse_committed_entry(version, about, main.store)
-        found |= {name for name in (file_lists.list_object_name(about),) if name is not None}
-        for side in [one.side_entry(place, targets.get(place)) for place in one.side_files] if one else ():
-            for file in side.files if side.held_folder else ():
-                found |= {
-                    held_files.source_and_target(side.held_folder, file, hidden=hidden)[0] for hidden in (False, True)
-                }
-    return found
+    targets = snapshot.targets_by_location
+    paths = set[str]()
+    if not targets:
+        return paths
+    for version, actions in main.entries(snapshot.settled):
+        _, commit_info = parse_commit_info(actions)
+        list_name = file_lists.list_object_name(commit_info)
+        if list_name is not None:
+            paths.add(list_name)
+        commit = parse_committed_entry(version, commit_info, main.store)
+        if commit is not None:
+            for location in commit.side_files:
+                paths |= _held_paths(commit.side_entry(location, targets.get(location)))
+    return paths
+
+
+def _held_paths(entry: SideEntry) -> set[str]:
+    """Return where the files of an entry may wait at the log, by either name."""
+    paths = set[str]()
+    if entry.held_folder:
+        for file in entry.files:
+            for hidden in (False, True):
+                source, _ = held_files.source_and_target(entry.held_folder, file, hidden=hidden)
+                paths.add(source)
+    return paths
 
 
 class _PendingFiles:
@@ -176,41 +216,47 @@ class _PendingFiles:
     """
 
     def __init__(self, main: PipelineTable) -> None:
-        self._main, self._read = main, main.snapshot().settled
-        self._listed = defaultdict[str, list[tuple[int, str]]](list)  # by location: the entry's version, a path
+        self._main = main
+        self._version_read = main.snapshot().settled
+        # By location: the version of an entry, and a path.
+        self._listed = defaultdict[str, list[tuple[int, str]]](list)
 
     def files(self, table: PipelineTable) -> set[str]:
         """Return those of a table. Raises CommitFailed."""
         applied = table.snapshot().applied
-        for version, actions in self._main.entries(self._read):
-            self._read = version
-            one = parse_committed_entry(version, parse_commit_info(actions)[1], self._main.store)
-            for location, files in one.side_files.items() if one else ():
-                self._listed[location] += [(version, file.path) for file in files]
+        for version, actions in self._main.entries(self._version_read):
+            self._version_read = version
+            _, commit_info = parse_commit_info(actions)
+            commit = parse_committed_entry(version, commit_info, self._main.store)
+            if commit is not None:
+                for location, files in commit.side_files.items():
+                    self._listed[location] += [(version, file.path) for file in files]
         return {path for version, path in self._listed[table.location] if version > applied}
 
 
-def _needed(table: PipelineTable, awaited: set[str], since: datetime) -> NeededFiles:
+def _needed_files(table: PipelineTable, waiting_files: set[str], since: datetime) -> NeededFiles:
     """Return what a table's log names, what waits for commits, and what readers of versions since this time need.
 
-    `awaited`: taken before the table is looked at.
+    `waiting_files`: taken before the table is looked at.
     """
-    files = awaited | {file.path for file in table.bucket_files(table.snapshot())} | table.referenced_paths(since)
+    files = waiting_files | {file.path for file in table.bucket_files(table.snapshot())} | table.referenced_paths(since)
     removed = {}
     for _, actions in table.entries(-1):
         for action in actions:
             if "remove" in action:
-                at = action["remove"].get("deletionTimestamp")
-                removed[unquote(action["remove"]["path"])] = datetime.fromtimestamp((at or 0) / 1000, UTC)
+                removed_ms = action["remove"].get("deletionTimestamp") or 0
+                removed[unquote(action["remove"]["path"])] = datetime.fromtimestamp(removed_ms / 1000, UTC)
     return NeededFiles(frozenset(files | {staged_name(path) for path in files}), removed)
 
 
 def _log_retention(table: PipelineTable) -> timedelta:
     """Return how long the table keeps removed files, by its properties; Delta's default is a week."""
-    setting = table.snapshot().state.configuration.get(_RETENTION, "").split()
-    if len(setting) == 3 and setting[0] == "interval" and setting[1].isdigit() and setting[2].rstrip("s") in _UNITS:  # noqa: PLR2004
-        return timedelta(**{_UNITS[setting[2].rstrip("s")]: int(setting[1])})
-    return timedelta(0)
+    setting = table.snapshot().state.configuration.get(_RETENTION, "")
+    match setting.split():
+        case ["interval", count, unit] if count.isdigit() and unit.rstrip("s") in _UNITS:
+            return timedelta(**{_UNITS[unit.rstrip("s")]: int(count)})
+        case _:
+            return timedelta(0)
 
 
 def _scratch_folders() -> list[str]:
@@ -218,17 +264,17 @@ def _scratch_folders() -> list[str]:
     return list(dict.fromkeys([*setting, tempfile.gettempdir()]))
 
 
-def _scratch(folder: str, cutoff: datetime) -> Iterator[UnneededObject]:
+def _unneeded_scratch(folder: str, cutoff: datetime) -> Iterator[UnneededObject]:
     """Find what tasks on this machine spilled and left. What is written to is touched."""
     for path in sorted(Path(folder).glob("headrace-*")):
         if path.is_dir() and path.name.startswith(SCRATCH):
-            stats = _inside(path)
+            stats = _read_stats(path)
             touched = datetime.fromtimestamp(max((stat.st_mtime for stat in stats), default=cutoff.timestamp()), UTC)
-            if touched < cutoff and not _at_work(path):
+            if touched < cutoff and not _is_in_use(path):
                 yield UnneededObject(path.name, sum(stat.st_size for stat in stats[1:]), touched, "scratch")
 
 
-def _inside(folder: Path) -> list[os.stat_result]:
+def _read_stats(folder: Path) -> list[os.stat_result]:
     """Look at a folder and what is in it, as far as it is still there: its task may end meanwhile."""
     paths = [folder]
     # os.walk passes over a folder that is gone by the time it is listed; Path.rglob raises.
@@ -241,16 +287,18 @@ def _inside(folder: Path) -> list[os.stat_result]:
     return stats
 
 
-def _at_work(folder: Path) -> bool:
+def _is_in_use(folder: Path) -> bool:
     """Return whether a live decoder may own the folder, however old it is: its file is in that process's memory."""
     if not folder.name.startswith(_DECODER):
         return False
     link = folder / "block.avro"
+    # Without a file system in memory it is unknown.
     if not link.is_symlink():
-        return True  # without a file system in memory it is unknown
+        return True
     try:
         return _DECODER.rstrip("-") in str(link.readlink().readlink())
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # another user's
+        # It is another user's.
+        return True

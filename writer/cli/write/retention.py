@@ -12,7 +12,7 @@ from writer.config.pipelines import Config
 from writer.core.files import BucketFile
 from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
-from writer.maintenance.retention import DroppedBucket, ExpiredBucket, Retention, works
+from writer.maintenance.retention import DroppedBucket, ExpiredBucket, Retention, table_retentions
 from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OneTarget, Pipelines, at_table
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, numbers, sentence
@@ -81,9 +81,9 @@ def run_retention(config: Config, names: Sequence[str], *, write: bool, now: dat
 
 def _retention_by_table(config: Config, name: str) -> dict[str, Retention]:
     """Return the retention of a pipeline's table, which has no name here, and by their names of those beside it."""
-    tables = dict(zip(("", "late table"), works(name, config), strict=False))
+    tables = dict(zip(("", "late table"), table_retentions(name, config), strict=False))
     if config.pipelines[name].table.raw is not None:
-        tables |= dict(zip(("raw table",), works(name, config.at_raw(name)), strict=False))
+        tables |= dict(zip(("raw table",), table_retentions(name, config.at_raw(name)), strict=False))
     return tables
 
 

@@ -13,7 +13,7 @@ from writer.core.errors import ConfigError
 from writer.core.text import instant, iso, plural
 from writer.core.units import duration, show_duration, show_size
 from writer.maintenance.vacuum import VacuumLocation, find_unneeded, remove
-from writer.maintenance.vacuum_plan import WORDS
+from writer.maintenance.vacuum_plan import DESCRIPTIONS
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
@@ -82,7 +82,7 @@ def _show_location(out: Console, location: VacuumLocation) -> None:
         objects = [unneeded for unneeded in location.waste if unneeded.why == kind]
         size = show_size(sum(unneeded.bytes for unneeded in objects))
         oldest = instant(min(unneeded.touched for unneeded in objects))
-        table.add([[kind, f"{len(objects):,}", size, oldest, WORDS[kind]]])
+        table.add([[kind, f"{len(objects):,}", size, oldest, DESCRIPTIONS[kind]]])
     for path in location.left_alone:
         folder = f"{location.location}/{path}".rstrip("/")
         sentence(out, f"left alone: {folder}, {_OTHER_TABLE}")

@@ -71,7 +71,7 @@ def _steps(sealer: Sealer, config: Config, closer: Closer, run: Run, hooks: Step
         "close": closer,
         **beside_seals(sealer, config, run),
         "seal": seal_due,
-        "retention": PeriodicRetention(sealer.pipeline, retention.works(sealer.pipeline, config)),
+        "retention": PeriodicRetention(sealer.pipeline, retention.table_retentions(sealer.pipeline, config)),
         "hooks": hooks,
     }
 
@@ -86,7 +86,7 @@ def _raw_upkeep(name: str, config: Config, progress: Progress, run: Run) -> Retr
         if table.exists():
             compactor.merge_open(run)
 
-    drop = partial(PeriodicRetention(name, retention.works(name, config)), None)
+    drop = partial(PeriodicRetention(name, retention.table_retentions(name, config)), None)
     return RetriedSteps({"pipeline": name}, {"raw merge": merge, "raw retention": drop}, progress)
 
 
