@@ -20,7 +20,7 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.plan import TaskPlan
 from writer.batch.range_task import ReadPlan
 from writer.batch.task_report import Report
-from writer.config.pipeline_sections import Memory
+from writer.config.resource_limits import Memory
 from writer.config.table_sections import Roll
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress

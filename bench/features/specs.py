@@ -19,8 +19,8 @@ from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import TimeRule
 from writer.batch.plan import TaskPlan
 from writer.batch.task import Task
-from writer.config.pipeline_sections import Memory
 from writer.config.record_rules import EventSpec
+from writer.config.resource_limits import Memory
 from writer.config.table_sections import Roll
 
 _SET, _ROUNDS, _EVER = "200B", 3, timedelta(days=36_500)

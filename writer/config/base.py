@@ -11,7 +11,8 @@ class Strict(BaseModel):
     """A section that refuses unknown keys and names the key that was probably meant."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", serialize_by_alias=True, hide_input_in_errors=True  # it may be a secret
+        # It may be a secret.
+        frozen=True, extra="forbid", serialize_by_alias=True, hide_input_in_errors=True
     )  # fmt: skip
 
     @model_validator(mode="before")
@@ -36,7 +37,8 @@ def did_you_mean(name: str, known: list[str]) -> str:
 class ShortForm(Strict):
     """A section that may be written as the value of one of its keys alone."""
 
-    short: ClassVar[str]  # name of the key
+    # Name of the key.
+    short: ClassVar[str]
 
     @model_validator(mode="before")
     @classmethod

@@ -25,7 +25,8 @@ _SECRET = re.compile(
 
 
 _HTTP = r"^https?://."
-_CONTEXT_PATH = "/contexts/"  # of a registry's URL, before the context
+# Of a registry's URL, before the context.
+_CONTEXT_PATH = "/contexts/"
 FULL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 Strategy = Literal["topic_name", "record_name", "topic_record_name"]
 

@@ -13,7 +13,8 @@ from writer.core.units import Duration
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _HTTP = re.compile(r"https?://[^/\s@]+(/\S*)?")
-NAME = "{name}"  # of a route's table, in the name that a hook gives it
+# Of a route's table, in the name that a hook gives it.
+NAME = "{name}"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -175,8 +175,10 @@ class Security(Strict):
 class Address:
     """A cluster: where it is, and how it is spoken to."""
 
-    bootstrap: str  # host:port, several separated by commas
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)  # of librdkafka; a password may be in them
+    # Host:port, several separated by commas.
+    bootstrap: str
+    # Of librdkafka; a password may be in them.
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         return self.bootstrap

@@ -21,7 +21,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from writer.config.base import laid_over
 from writer.config.connections import S3, Http, Supervisor
-from writer.config.pipeline_sections import Place
+from writer.config.location import Location
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.config_location import MISSING
@@ -31,15 +31,19 @@ from writer.core.text import iso
 VARIABLE = "HEADRACE_CONFIG_OVERLAY"
 SECTIONS = ("autoscaler", "http", "spark", "supervisor")
 NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
-_LOOK_S = 5.0  # between two looks at a file that is watched
-_OF_PIPELINES = ("pipelines", "defaults")  # sections that a process takes over while it runs
+# Between two looks at a file that is watched.
+_LOOK_S = 5.0
+# Sections that a process takes over while it runs.
+_OF_PIPELINES = ("pipelines", "defaults")
 _NO_SERVERS = {"kafka": {"bootstrap_servers": "none:9092"}, "registry": {"url": "http://none"}, "checkpoints": "/none"}
-_TEST_KEYS = "HEADRACE_TEST_KEYS"  # variable with the keyring of commands that ask no server
+# Variable with the keyring of commands that ask no server.
+_TEST_KEYS = "HEADRACE_TEST_KEYS"
 _TEST_KEYRING = {
     kind: {"primary": name, "keys": {name: base64.b64encode(b"k" * 32).decode()}}
     for kind, name in (("hash", "h1"), ("encrypt", "k1"))
 }
-_BENEATH = ("kafka", "registry", "s3", "checkpoints", "keys")  # sections that decide what is read, and where it goes
+# Sections that decide what is read, and where it goes.
+_BENEATH = ("kafka", "registry", "s3", "checkpoints", "keys")
 
 
 def beneath(settings: dict[str, Any], place: dict[str, Any], name: str) -> dict[str, Any]:
@@ -118,7 +122,7 @@ def addresses(path: Path) -> Addresses:
 
     names = raw.get("pipelines")
     return Addresses(
-        section("checkpoints", Place) or "",
+        section("checkpoints", Location) or "",
         tuple(map(str, names)) if isinstance(names, dict) else (),
         section("s3", S3) or S3.model_validate({}),
         section("http", Http) or Http.model_validate({}),
@@ -281,9 +285,11 @@ def _differing(section: str, old: object, new: object) -> list[str]:
 class Reload:
     """The last time that a running process read its file again."""
 
-    reads: int = 0  # since the process began; 0: never
+    # Since the process began; 0: never.
+    reads: int = 0
     at: datetime | None = None
-    error: str = ""  # why nothing was taken over; empty: it was
+    # Why nothing was taken over; empty: it was.
+    error: str = ""
     changes: ConfigChanges = ConfigChanges()
 
 
@@ -356,10 +362,12 @@ class ReloadableConfig:
         requested, now_s = self._requested.is_set(), time.monotonic()
         if not requested and (not self._watched or now_s - self._looked_s < _LOOK_S):
             return False
-        self._requested.clear()  # before it is read: a request that comes now is of a newer text
+        # Before it is read: a request that comes now is of a newer text.
+        self._requested.clear()
         text, before, self._looked_s = self._texts(), self._seen, now_s
         self._seen = text
-        if requested or (text != self._text and text == before):  # not while an editor writes it
+        # Not while an editor writes it.
+        if requested or (text != self._text and text == before):
             self._text = text
             return True
         return False

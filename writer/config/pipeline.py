@@ -13,21 +13,14 @@ from writer.avro.schema_plan import ColumnRules
 from writer.batch.record_columns import RecordColumns
 from writer.batch.staging.raw_records import RAW_BUCKET
 from writer.config.base import Strict, did_you_mean
+from writer.config.bucket_upkeep import Compact, Seal
 from writer.config.hooks import NAME, Hooks, check_fit_iceberg, of_table, place_of
-from writer.config.pipeline_sections import (
-    Columns,
-    Commit,
-    Compact,
-    Limits,
-    Memory,
-    Scheduling,
-    Seal,
-    Wire,
-    start_position,
-)
+from writer.config.record_format import Columns, Wire
 from writer.config.record_rules import EventSpec, PrivacySection, specs_of
+from writer.config.resource_limits import Commit, Limits, Memory, Scheduling
 from writer.config.routing import RouteSection, fill_location, settings_of
 from writer.config.safe_names import LATE, make_identifier
+from writer.config.start_position import start_position
 from writer.config.table_sections import (
     ICEBERG_RESERVED,
     BucketSpec,
@@ -43,7 +36,8 @@ from writer.privacy.policy import CLEAR
 from writer.privacy.protected_schema import ColumnUse, conflict
 from writer.specs.spec import Spec
 
-_ROUTE_SCALE = 8  # of an Arrow batch: each of its schemas and tables costs what one of all its records would
+# Of an Arrow batch: each of its schemas and tables costs what one of all its records would.
+_ROUTE_SCALE = 8
 
 
 class Pipeline(Strict):
@@ -159,12 +153,14 @@ class Pipeline(Strict):
         target = self.route.targets[rule]
         location, form = target.location_of(name), target.format or self.table.format
         in_catalog = target.catalog_name_of(name)
-        if in_catalog is None and form == "iceberg" and self.table.name is not None:  # the same namespace
+        # The same namespace.
+        if in_catalog is None and form == "iceberg" and self.table.name is not None:
             in_catalog = f"{self.table.name.rpartition('.')[0]}.{make_identifier(location.rpartition('/')[2])}"
         place = {"location": location, "format": form, "name": in_catalog, "dead_letters": self.dead_letters,
                  "raw": None}  # fmt: skip
         table = self.table.model_copy(update=place)
-        seal = self.seal.model_copy(update={"late_table": None})  # each has its own, beside it
+        # Each has its own, beside it.
+        seal = self.seal.model_copy(update={"late_table": None})
         hooks = [of_table(hook, name, fill_location) for hook in (self.hooks if target.hooks is None else target.hooks)]
         own = {"seal": seal, **settings_of(target), "hooks": hooks, "table": table, "route": None}
         return self.model_copy(update=own)

@@ -25,12 +25,10 @@ from writer.config.connections import (
     Spark,
     Supervisor,
 )  # fmt: skip
+from writer.config.location import Location
 from writer.config.pipeline import Pipeline
-from writer.config.pipeline_sections import (
-    Place,
-    Scheduling,
-)
 from writer.config.record_rules import Keys
+from writer.config.resource_limits import Scheduling
 from writer.config.table_sections import (
     Catalog,
     Table,
@@ -52,7 +50,7 @@ class Config(Strict):
 
     kafka: Kafka
     registry: Registry
-    checkpoints: Place = Field(
+    checkpoints: Location = Field(
         description="absolute path or s3:// location for Spark's checkpoints; disposable, the tables are the truth"
     )
     stop_timeout: Duration = Field(

@@ -114,7 +114,8 @@ def specs_of(section: Mapping[str, EventSpec]) -> tuple[Spec, ...]:
     return tuple(one.spec(name) for name, one in section.items())
 
 
-PolicySetting = Literal["drop", "encrypt", "hash", "clear"] | dict[str, int]  # {mask: n}
+# {mask: n}.
+PolicySetting = Literal["drop", "encrypt", "hash", "clear"] | dict[str, int]
 
 
 def _actions(section: Mapping[str, Any]) -> tuple[tuple[str, Action], ...]:

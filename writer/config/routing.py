@@ -9,8 +9,9 @@ from pydantic import Field, field_validator, model_validator
 
 from writer.batch.route import By, RouteRule
 from writer.config.base import ShortForm, Strict, did_you_mean
+from writer.config.bucket_upkeep import Compact, Seal
 from writer.config.hooks import HookSettings
-from writer.config.pipeline_sections import Columns, Compact, Seal
+from writer.config.record_format import Columns
 from writer.config.safe_names import make_folder_name, make_identifier, make_namespace_folder_name
 from writer.config.table_sections import (
     CATALOG_NAME,

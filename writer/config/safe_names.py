@@ -8,8 +8,10 @@ stays as it is.
 import re
 from hashlib import sha256
 
-LATE = "_late"  # behind the location of a table: that of its late rows
-NO_NAMESPACE = "default"  # folder of names without a namespace
+# Behind the location of a table: that of its late rows.
+LATE = "_late"
+# Folder of names without a namespace.
+NO_NAMESPACE = "default"
 # File systems take 255 bytes, and a late table adds some to the name of its target.
 _LENGTH_MAX = 180
 _DIGEST_LENGTH = 16

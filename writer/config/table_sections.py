@@ -11,15 +11,18 @@ import bucketers
 from writer.batch.bucketing import TimeRule
 from writer.batch.staging.bucket_folders import HIVE_NULL, folder_bytes_max
 from writer.config.base import ShortForm, Strict
-from writer.config.pipeline_sections import ClockRule, Place
+from writer.config.location import Location
+from writer.config.record_format import ClockRule
 from writer.config.safe_names import make_identifier
 from writer.core.catalog_table import RETRY_TIMEOUT, CatalogTable
 from writer.core.units import Duration, Size, duration, show_duration
 
 _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_COPIED_MAX = 2**30  # bytes that S3 copies before its client gives the request up
+# Bytes that S3 copies before its client gives the request up.
+_COPIED_MAX = 2**30
 TableFormat = Literal["delta", "parquet", "iceberg"]
-ICEBERG_RESERVED = frozenset(  # names of Iceberg's metadata columns, and what `_partition` is called there
+# Names of Iceberg's metadata columns, and what `_partition` is called there.
+ICEBERG_RESERVED = frozenset(
     ("_file", "_pos", "_deleted", "_spec_id", "_row_id", "_last_updated_sequence_number", "_kafka_partition")
 )
 Reader = Literal["trino", "presto", "druid", "spark", "duckdb"]
@@ -54,7 +57,8 @@ def _bucketer(spec: Any) -> dict[str, Any]:
         if not isinstance(ready["parts"], list):
             raise ValueError(f"'parts' is {ready['parts']!r}; make it a list of bucketers")
         ready["parts"] = [_bucketer(part) for part in ready["parts"]]
-    bucketers.build(ready)  # raises ValueError with the fix
+    # Raises ValueError with the fix.
+    bucketers.build(ready)
     return ready
 
 
@@ -73,7 +77,8 @@ _NO_HIVE = (
     "a Hive Metastore changes a table without a condition, so that of two writers one could undo the other's commit; "
     "use sql, rest or glue"
 )
-_SECRET_OPTIONS = re.compile(  # names of pyiceberg's options, and of headers, whose values are secrets
+# Names of pyiceberg's options, and of headers, whose values are secrets.
+_SECRET_OPTIONS = re.compile(
     r"(?i)(token|credential|password|secret([._-]?access[._-]?key)?|(private|api|account|sas)[._-]?(key|token))$"
     r"|^header\..*(auth|cookie|key|secret|token)"
 )
@@ -107,7 +112,7 @@ class Catalog(Strict):
         description="further settings of pyiceberg's client, such as oauth2-server-uri, scope, rest.sigv4-enabled, "
         "glue.region; no secrets",
     )
-    log_location: Place | None = Field(
+    log_location: Location | None = Field(
         None,
         description="location below which the logs of its tables lie, by the tables' names, where the catalog allows "
         "nothing but `data` and `metadata` below a table; default: in the tables' own folders (docs/ICEBERG.md)",
@@ -170,14 +175,15 @@ class Catalog(Strict):
         return CatalogTable(self.name, tuple(namespace.split(".")), table, settings, self.retry_timeout, log)
 
 
-CATALOG_NAME = r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$"  # namespace and table
+# Namespace and table.
+CATALOG_NAME = r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$"
 
 
 class Raw(ShortForm):
     """The raw table: every record as Kafka has it, beside the table (docs/RAW.md)."""
 
     short: ClassVar[str] = "location"
-    location: Place = Field(description="absolute path of the raw table's directory, or s3://bucket/folder")
+    location: Location = Field(description="absolute path of the raw table's directory, or s3://bucket/folder")
     enabled: bool = Field(
         True, description="keep the records that come; false: what is there stays as long as its `retention` says"
     )
@@ -198,7 +204,7 @@ class Raw(ShortForm):
 class Table(Strict):
     """The table of a pipeline. A table belongs to exactly one pipeline."""
 
-    location: Place = Field(description="absolute path of the table's directory, or s3://bucket/folder")
+    location: Location = Field(description="absolute path of the table's directory, or s3://bucket/folder")
     format: TableFormat = Field(
         "delta",
         description="delta: Delta Lake; parquet: plain files in Hive's folders; iceberg: a table that a `catalog` "
@@ -208,7 +214,7 @@ class Table(Strict):
         None, pattern=CATALOG_NAME, description="name in the catalog, such as shop.clicks; default: the catalog's "
         "namespace and the name of the folder. Tables beside it have the same namespace",
     )  # fmt: skip
-    dead_letters: Place | None = Field(
+    dead_letters: Location | None = Field(
         None, description="location of the dead-letter table; default: location + '_dead_letters'"
     )
     raw: Raw | None = Field(

@@ -8,7 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from writer.config.base import Strict
 
-_INTERNAL = "__"  # beginning of the topics that Kafka keeps for itself
+# Beginning of the topics that Kafka keeps for itself.
+_INTERNAL = "__"
 
 
 class TopicChoice(NamedTuple):

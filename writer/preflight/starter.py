@@ -19,8 +19,8 @@ from writer.config.base import ShortForm
 from writer.config.connections import Kafka, Registry
 from writer.config.kafka_client import Security
 from writer.config.pipeline import Pipeline
-from writer.config.pipeline_sections import Commit
 from writer.config.pipelines import Config
+from writer.config.resource_limits import Commit
 from writer.config.table_sections import EventTime, Roll, Table
 from writer.core.errors import ConfigError
 from writer.core.text import plural

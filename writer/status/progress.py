@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from writer.avro.schema_plan import RejectedSchema, WriterSchema
-from writer.config.pipeline_sections import Scheduling
+from writer.config.resource_limits import Scheduling
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source
 from writer.hooks.outbox import Health

@@ -1,0 +1,166 @@
+"""Sections about records: their wire format, the columns of keys and headers, the clocks of their producers."""
+
+import re
+from datetime import timedelta
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+import bucketers
+from writer.avro import wire_format
+from writer.avro.schema_plan import PROVENANCE
+from writer.batch.bucketing import Clock
+from writer.batch.record_columns import RecordColumns
+from writer.config.base import ShortForm, Strict
+from writer.core.units import Shift
+
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ID_HEADERS = {**wire_format.ID_HEADERS, **wire_format.KEY_ID_HEADERS}
+
+
+class ClockRule(Strict):
+    """Whose clock is not UTC, and what it shows instead. Without `topic` and `field` it is of all topics."""
+
+    topic: str | None = Field(None, min_length=1, description="only rows of this topic")
+    field: str | None = Field(None, min_length=1, description="only rows where this field has one of the `values`")
+    values: list[str] = Field(default_factory=list, description="with `field`: its values, as text")
+    shift: Shift | None = Field(None, description="what is added to their event times, such as `-1 h`")
+    zone: str | None = Field(
+        None, description="their event times are wall clocks of this IANA zone, such as Europe/Berlin"
+    )
+
+    @model_validator(mode="after")
+    def _check_owner_and_rule(self) -> "ClockRule":
+        if (self.shift is None) == (self.zone is None):
+            raise ValueError("a clock has either 'shift' or 'zone'")
+        if (self.field is None) != (not self.values):
+            raise ValueError("a clock has 'field' and 'values' together, or neither")
+        if self.zone is not None:
+            # Raises ValueError for an unknown zone.
+            bucketers.EventTime(timedelta(days=1), self.zone)
+        return self
+
+    @property
+    def clock(self) -> Clock:
+        """What tasks get of it."""
+        return Clock(self.topic, self.field, tuple(self.values), self.shift, self.zone)
+
+
+class Wire(ShortForm):
+    """How a record says which schema its value, or its key, was written with. `wire: confluent` gives its `format`."""
+
+    short: ClassVar[str] = "format"
+    format: Literal["auto", "confluent", "apicurio", "header", "single_object", "bare"] = Field(
+        "auto", description="wire format; `auto` finds it in the records and keeps it (docs/TYPES.md)"
+    )
+    header: str | None = Field(
+        None, min_length=1,
+        description="for `header`: Kafka header with the id, such as __value_schema_id or apicurio.value.globalId",
+    )  # fmt: skip
+    ids: Literal["confluent", "global", "content"] | None = Field(
+        None,
+        description="for `apicurio`: which of its ids, by default `global`; for a `header` of another name: which ids",
+    )
+    schema_id: int | None = Field(None, ge=1, description="for `bare`: id of the schema that all have")
+
+    @model_validator(mode="after")
+    def _what_the_format_needs(self) -> "Wire":
+        needed = {"header": "header", "bare": "schema_id"}.get(self.format)
+        for key in ("header", "schema_id"):
+            given = getattr(self, key) is not None
+            if key == needed and not given:
+                raise ValueError(f"format {self.format!r} needs {key!r}: {type(self).model_fields[key].description}")
+            if key != needed and given:
+                raise ValueError(f"format {self.format!r} has no {key!r}; leave it out")
+        if self.format == "header" and self.header not in _ID_HEADERS and self.ids is None:
+            raise ValueError(f"which ids the Kafka header {self.header!r} carries is not known; set 'ids'")
+        if self.ids is not None and self.format not in ("apicurio", "header", "bare"):
+            raise ValueError(f"format {self.format!r} has no choice of 'ids'; leave it out")
+        if self.format == "apicurio" and self.ids == "confluent":
+            raise ValueError("format 'apicurio' has global or content ids")
+        return self
+
+    @property
+    def fixed(self) -> wire_format.Wire | None:
+        """The format; None if it is to be detected."""
+        match self.format:
+            case "auto":
+                return None
+            case "apicurio":
+                return wire_format.Wire("apicurio", self.ids or "global")
+            case "single_object":
+                return wire_format.Wire("single_object", "fingerprint")
+            case "header":
+                return wire_format.Wire("header", self.ids or _ID_HEADERS[str(self.header)], self.header)
+            case format_:
+                return wire_format.Wire(format_, self.ids or "confluent", schema_id=self.schema_id)
+
+
+class KeyColumn(ShortForm):
+    """The column of the records' keys. `key: string` is short for its `type`."""
+
+    short: ClassVar[str] = "type"
+    type: Literal["binary", "string", "avro"] = Field(
+        description="type of the column; avro: the one of the key's own Avro schema, a struct for a record"
+    )
+    name: str = Field("_key", min_length=1, description="name of the column")
+    wire: Wire = Wire.model_validate({})
+
+    @model_validator(mode="after")
+    def _what_avro_needs(self) -> "KeyColumn":
+        if self.type != "avro" and "wire" in self.model_fields_set:
+            raise ValueError(f"a key of type {self.type!r} has no 'wire'; leave it out, or set type: avro")
+        if self.type == "avro" and not _AVRO_NAME.fullmatch(self.name):
+            raise ValueError(
+                f"the column of an Avro key has a name of Avro's: letters, digits and _, not {self.name!r}"
+            )
+        return self
+
+
+class HeaderColumn(ShortForm):
+    """A column of one header. A name alone is short for its `header`, as a string."""
+
+    short: ClassVar[str] = "header"
+    header: str = Field(min_length=1, description="name of the header; of several with one name, the last counts")
+    type: Literal["binary", "string", "long", "double", "boolean"] = Field(
+        "string", description="type of the column, read from the header's text"
+    )
+
+
+class Columns(Strict):
+    """What a row holds of its record beside the value. A table that exists has it from the next commit on."""
+
+    key: KeyColumn | None = Field(
+        None, description="column of the key; default: none. A table with keys can be deleted from, and deduped, by key"
+    )
+    headers: str | None = Field(
+        None, min_length=1, description="name of a column with all headers, a map of names to bytes, such as `_headers`"
+    )
+    header_columns: dict[str, HeaderColumn] = Field(
+        default_factory=dict, description="columns of single headers: name of the column, then header and type"
+    )
+    undecodable: Literal["dead_letter", "null"] = Field(
+        "dead_letter",
+        description="a key that cannot be decoded, or a key or chosen header that does not have its type, makes "
+        "a dead letter, or null",
+    )
+
+    @model_validator(mode="after")
+    def _each_name_once(self) -> "Columns":
+        names = self.record_columns.names
+        lower = [name.lower() for name in (*names, *PROVENANCE.names)]
+        if twice := [name for name in names if lower.count(name.lower()) > 1]:
+            raise ValueError(f"columns: {twice[0]!r} is the name of two columns; give each its own")
+        return self
+
+    @property
+    def avro_key(self) -> KeyColumn | None:
+        """The column of a key that is read by its own Avro schema; None without one."""
+        return self.key if self.key is not None and self.key.type == "avro" else None
+
+    @property
+    def record_columns(self) -> RecordColumns:
+        """What tasks get."""
+        chosen = tuple((name, one.header, one.type) for name, one in self.header_columns.items())
+        key = None if self.key is None else (self.key.name, self.key.type)
+        return RecordColumns(key, self.headers, chosen, self.undecodable == "null")
