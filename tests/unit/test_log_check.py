@@ -279,11 +279,11 @@ def test_spark_s_source_is_asked_about_before_and_after_its_tasks() -> None:
     ends = {("clicks", 0): 1_500}
     marks = reader._marks_before(ends)
     assert marks == {("clicks", 0): OLD}
-    assert reader._check_unchanged(ends, marks) == {("clicks", 0)}
+    assert reader._check_log(ends, marks) == {("clicks", 0)}
     with pytest.raises(LogMoved, match="the log of clicks/0 has other records before offset 1000 than were read"):
-        reader._check_unchanged({("clicks", 0): 1_000}, {("clicks", 0): OLD})
+        reader._check_log({("clicks", 0): 1_000}, {("clicks", 0): OLD})
     kafka.marks = {}
-    assert reader._check_unchanged(ends, marks) == set(), "the log lost them"
+    assert reader._check_log(ends, marks) == set(), "the log lost them"
 
 
 def test_nothing_is_skipped_in_a_log_that_was_cut() -> None:
