@@ -33,6 +33,7 @@ def matching_expression(expressions: Iterable[str], zone: str, now: datetime) ->
 
 
 def _parameter(default: Any, unit: str, why: str) -> Any:
+    """Return a field with its unit and its reason, which docs/AUTOSCALING.md shows."""
     return field(default=default, metadata={"unit": unit, "why": why})
 
 
@@ -41,79 +42,91 @@ class Policy:
     """Parameters of a decision. Raises ConfigError for those that contradict each other."""
 
     utilization_target: float = _parameter(
-        0.80, "share", "busy at this share of capacity after a change; the rest carries bursts"
+        0.80, "share", "share of the capacity that is used after a change; the rest carries bursts"
     )
     utilization_max: float = _parameter(
-        0.95, "share", "more executors only above it: what lies below is noise, or served"
+        0.95, "share", "above it executors are added; less is noise, or carried already"
     )
     utilization_min: float = _parameter(
-        0.65, "share", "fewer executors only below it; with utilization_max the band in which nothing happens"
+        0.65, "share", "below it executors are removed; between it and utilization_max nothing changes"
     )
     catch_up_duration_s: float = _parameter(
-        900.0, "s", "a backlog is to be gone by then: half costs 3 % more, twice saves 1 %"
+        900.0, "s", "time in which a backlog is worked off: half of it costs 3 % more, twice saves 1 %"
     )
     headroom_share: float = _parameter(
-        0.25, "share", "of retention headroom: a backlog is gone in that time at the latest"
+        0.25, "share", "share of the retention headroom within which a backlog is worked off at the latest"
     )
     lag_slo_s: float = _parameter(
-        300.0, "s", "lag beyond max_delay that is still good; no executor goes while it is more"
+        300.0, "s", "acceptable lag beyond max_delay; no executor is removed while the lag is larger"
     )
-    interval_s: float = _parameter(15.0, "s", "between two decisions")
-    window_s: float = _parameter(600.0, "s", "rates are means over it: ten triggers of a minute")
-    window_batches: float = _parameter(4.0, "batches", "and over as many batches at least, where they come seldom")
+    interval_s: float = _parameter(15.0, "s", "time between two decisions")
+    window_s: float = _parameter(600.0, "s", "rates are means over this time: ten triggers of a minute")
+    window_batches: float = _parameter(
+        4.0, "batches", "rates are means over at least so many batches, if batches are rare"
+    )
     short_window_s: float = _parameter(
-        120.0, "s", "a rise of arrivals counts when it holds for it; a fall only over the window"
+        120.0, "s", "a rise of arrivals counts after this time, a fall only after the window"
     )
-    facts_age_max_s: float = _parameter(60.0, "s", "facts that are older are not acted on: four ticks were missed")
+    facts_age_max_s: float = _parameter(60.0, "s", "older facts change nothing: four ticks were missed")
     batches_min: int = _parameter(
-        2, "batches", "that must have finished in the window, else no rate is known: one is chance"
+        2, "batches", "batches that must finish in the window before a rate is known: one is chance"
     )
-    start_s: float = _parameter(60.0, "s", "an executor takes so long to come, until it was seen how long it takes")
-    start_max_s: float = _parameter(900.0, "s", "and is believed to take so long at most: then it waits for quota")
+    start_s: float = _parameter(60.0, "s", "time that an executor takes to start, until a start was measured")
+    start_max_s: float = _parameter(
+        900.0, "s", "longest time that an executor takes to start; one that takes longer waits for quota"
+    )
     stable_s: float = _parameter(
-        60.0, "s", "after executors came nothing is added for it: what they carry must show in the lag"
+        60.0, "s", "no executor is added so soon after others started: the lag must show what they carry"
     )
-    stable_batches: int = _parameter(1, "batches", "that must have run on all of them, before more is asked for")
+    stable_batches: int = _parameter(
+        1, "batches", "batches that must run on all new executors before more are requested"
+    )
     stable_max_s: float = _parameter(
-        150.0, "s", "then more is asked for even without them: batches may be rare, or stuck"
+        150.0, "s", "after this time more are requested without such batches: they may be rare, or stuck"
     )
     down_s: float = _parameter(
-        900.0, "s", "executors go when they were too many throughout; the most wanted in it stay"
+        900.0,
+        "s",
+        "executors are removed if they were too many for all this time; the most that were wanted in it stay",
     )
-    down_batches: float = _parameter(2.0, "batches", "and through as many batches at least, where they come seldom")
+    down_batches: float = _parameter(
+        2.0, "batches", "executors must be too many for at least so many batches, if batches are rare"
+    )
     after_up_s: float = _parameter(
-        1800.0, "s", "no executor goes so soon after others came: they have not paid for their start"
+        1800.0, "s", "no executor is removed so soon after others started: the start has not paid off yet"
     )
-    regret_s: float = _parameter(1800.0, "s", "executors that come back so soon should not have gone")
-    regrets_max: int = _parameter(
-        2, "times", "each such going of the last day doubles the wait for fewer, so often at most"
-    )
-    up_factor: float = _parameter(5.0, "times", "a step up at most: a wrong rate cannot empty the budget")
-    down_factor: float = _parameter(0.5, "times", "a step down at most: a wrong rate cannot empty the pipeline")
-    executors_min: int = _parameter(1, "executors", "never fewer; the driver keeps the trigger with one")
-    executors_max: int = _parameter(100, "executors", "never more")
-    cost_per_executor_hour: float = _parameter(0.0, "money", "what an executor costs; 0: it is not reckoned")
-    cost_max_per_hour: float = _parameter(0.0, "money", "executors never cost more than it in an hour; 0: no limit")
-    yield_min: float = _parameter(0.1, "share", "of what executors were to bring; those that bring less were in vain")
+    regret_s: float = _parameter(1800.0, "s", "a removal that is undone within this time was a mistake")
+    regrets_max: int = _parameter(2, "times", "each such mistake of the last day doubles `down`, at most so many times")
+    up_factor: float = _parameter(5.0, "times", "largest step up: a wrong rate cannot empty the budget")
+    down_factor: float = _parameter(0.5, "times", "largest step down: a wrong rate cannot stop the pipeline")
+    executors_min: int = _parameter(1, "executors", "least number; with one executor the driver keeps the trigger")
+    executors_max: int = _parameter(100, "executors", "largest number")
+    cost_per_executor_hour: float = _parameter(0.0, "money", "cost of an executor; 0: costs are not computed")
+    cost_max_per_hour: float = _parameter(0.0, "money", "limit of the cost of all executors in an hour; 0: no limit")
+    yield_min: float = _parameter(0.1, "share", "share of the expected rate; executors that bring less were in vain")
     yield_floor: float = _parameter(
-        0.5, "share", "an added slot is not believed to bring less than it: one look is noisy"
+        0.5, "share", "least yield of an added slot in the computation: one measurement is noisy"
     )
     yields_min: int = _parameter(
-        3, "changes", "that were measured before the yield of a slot is believed; until then 1"
+        3, "changes", "changes to measure before the yield of a slot counts; until then it is 1"
     )
-    block_s: float = _parameter(1800.0, "s", "nothing is added for it after executors that were in vain")
+    block_s: float = _parameter(1800.0, "s", "no executor is added for this time after some were in vain")
     driver_share_max: float = _parameter(
-        0.5, "share", "of a batch that the driver may take alone; beyond, it is the limit"
+        0.5, "share", "share of a batch that the driver may take alone; above it the driver is the limit"
     )
-    cap_share: float = _parameter(0.95, "share", "of max_records: a batch with so many took all that it was let")
-    skew_max: float = _parameter(3.0, "times", "longest task over the median; beyond, slots wait for one partition")
-    stuck_batches: int = _parameter(3, "batches", "without progress of a partition that has lag: it is stuck")
-    gc_max: float = _parameter(0.15, "share", "of its tasks' time that an executor collects garbage; beyond, none goes")
-    history_s: float = _parameter(86_400.0, "s", "changes are remembered so long")
+    cap_share: float = _parameter(0.95, "share", "share of max_records from which a batch counts as full")
+    skew_max: float = _parameter(3.0, "times", "longest task over the median; above it slots wait for one partition")
+    stuck_batches: int = _parameter(
+        3, "batches", "a partition with lag that makes no progress in so many batches is stuck"
+    )
+    gc_max: float = _parameter(
+        0.15, "share", "share of the tasks' time in garbage collection; above it no executor is removed"
+    )
+    history_s: float = _parameter(86_400.0, "s", "time for which changes are remembered")
     excluded: tuple[str, ...] = _parameter(
         (), "cron", "minutes in which nothing is scaled, such as `* 9-17 * * MON-FRI`"
     )
-    excluded_zone: str = _parameter("UTC", "zone", "whose wall clock `excluded` means")
+    excluded_zone: str = _parameter("UTC", "zone", "time zone of the minutes in `excluded`")
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
