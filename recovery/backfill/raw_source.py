@@ -147,7 +147,7 @@ class RawSource:
     def _unseal(self, records: pa.RecordBatch, plan: SchemaPlan) -> pa.RecordBatch:
         """Return records as Kafka had them. Raises SourceFailed where a key is lost: they would be dead letters."""
         if plan.privacy is not None:
-            records = plan.privacy.sealing.unsealed(records)
+            records = plan.privacy.sealing.unseal(records)
         lost_keys = keys_of(records)
         if lost_keys:
             raise SourceFailed(

@@ -27,7 +27,7 @@ from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import Piece, open_local_pipeline
 from writer.maintenance.replay import DeadLetterReplay
 from writer.privacy import field_decryption
-from writer.privacy.encryption import decrypted
+from writer.privacy.encryption import decrypt_text
 from writer.privacy.keyring import read_keyring
 from writer.schemas.registry import ConfluentRegistry
 from writer.table.factory import all_tables
@@ -101,7 +101,7 @@ def test_policies_see_the_clear_value(tmp_path: Path) -> None:
     assert rows[0]["address"] == {"street": hashed(tmp_path, "Ring 1"), "city": "Wien"}
     assert {row["card"] for row in rows} == {"****1111"}
     key = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
-    assert [decrypted(row["note"], key) for row in rows] == [f"note {n}".encode() for n in range(4)]
+    assert [decrypt_text(row["note"], key) for row in rows] == [f"note {n}".encode() for n in range(4)]
 
 
 def test_without_decrypt_a_field_is_as_it_comes_and_no_key_is_asked_for(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_value_that_does_not_decrypt_is_a_dead_letter_alone(tmp_path: Path, re
     )
     assert {one["error"] for one in found} == {why}
     key = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
-    assert decrypted(found[0]["value"].decode(), key) == event(1, broken), "as Kafka has it, and encrypted here"
+    assert decrypt_text(found[0]["value"].decode(), key) == event(1, broken), "as Kafka has it, and encrypted here"
 
 
 def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Path, registry: CsfleRegistry) -> None:
@@ -193,7 +193,7 @@ def test_a_raw_table_has_records_as_kafka_has_them_and_a_backfill_decrypts(
     before.carry([log(values)], {0: 3})
     key = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
     raw = before.side(place["raw"]).rows().to_table().sort_by("_offset")["value"].to_pylist()
-    assert [decrypted(one.decode(), key) for one in raw] == list(values.values())
+    assert [decrypt_text(one.decode(), key) for one in raw] == list(values.values())
     driver = started(tmp_path, registry)
     skip_offsets(driver, 3)
     driver = started(tmp_path, registry)
@@ -275,13 +275,13 @@ def test_each_value_of_a_batch_is_decrypted_once(
     few = [producer.sealed(f"maria{n}", "AES256_SIV") for n in range(5)]
     driver = started(tmp_path, registry)
     asked = list[int]()
-    each = field_decryption._Field._each
+    each = field_decryption._FieldDecryption._decrypt_each
 
     def counting(self: Any, some: Any, kind: Any) -> Any:
         asked.append(len(some))
         return each(self, some, kind)
 
-    monkeypatch.setattr(field_decryption._Field, "_each", counting)
+    monkeypatch.setattr(field_decryption._FieldDecryption, "_decrypt_each", counting)
     driver.carry([log({at: event(at, few[at % 5]) for at in range(count)})], {0: count})
     assert set(emails(driver).values()) == {f"maria{n}" for n in range(5)}
     assert asked == [5]

@@ -26,7 +26,7 @@ from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.replay import DeadLetterReplay
 from writer.preflight import source_checks
-from writer.privacy.encryption import decrypted
+from writer.privacy.encryption import decrypt_text
 from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
 from writer.table.factory import all_tables
 from writer.table.ledger.gap_record import GapRecord
@@ -84,7 +84,7 @@ def test_rows_hold_what_the_words_of_the_schema_leave(tmp_path: Path) -> None:
     rows = driver.table.rows().to_table().to_pylist()
     assert {row["id"] for row in rows} == {hashed(tmp_path, at) for at in range(5)}
     secret = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
-    assert {decrypted(row["note"], secret) for row in rows} == {f"note {at}".encode() for at in range(5)}
+    assert {decrypt_text(row["note"], secret) for row in rows} == {f"note {at}".encode() for at in range(5)}
     assert {row["at"] for row in rows} == {NOW - timedelta(minutes=1)}
 
 
@@ -287,7 +287,7 @@ def test_a_new_encryption_key_is_for_new_values_and_the_former_reads_on(tmp_path
     again.carry([log({0: event(0), 1: event(1)})], {0: 2})
     notes = again.table.rows().to_table(columns=["note"])["note"].to_pylist()
     ring = read_keyring(ring_at(tmp_path))
-    assert {decrypted(note, ring.encryption_keys[note.split(".")[1]]) for note in notes} == {b"note 0", b"note 1"}
+    assert {decrypt_text(note, ring.encryption_keys[note.split(".")[1]]) for note in notes} == {b"note 0", b"note 1"}
     assert {note.split(".")[1] for note in notes} == {"k1", "k2"}
     done = CliRunner().invoke(app, ["keys", "check", file, "--json"])
     assert done.exit_code == 0, done.exception

@@ -11,7 +11,7 @@ from tests.servers.csfle import CsfleRegistry
 from tests.support.field_encryption import Producer, rule
 from tests.support.local_driver import Driver, log
 from tests.support.reprocess_lake import BERLIN, check_sound, reprocessed, rows
-from writer.privacy.encryption import decrypted
+from writer.privacy.encryption import decrypt_text
 from writer.privacy.keyring import read_keyring
 
 
@@ -33,7 +33,9 @@ def test_fields_are_decrypted_and_protected_as_from_the_start(
     def clear(email: str) -> str:
         is_encrypted = tags["PII"] == "encrypt"
         return (
-            decrypted(email, read_keyring(ring_at(tmp_path)).encryption_keys["k1"]).decode() if is_encrypted else email
+            decrypt_text(email, read_keyring(ring_at(tmp_path)).encryption_keys["k1"]).decode()
+            if is_encrypted
+            else email
         )
 
     texts = [f"maria{at}" for at in range(6)]

@@ -79,7 +79,7 @@ def test_rows_decrypt_or_fail_alone(rows: list[Any], algorithm: str, versions: b
     rule = EncryptedFields(PLACES, kek, algorithm, versions, ("one", "two"), tuple(keys))
     skip = data.draw(st.integers(0, len(rows) - 1))
     given_rows = table(sealed).slice(skip, data.draw(st.integers(1, len(rows))))
-    found = Decryption((rule,)).opened(given_rows)
+    found = Decryption((rule,)).decrypt(given_rows)
     there = given_rows["n"].to_pylist()
     assert {there[at] for at in found.failures} == breaking & set(there)
     whole = [one for one in found.rows.to_pylist() if one["n"] not in breaking]

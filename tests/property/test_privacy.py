@@ -18,7 +18,7 @@ from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, co
 from writer.avro.wire_format import CONFLUENT
 from writer.batch.schema_reader import SchemaReader
 from writer.privacy.column_protection import MASK
-from writer.privacy.encryption import decrypted, key_id_of
+from writer.privacy.encryption import decrypt_text, key_id_of
 from writer.privacy.keyring import KeyId, KeyringPlace, KeySource, fingerprint
 from writer.privacy.policy import CLEAR, Action, Policies, strictest
 from writer.privacy.protected_schema import Privacy
@@ -137,7 +137,7 @@ def check_scalar(found: Any, value: Any, action: Action) -> None:
             assert found == hmac.digest(KEY, bytes_of(value), "sha256").hex()
         case "encrypt":
             assert key_id_of(found) == "k1"
-            assert decrypted(found, SECOND) == bytes_of(value)
+            assert decrypt_text(found, SECOND) == bytes_of(value)
         case "mask":
             text = "" if isinstance(value, bytes) else plain_text(value)
             assert found == (MASK + text[-action.keep :] if len(text) > action.keep else MASK)
@@ -261,7 +261,7 @@ def test_an_alias_of_a_field_that_another_schema_tags_leads_to_a_third_schema(so
     plan = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(tags=(("PII", HASH),)), source))
     for number, text in enumerate(texts):
         plan = plan.extend(number, text)
-    assert [set(plan.schemas[at].protection.places) for at in range(3)] == [{("a",)}, {("a",), ("b",)}, {("c",)}]
+    assert [set(plan.schemas[at].protection.actions) for at in range(3)] == [{("a",)}, {("a",), ("b",)}, {("c",)}]
 
 
 @given(data=st.data())
@@ -300,5 +300,5 @@ def test_a_field_that_one_schema_tags_is_protected_in_all_in_whatever_order_they
             known = found.schemas[number]
             if isinstance(known, RejectedSchema):  # two fields would fill one column
                 continue
-            places = set() if known.protection is None else {place[0] for place in known.protection.places}
+            places = set() if known.protection is None else {place[0] for place in known.protection.actions}
             assert places == {f["name"] for f in schema["fields"] if f["name"] in names and top(f["name"]) in tagged}

@@ -25,7 +25,7 @@ from writer.avro.wire_format import CONFLUENT
 from writer.batch.schema_reader import SchemaReader
 from writer.privacy.column_protection import MASK
 from writer.privacy.keyring import KeyId, KeyringPlace, KeySource, fingerprint
-from writer.privacy.path_policies import RecordPolicies, overlaid
+from writer.privacy.path_policies import RecordPolicies, overlay_policies
 from writer.privacy.policy import Action, Policies
 from writer.privacy.protected_schema import Privacy
 from writer.specs.spec import Spec
@@ -223,7 +223,7 @@ class Table:
     def start(self, registered: dict[int, str]) -> SchemaPlan:
         columns = pa.schema(pa.schema(Schema.from_json(self.schema_text).to_arrow()))
         own = pa.schema([field for field in columns if field.name != COLUMN])
-        privacy = Privacy(self.policies, self.source).remembering(self.recorded)
+        privacy = Privacy(self.policies, self.source).with_log_policies(self.recorded)
         plan = SchemaPlan(own, frozenset([COLUMN]), privacy=privacy, specs=self.specs)
         self.plan = plan.with_union_members(union_members(columns)).learn_privacy(registered.values())
         for number, text in registered.items():
@@ -239,7 +239,7 @@ class Table:
         columns = pa.schema([*self.plan.columns, pa.field(COLUMN, pa.string())])
         self.schema_text, _ = merge_columns(self.schema_text, list(with_members(columns, self.plan.union_members)))
         assert self.plan.privacy is not None
-        self.recorded = overlaid(self.recorded, self.plan.privacy.news)
+        self.recorded = overlay_policies(self.recorded, self.plan.privacy.news)
         self.plan = self.plan.after_recording(self.recorded)
 
     def rows(self, number: int, values: list[bytes]) -> list[dict[str, Any]]:

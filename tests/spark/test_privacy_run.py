@@ -19,7 +19,7 @@ from tests.support import canaries, oracle
 from tests.support.spark_jvm import QUICK_START
 from tests.support.writer_process import JAVA_OPTIONS, NOW, Site
 from writer.cli.main import app
-from writer.privacy.encryption import decrypted
+from writer.privacy.encryption import decrypt_text
 from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def test_fields_are_protected_before_they_are_written(site: Site, topic: MakeTop
     for at, (user, url) in found.items():
         was, page = expected[at]
         assert user == (was and hmac.digest(ring.hash_keys["h1"], str(was).encode(), "sha256").hex())
-        assert (url and decrypted(str(url), ring.encryption_keys["k1"]).decode()) == page
+        assert (url and decrypt_text(str(url), ring.encryption_keys["k1"]).decode()) == page
     letters = oracle.rows(lake.with_name("events_dead_letters"), "value")
     assert letters
     assert all(bytes(value).startswith(b"hr1.k1.") for (value,) in letters)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from writer.privacy.keyring import (
     KeySource,
     WrapSource,
     fingerprint,
-    keyring,
+    open_keyring,
     read_keyring,
     write_keyring,
 )
@@ -83,7 +83,7 @@ def test_a_class_of_ones_own_wraps_keys(tmp_path: Path) -> None:
     write_keyring(source, ring)
     assert read_keyring(source).encryption_keys == ring.encryption_keys
     with pytest.raises(ConfigError, match=r"keys\.wrap\.type: cannot make 'nowhere:Class'"):
-        WrapSource(None, "nowhere:Class").opened()
+        WrapSource(None, "nowhere:Class").open()
 
 
 KEY = b64encode(b"k" * 32).decode()
@@ -113,8 +113,9 @@ def test_a_task_with_another_ring_than_the_driver_is_refused(tmp_path: Path) -> 
     source = ring_in(tmp_path, json.dumps({"hash": {"primary": "h1", "keys": {"h1": KEY}}}))
     of_driver = KeySource(source.place, None, KeyId("h1", fingerprint(b"other key, of driver")))
     with pytest.raises(ConfigError, match="Give driver and executors the same keyring"):
-        keyring(of_driver)
-    assert keyring(KeySource(source.place, None, KeyId("h1", fingerprint(b"k" * 32)))).hash_keys == {"h1": b"k" * 32}
+        open_keyring(of_driver)
+    hash_key = KeyId("h1", fingerprint(b"k" * 32))
+    assert open_keyring(KeySource(source.place, None, hash_key)).hash_keys == {"h1": b"k" * 32}
 
 
 def test_keys_are_shown_nowhere_and_sent_nowhere() -> None:

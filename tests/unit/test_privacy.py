@@ -11,9 +11,9 @@ from tests.support.avro_records import record
 from writer.avro import schema as avro
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.privacy.canonical_values import value_bytes, value_text
-from writer.privacy.column_protection import MASK, scalars
-from writer.privacy.encryption import CannotDecrypt, decrypted, derived_key, encrypted, key_id_of
-from writer.privacy.hashing import hashed
+from writer.privacy.column_protection import MASK, protect_scalars
+from writer.privacy.encryption import CannotDecrypt, decrypt_text, derive_key, encrypt_values, key_id_of
+from writer.privacy.hashing import hash_values
 from writer.privacy.keyring import (
     KeyId,
     Keyring,
@@ -73,15 +73,15 @@ VALUES: list[tuple[Any, str]] = [
 @pytest.mark.parametrize("rows", [1, 300, 9_000])
 def test_hashes_are_those_of_rfc_4231(key: bytes, data: bytes, digest: str, rows: int) -> None:
     """Few, many, and many that are alike are hashed in three ways."""
-    found = hashed(pa.array([data, None, *(b"%d" % n for n in range(rows)), data]), key).to_pylist()
+    found = hash_values(pa.array([data, None, *(b"%d" % n for n in range(rows)), data]), key).to_pylist()
     assert (found[0], found[1], found[-1]) == (digest, None, digest)
-    assert hashed(pa.array([data] * rows), key).to_pylist() == [digest] * rows
+    assert hash_values(pa.array([data] * rows), key).to_pylist() == [digest] * rows
 
 
 @pytest.mark.parametrize(("key", "about", "sealed"), XAES)
 def test_the_derived_key_is_that_of_xaes_256_gcm(key: bytes, about: bytes, sealed: str) -> None:
     nonce = b"ABCDEFGHIJKLMNOPQRSTUVWX"
-    cipher = AESGCM(derived_key(key, nonce[:12]))
+    cipher = AESGCM(derive_key(key, nonce[:12]))
     assert cipher.encrypt(nonce[12:], b"XAES-256-GCM", about).hex() == sealed
 
 
@@ -111,20 +111,20 @@ def test_bytes_are_hashed_as_they_are_and_masked_as_a_whole() -> None:
     ],
 )
 def test_a_mask_keeps_the_end_of_what_is_longer(keep: int, value: str, masked: str) -> None:
-    found = scalars(pa.array([value, None]), Action("mask", keep), KeySource(KeyringPlace()), Keyring())
+    found = protect_scalars(pa.array([value, None]), Action("mask", keep), KeySource(KeyringPlace()), Keyring())
     assert found.to_pylist() == [masked, None]
 
 
 def test_an_encrypted_value_names_its_key_and_is_read_by_that_key_alone() -> None:
     key, other = b"k" * 32, b"o" * 32
-    text = encrypted(pa.array([b"secret", None]), "k1", key).to_pylist()[0]
+    text = encrypt_values(pa.array([b"secret", None]), "k1", key).to_pylist()[0]
     assert text.startswith("hr1.k1.")
     assert key_id_of(text) == "k1"
-    assert decrypted(text, key) == b"secret"
-    assert encrypted(pa.array([b"secret"]), "k1", key)[0].as_py() != text
+    assert decrypt_text(text, key) == b"secret"
+    assert encrypt_values(pa.array([b"secret"]), "k1", key)[0].as_py() != text
     for wrong, with_key in ((text, other), (text.replace("k1", "k2"), key), (text[:-2], key), ("hr1.k1.AAAA", key)):
         with pytest.raises(CannotDecrypt):
-            decrypted(wrong, with_key)
+            decrypt_text(wrong, with_key)
     assert [key_id_of(one) for one in ("", "hr1.k1", "hr2.k1.x", "plain")] == [None] * 4
 
 
@@ -158,7 +158,7 @@ def planned(schema: Any, keys: KeySource = KEYS, **policies: Any) -> WriterSchem
 def places(found: WriterSchema | RejectedSchema) -> dict[str, str]:
     assert isinstance(found, WriterSchema), found
     return {} if found.protection is None else {
-        ".".join(at): str(action) for at, action in found.protection.places.items()
+        ".".join(at): str(action) for at, action in found.protection.actions.items()
     }  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def test_an_attribute_that_is_no_policy_rejects_the_schema(said: Any) -> None:
 def test_the_largest_mask_hides_all() -> None:
     values = pa.array(["abc", None])
     largest = Action.of({"mask": 2**31 - 1})
-    assert scalars(values, largest, KeySource(KeyringPlace()), Keyring()).to_pylist() == [MASK, None]
+    assert protect_scalars(values, largest, KeySource(KeyringPlace()), Keyring()).to_pylist() == [MASK, None]
 
 
 @pytest.mark.parametrize("said", [5, ["PII", {"name": "PII"}], [["PII"]], [None], {"PII": 1}])
@@ -277,7 +277,7 @@ def test_a_policy_without_its_key_rejects_the_schema() -> None:
 @pytest.mark.parametrize("policy", ["encrypt", {"mask": 4}, "hash", "clear"])
 def test_a_column_that_a_spec_renames_or_flattens_keeps_its_policy(spec: Spec, path: Any, policy: Any) -> None:
     """Rows whose values have one mask are no duplicates, and ciphertexts make no buckets."""
-    uses = {what: ColumnUse(path, what, hashed=what == "dedupe") for what in ("dedupe", "bucket")}
+    uses = {what: ColumnUse(path, what, allows_hash=what == "dedupe") for what in ("dedupe", "bucket")}
     for what, use in uses.items():
         privacy = Privacy(Policies(fields=(("x.email", Action.of(policy)),)), KEYS, (use,))
         found = SchemaPlan(pa.schema([]), privacy=privacy, specs=(spec,)).extend(1, json.dumps(tagged(USER))).schemas[1]
@@ -430,8 +430,8 @@ def test_a_type_that_becomes_a_branch_of_a_union_stays_protected(
     assert plan.privacy is not None
     protection = plan.privacy.protection(avro.parse(texts[2]))
     assert protection is not None
-    assert {".".join(path): str(action) for path, action in protection.places.items()} == {place: "hash"}
-    remembered = Privacy(Policies(attributes=("pii",)), KEYS).remembering(plan.privacy.news)
+    assert {".".join(path): str(action) for path, action in protection.actions.items()} == {place: "hash"}
+    remembered = Privacy(Policies(attributes=("pii",)), KEYS).with_log_policies(plan.privacy.news)
     assert remembered.protection(avro.parse(texts[2])) == protection, "the log alone is enough"
 
 
@@ -489,7 +489,9 @@ def fields_with_tags(name: str, count: int) -> str:
 
 def test_paths_of_the_log_go_before_those_of_a_schema_that_are_too_many() -> None:
     """The schemas of the log's paths may be gone, so a start knows the other schema first."""
-    recorded = Privacy(Policies(attributes=("pii",)), KEYS).learned([avro.parse(fields_with_tags("Old", 6_000))]).news
+    recorded = (
+        Privacy(Policies(attributes=("pii",)), KEYS).with_schemas([avro.parse(fields_with_tags("Old", 6_000))]).news
+    )
     start = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS))
     start = start.extend(1, fields_with_tags("New", 6_000)).restore_policies(recorded, SchemaPlan.extend)
     plan = start.extend(2, fields_with_tags("Old", 10)).extend(3, json.dumps(tagged("string")))

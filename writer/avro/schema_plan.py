@@ -199,10 +199,10 @@ class SchemaPlan:
             return self
         new_texts = list(dict.fromkeys(texts))
         known_texts = tuple(dict.fromkeys((*self.known_texts, *new_texts)))
-        privacy = self.privacy.learned(_read_any_records(new_texts))
+        privacy = self.privacy.with_schemas(_read_any_records(new_texts))
         # A schema from before may have an alias of what is protected now.
         if privacy.tagged != self.privacy.tagged and len(known_texts) > len(new_texts):
-            privacy = privacy.learned(_read_any_records(known_texts))
+            privacy = privacy.with_schemas(_read_any_records(known_texts))
         return replace(self, privacy=privacy, known_texts=known_texts)
 
     def extend_with(self, schema_id: int, text: str, admit: "Admit") -> "SchemaPlan":
@@ -235,14 +235,16 @@ class SchemaPlan:
         """Return the plan with what the table's log has of protected paths, its schemas admitted anew."""
         if self.privacy is None:
             return self
-        privacy = self.privacy.forgetting_schemas().remembering(recorded).learned(_read_any_records(self.known_texts))
+        privacy = (
+            self.privacy.without_schemas().with_log_policies(recorded).with_schemas(_read_any_records(self.known_texts))
+        )
         return self._readmit_schemas(replace(self, privacy=privacy), extend)
 
     def after_recording(self, recorded: RecordPolicies) -> "SchemaPlan":
         """Return the plan once the table's log has these protected paths."""
         if self.privacy is None:
             return self
-        return replace(self, privacy=self.privacy.recording(recorded))
+        return replace(self, privacy=self.privacy.note_log_policies(recorded))
 
     def _readmit_schemas(self, plan: "SchemaPlan", extend: "Extend") -> "SchemaPlan":
         """Return a plan with the schemas admitted anew of records of which other paths are protected than here."""
@@ -273,7 +275,7 @@ class SchemaPlan:
         for schema in self.schemas.values():
             if not isinstance(schema, WriterSchema) or schema.protection is None:
                 continue
-            fields = {path[0] for path in schema.protection.places}
+            fields = {path[0] for path in schema.protection.actions}
             columns = {column for name, column in schema.columns.items() if name in fields}
             if schema.shaped:
                 columns = self.shaped[schema.shaped].step.dependent_columns(columns)

@@ -79,7 +79,7 @@ class DeadLetterFile:
         }
         table = pa.table(columns, schema=DEAD_LETTERS)
         if self._sealing is not None:
-            table = self._sealing.sealed(table)
+            table = self._sealing.seal(table)
         self._count(outcome, schema_id, records, reason)
         self._waiting.append(table)
         self._bytes += table.nbytes

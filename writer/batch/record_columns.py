@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from bucketers.arrow import contiguous
 from writer.avro.wire_format import HEADERS
 from writer.batch.schema_reader import DecodedKeys, KeyPlan
-from writer.privacy.column_protection import Place, Places, Protection, leaves, protected_type
+from writer.privacy.column_protection import ColumnActions, ColumnPath, Protection, leaf_actions, protected_type
 from writer.privacy.keyring import KeySource
 from writer.privacy.policy import Action
 
@@ -81,13 +81,13 @@ class RecordColumns:
         return frozenset(columns)
 
     @cached_property
-    def _places(self) -> Places:
+    def _places(self) -> ColumnActions:
         """What is protected of the columns."""
         types = {column.name: column.type for column in self._unprotected_schema}
-        places = dict[Place, Action]()
+        places = dict[ColumnPath, Action]()
         for name, action in self.policies:
             if name in types and name != self.avro_key:
-                places |= leaves(types[name], (name,), action)
+                places |= leaf_actions(types[name], (name,), action)
         return places
 
     @cached_property

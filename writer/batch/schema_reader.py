@@ -52,7 +52,7 @@ class SchemaReader:
         return replace(block, rows=writer_schema.protection.apply(block.rows))
 
     def _decrypt_block(self, block: DecodedBlock, schema_id: int, decryption: Decryption) -> DecodedBlock:
-        decrypted = decryption.opened(block.rows)
+        decrypted = decryption.decrypt(block.rows)
         if decrypted.lacks_keys:
             self.ids_without_key.add(schema_id)
         if not decrypted.failures:

@@ -358,7 +358,7 @@ def raw_rows(records: pa.Table, plan: TaskPlan) -> pa.Table:
     """Return records as the raw table has them."""
     rows = raw_columns(records)
     if plan.sealing is not None:
-        rows = plan.sealing.sealed(rows)
+        rows = plan.sealing.seal(rows)
     return _with_provenance(rows, records, plan)
 
 

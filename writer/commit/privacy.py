@@ -16,7 +16,13 @@ from writer.core.errors import ConfigError
 from writer.core.text import join_first
 from writer.privacy.field_decryption import kms_of, secret_of
 from writer.privacy.keyring import PURPOSES, KeyringPlace, KeySource, read_keyring
-from writer.privacy.path_policies import RecordPolicies, effective, is_any_protected, overlaid, shown_path
+from writer.privacy.path_policies import (
+    RecordPolicies,
+    effective_action,
+    format_path,
+    is_any_protected,
+    overlay_policies,
+)
 from writer.privacy.policy import CLEAR, PrivacyError, TooManyPaths, UnknownTag, fingerprint
 from writer.privacy.protected_schema import Privacy, check_paths, paths_of
 from writer.privacy.record_sealing import RecordScreen
@@ -179,7 +185,7 @@ def hidden_columns(name: str, config: Config, columns: Iterable[str]) -> set[str
     """
     protected = list[tuple[str, ...]]()
     for paths in recorded_paths(name, config).values():
-        protected += [path for path in paths if effective(paths, path) != CLEAR]
+        protected += [path for path in paths if effective_action(paths, path) != CLEAR]
     if not protected:
         return set()
     fields = set(columns) if () in protected else {path[0] for path in protected if path}
@@ -200,7 +206,7 @@ def columns_without_schema(settings: Pipeline) -> list[str]:
 
 def protected_paths(name: str, config: Config, snapshot: PipelineSnapshot) -> RecordPolicies:
     """Return what a table's log has of protected paths; of a shadow, also what the first table's log has."""
-    return overlaid(config.protected_before(name), snapshot.protected_paths)
+    return overlay_policies(config.protected_before(name), snapshot.protected_paths)
 
 
 def _check_keks(pipeline: str, privacy: Privacy, *plans: SchemaPlan | None) -> None:
@@ -251,7 +257,7 @@ def shown_paths(paths: RecordPolicies) -> str:
     phrases = list[str]()
     for record, policies in paths.items():
         subject = record or "columns"
-        phrases += [f"{subject}: {shown_path(path)} ({policy.action})" for path, policy in policies.items()]
+        phrases += [f"{subject}: {format_path(path)} ({policy.action})" for path, policy in policies.items()]
     return join_first(phrases, _PATHS_SHOWN)
 
 

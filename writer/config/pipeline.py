@@ -244,7 +244,7 @@ class Pipeline(Strict):
             "a key of compact.dedupe": self.compact.dedupe.key if self.compact.dedupe else [],
         }  # fmt: skip
         return tuple(
-            ColumnUse(tuple(path.split(".")), what, hashed=what.endswith("dedupe"), behind_specs=path not in times)
+            ColumnUse(tuple(path.split(".")), what, allows_hash=what.endswith("dedupe"), behind_specs=path not in times)
             for what, paths in columns.items()
             for path in paths
         )

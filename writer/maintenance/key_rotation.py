@@ -11,8 +11,8 @@ from writer.clients.driver_endpoint import check_no_driver
 from writer.commit.privacy import RecordedPrivacy, primary_keys
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.privacy.encryption import decrypted, encrypted
-from writer.privacy.hashing import hashed
+from writer.privacy.encryption import decrypt_text, encrypt_values
+from writer.privacy.hashing import hash_values
 from writer.privacy.keyring import (
     PURPOSES,
     KeyId,
@@ -171,9 +171,9 @@ def _list_keys(keyring: Keyring, logs: Mapping[str, RecordedPrivacy]) -> Iterato
 
 def _try_keys(keyring: Keyring) -> None:
     """Hash and encrypt with each key, and read back. Raises ConfigError."""
-    if hashed(pa.array([_HMAC_VALUE]), _HMAC_KEY)[0].as_py() != _HMAC_DIGEST:
+    if hash_values(pa.array([_HMAC_VALUE]), _HMAC_KEY)[0].as_py() != _HMAC_DIGEST:
         raise ConfigError("HMAC-SHA-256 does not give the digest of RFC 4231 on this machine; install headrace anew")
     for name, key in keyring.encryption_keys.items():
-        text = encrypted(pa.array([_HMAC_VALUE]), name, key)[0].as_py()
-        if decrypted(text, key) != _HMAC_VALUE:
+        text = encrypt_values(pa.array([_HMAC_VALUE]), name, key)[0].as_py()
+        if decrypt_text(text, key) != _HMAC_VALUE:
             raise ConfigError(f"what encryption key {name} encrypts is not read back; install headrace anew")

@@ -33,7 +33,7 @@ from writer.config.table_sections import layout
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
-from writer.privacy.path_policies import RecordPolicies, overlaid
+from writer.privacy.path_policies import RecordPolicies, overlay_policies
 from writer.schemas.format_detection import judge, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import IdMeanings
@@ -305,7 +305,7 @@ class LocalPipeline:
         privacy = self.plan.privacy
         if privacy is None:
             return piece
-        return replace(piece, records=privacy.sealing.unsealed(piece.records))
+        return replace(piece, records=privacy.sealing.unseal(piece.records))
 
     def _decode(self, records: pa.RecordBatch, now: datetime) -> tuple[RecordSteps, Sample]:
         """Take the steps up to the rows, once with all schemas that the records need."""
@@ -370,7 +370,7 @@ def open_local_pipeline(
         table.check_identity(bucket_columns, "" if is_routed else layout(pipeline.bucket))
         snapshot = table.snapshot()
         state = state.merge(snapshot, table.recent_commits(_COMMITS_READ))
-        recorded = overlaid(recorded, snapshot.protected_paths)
+        recorded = overlay_policies(recorded, snapshot.protected_paths)
         if tables is not None:
             _warn_of_zone_changes(name, pipeline, snapshot)
             check_version(name, pipeline, snapshot.specs_fingerprint)

@@ -17,8 +17,8 @@ from writer.privacy.path_policies import (
     PathPolicies,
     PathPolicy,
     RecordPolicies,
-    effective,
-    shown_path,
+    effective_action,
+    format_path,
 )
 from writer.privacy.policy import CLEAR, Action
 from writer.table.factory import existing_table
@@ -67,7 +67,7 @@ class PathRelease:
         self._released = choose_paths(request, protected)
         # Each path, with the policy that it had.
         self.paths: Mapping[ProtectedPath, Action] = {
-            path: effective(protected[path.record], path.path) for path in list_protected_paths(self._released)
+            path: effective_action(protected[path.record], path.path) for path in list_protected_paths(self._released)
         }
 
     def carry_out(self, now: datetime) -> int | None:
@@ -108,7 +108,7 @@ def choose_paths(request: ReleaseRequest, protected: RecordPolicies) -> dict[str
 def _unknown_path(text: str, records: RecordPolicies) -> ConfigError:
     names: list[str] = []
     for policies in records.values():
-        names += [shown_path(path) for path in policies if effective(policies, path) != CLEAR]
+        names += [format_path(path) for path in policies if effective_action(policies, path) != CLEAR]
     return ConfigError(
         f"the log has no protected path {text!r}{did_you_mean(text, names)}; `headrace privacy list` has all"
     )
@@ -116,8 +116,8 @@ def _unknown_path(text: str, records: RecordPolicies) -> ConfigError:
 
 def _match_paths(text: str, policies: PathPolicies) -> Iterator[tuple[Path, PathPolicy]]:
     """Yield the protected paths that a person means."""
-    paths_by_name = {shown_path(path): path for path in policies}
+    paths_by_name = {format_path(path): path for path in policies}
     candidates = list(policies) if text == ALL_PATHS else [paths_by_name.get(text, tuple(text.split(".")))]
     for path in candidates:
-        if effective(policies, path) != CLEAR:
+        if effective_action(policies, path) != CLEAR:
             yield path, PathPolicy(CLEAR, RELEASED)

@@ -230,9 +230,9 @@ def _privacy(name: str, config: Config, schemas: Schemas) -> Iterator[Finding]:
     actions = dict[str, Action]()
     for schema in schemas.plan.schemas.values():
         if isinstance(schema, WriterSchema) and schema.protection is not None:
-            actions |= {".".join(path): action for path, action in schema.protection.places.items()}
+            actions |= {".".join(path): action for path, action in schema.protection.actions.items()}
     rules = [rule for decryption in schemas.plan.privacy.decryptions.values() for rule in decryption.rules]
-    decrypted = list(dict.fromkeys(".".join(path) for rule in rules for path in rule.places))
+    decrypted = list(dict.fromkeys(".".join(path) for rule in rules for path in rule.paths))
     if decrypted:
         yield good("privacy", f"decrypted: {join_first(decrypted, _COLUMNS_NAMED)}")
     if actions:

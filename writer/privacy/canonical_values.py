@@ -39,12 +39,18 @@ def value_text(values: pa.Array) -> pa.StringArray:
 
 
 def _plain_decimals(values: pa.Decimal128Array) -> pa.StringArray:
-    """Write decimals without an exponent: digits of the unscaled number, and a point among them."""
-    scale, digits = values.type.scale, pa.decimal128(38, 0)
+    """Write decimals without an exponent: digits of the unscaled number, and a point among them.
+
+    With scale 2: -0.05, 1.5, null (unscaled -5, 150, null) → "-0.05", "1.50", null.
+    """
+    scale = values.type.scale
+    digits = pa.decimal128(38, 0)
     unscaled = pa.Array.from_buffers(digits, len(values), values.buffers(), offset=values.offset)
     if scale == 0:
         return unscaled.cast(pa.string())
     padded = pc.utf8_lpad(pc.abs(unscaled).cast(pa.string()), scale + 1, "0")
-    whole, rest = pc.utf8_slice_codeunits(padded, 0, -scale), pc.utf8_slice_codeunits(padded, -scale)
+    integer_part = pc.utf8_slice_codeunits(padded, 0, -scale)
+    fraction = pc.utf8_slice_codeunits(padded, -scale)
     sign = pc.if_else(pc.less(unscaled, pa.scalar(0, digits)), "-", "")
-    return pc.binary_join_element_wise(pc.binary_join_element_wise(sign, whole, ""), rest, ".")
+    signed_integer = pc.binary_join_element_wise(sign, integer_part, "")
+    return pc.binary_join_element_wise(signed_integer, fraction, ".")

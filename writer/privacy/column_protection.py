@@ -1,7 +1,7 @@
-"""Protects Arrow columns: drops, hashes, masks and encrypts what lies at some places in them.
+"""Protects Arrow columns: drops, hashes, masks and encrypts the values at some paths in them.
 
-A place is a column and the way into it: `("user", "email")`, `("tags", "element")`, `("labels", "key")`,
-`("labels", "value", "x")`. What is protected becomes text; null stays null.
+A path is a column and the way into it: `("user", "email")`, `("tags", "element")`, `("labels", "key")`,
+`("labels", "value", "x")`. Values that are protected become text; null stays null.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,14 +14,16 @@ import pyarrow.compute as pc
 
 from bucketers.arrow import contiguous
 from writer.privacy.canonical_values import value_bytes, value_text
-from writer.privacy.encryption import encrypted
-from writer.privacy.hashing import hashed
-from writer.privacy.keyring import Keyring, KeySource, keyring
+from writer.privacy.encryption import encrypt_values
+from writer.privacy.hashing import hash_values
+from writer.privacy.keyring import Keyring, KeySource, open_keyring
 from writer.privacy.policy import Action, PrivacyError
 
-Place = tuple[str, ...]
-Places = Mapping[Place, Action]
-Inside = Callable[[pa.Array, str, "npt.NDArray[np.int64] | None"], pa.Array | None]
+ColumnPath = tuple[str, ...]
+ColumnActions = Mapping[ColumnPath, Action]
+Parents = npt.NDArray[np.int64]
+# Gets the child of nested values, the step to it, and the parent of each of its values; None: they are one to one.
+ChangeChild = Callable[[pa.Array, str, "Parents | None"], pa.Array | None]
 MASK = "****"
 
 
@@ -29,115 +31,140 @@ MASK = "****"
 class Protection:
     """What is protected of the rows of one schema."""
 
-    text: str  # the schema of the rows that are left
-    places: Places
+    # The schema of the rows that are left.
+    text: str
+    actions: ColumnActions
     keys: KeySource
 
     def apply(self, rows: pa.Table) -> pa.Table:
         """Return rows of the protected schema. Raises ConfigError where this process lacks a key."""
-        found, ring = dict[str, pa.Array | pa.ChunkedArray](), keyring(self.keys) if self.keys.keys else Keyring()
+        keyring = open_keyring(self.keys) if self.keys.keys else Keyring()
+        columns = dict[str, pa.Array | pa.ChunkedArray]()
         for name, column in zip(rows.column_names, rows.columns, strict=True):
             values = column
-            if lies_beside((name,), self.places):
-                values = protected(contiguous(column), (name,), self.places, self.keys, ring)
+            if is_protected_within((name,), self.actions):
+                values = protect_values(contiguous(column), (name,), self.actions, self.keys, keyring)
             if values is not None:
-                found[name] = values
-        return pa.table(found)
+                columns[name] = values
+        return pa.table(columns)
 
 
-def lies_beside(place: Place, places: Places) -> bool:
-    """Return whether something at a place, or inside it, is protected."""
-    return any(at[: len(place)] == place for at in places)
+def is_protected_within(path: ColumnPath, actions: ColumnActions) -> bool:
+    """Return whether something at a path, or inside it, is protected."""
+    return any(protected_path[: len(path)] == path for protected_path in actions)
 
 
-def protected(values: pa.Array, place: Place, places: Places, keys: KeySource, ring: Keyring) -> pa.Array | None:
-    """Protect what lies at a place, and inside it. None: nothing is left."""
-    if (action := places.get(place)) is not None:
-        return None if action.kind == "drop" else scalars(values, action, keys, ring)
-    if not pa.types.is_nested(values.type) or not lies_beside(place, places):
+def protect_values(
+    values: pa.Array, path: ColumnPath, actions: ColumnActions, keys: KeySource, keyring: Keyring
+) -> pa.Array | None:
+    """Protect the values of a path, and those inside them. None: nothing is left."""
+    action = actions.get(path)
+    if action is not None:
+        return None if action.kind == "drop" else protect_scalars(values, action, keys, keyring)
+    if not pa.types.is_nested(values.type) or not is_protected_within(path, actions):
         return values
-    return rebuilt(values, lambda child, step, _: protected(child, (*place, step), places, keys, ring))
+    return change_children(values, lambda child, step, _: protect_values(child, (*path, step), actions, keys, keyring))
 
 
-def rebuilt(values: pa.Array, change: Inside) -> pa.Array | None:
-    """Return nested values whose children are changed, null where they stand in a null. None: nothing is left.
+def change_children(values: pa.Array, change: ChangeChild) -> pa.Array | None:
+    """Return nested values whose children are changed, null where their parent is null. None: nothing is left.
 
-    `change` gets each child, the step to it, and of which value each of its own is a part; None: they are one to one.
+    `change` gets the children of lists and maps flat: [[1, 2], null, [3]] → 1, 2, 3 of the parents 0, 0, 2.
     """
     kind = values.type
     if pa.types.is_struct(kind):
-        children = {
-            member.name: change(child, member.name, None) for member, child in zip(kind, values.flatten(), strict=True)
-        }
-        left = {name: child for name, child in children.items() if child is not None}
-        fields = [pa.field(name, child.type) for name, child in left.items()]
-        return pa.StructArray.from_arrays(list(left.values()), fields=fields, mask=values.is_null()) if left else None
+        return _change_members(values, change)
     if values.offset or len(values.values) != np.diff(values.offsets).sum():
-        values = values.take(pa.arange(0, len(values)))  # children and offsets begin at 0, and end together
+        # A copy whose children and offsets begin at 0, and end together.
+        values = values.take(pa.arange(0, len(values)))
     parents = np.repeat(np.arange(len(values)), np.diff(values.offsets))
     if pa.types.is_map(kind):
-        names, items = change(values.keys, "key", parents), change(values.items, "value", parents)
+        names = change(values.keys, "key", parents)
+        items = change(values.items, "value", parents)
         if names is None or items is None:
             return None
         return pa.MapArray.from_arrays(
             values.offsets, names, items, type=pa.map_(names.type, items.type), mask=values.is_null()
         )
-    if (items := change(values.values, "element", parents)) is None:
+    items = change(values.values, "element", parents)
+    if items is None:
         return None
     kind = pa.list_(pa.field("element", items.type))
     return pa.ListArray.from_arrays(values.offsets, items, type=kind, mask=values.is_null())
 
 
-def scalars(values: pa.Array, action: Action, keys: KeySource, ring: Keyring) -> pa.StringArray:
+def _change_members(values: pa.StructArray, change: ChangeChild) -> pa.StructArray | None:
+    members = dict[str, pa.Array]()
+    for member, child in zip(values.type, values.flatten(), strict=True):
+        changed = change(child, member.name, None)
+        if changed is not None:
+            members[member.name] = changed
+    if not members:
+        return None
+    fields = [pa.field(name, child.type) for name, child in members.items()]
+    return pa.StructArray.from_arrays(list(members.values()), fields=fields, mask=values.is_null())
+
+
+def protect_scalars(values: pa.Array, action: Action, keys: KeySource, keyring: Keyring) -> pa.StringArray:
     """Hash, mask or encrypt values that hold no others, or that are a union of such."""
     match action.kind:
         case "hash":
             assert keys.hash is not None, "a start checks that there is the key"
-            return hashed(value_bytes(values), ring.hash_keys[keys.hash.id])
+            return hash_values(value_bytes(values), keyring.hash_keys[keys.hash.id])
         case "encrypt":
             assert keys.encrypt is not None, "a start checks that there is the key"
-            return encrypted(value_bytes(values), keys.encrypt.id, ring.encryption_keys[keys.encrypt.id])
+            return encrypt_values(value_bytes(values), keys.encrypt.id, keyring.encryption_keys[keys.encrypt.id])
     assert action.kind == "mask", f"{action.kind} changes no values"
-    return _masked(value_text(values), action.keep)
+    return _mask_texts(value_text(values), action.keep)
 
 
-def _masked(texts: pa.StringArray, keep: int) -> pa.StringArray:
-    """Keep so many characters at the end of what is longer."""
+def _mask_texts(texts: pa.StringArray, keep: int) -> pa.StringArray:
+    """Keep so many characters at the end of longer texts.
+
+    With `keep` 2: "secret", "ab", null → "****et", "****", null.
+    """
     if keep == 0:
         return pc.if_else(texts.is_valid(), MASK, pa.scalar(None, pa.string()))
-    ends = pc.utf8_slice_codeunits(texts, -keep)
-    longer = pc.greater(pc.utf8_length(texts), keep)
-    return pc.binary_join_element_wise(MASK, pc.if_else(longer, ends, pc.if_else(texts.is_valid(), "", ends)), "")
+    endings = pc.utf8_slice_codeunits(texts, -keep)
+    is_longer = pc.greater(pc.utf8_length(texts), keep)
+    empty_or_null = pc.if_else(texts.is_valid(), "", endings)
+    return pc.binary_join_element_wise(MASK, pc.if_else(is_longer, endings, empty_or_null), "")
 
 
-def leaves(kind: pa.DataType, place: Place, action: Action) -> dict[Place, Action]:
-    """Return the places of all values inside a type, which one policy protects. Raises PrivacyError."""
-    if action.kind in ("drop", "clear"):
-        return {} if action.kind == "clear" else {place: action}
+def leaf_actions(kind: pa.DataType, path: ColumnPath, action: Action) -> dict[ColumnPath, Action]:
+    """Return the paths of all values inside a type, which one policy protects. Raises PrivacyError."""
+    if action.kind == "clear":
+        return {}
+    if action.kind == "drop":
+        return {path: action}
     if pa.types.is_struct(kind):
-        return {at: one for member in kind for at, one in leaves(member.type, (*place, member.name), action).items()}
+        actions = dict[ColumnPath, Action]()
+        for member in kind:
+            actions |= leaf_actions(member.type, (*path, member.name), action)
+        return actions
     if pa.types.is_list(kind):
-        return leaves(kind.value_type, (*place, "element"), action)
+        return leaf_actions(kind.value_type, (*path, "element"), action)
     if pa.types.is_map(kind):
-        check_keys(".".join(place), action)
-        return {(*place, "key"): action, **leaves(kind.item_type, (*place, "value"), action)}
-    return {place: action}
+        check_map_keys(".".join(path), action)
+        return {(*path, "key"): action, **leaf_actions(kind.item_type, (*path, "value"), action)}
+    return {path: action}
 
 
-def protected_type(kind: pa.DataType, place: Place, places: Places) -> pa.DataType:
-    """Return the type that values of a place have once they are protected, where none is dropped."""
-    if place in places:
+def protected_type(kind: pa.DataType, path: ColumnPath, actions: ColumnActions) -> pa.DataType:
+    """Return the type that values of a path have once they are protected, where none is dropped."""
+    if path in actions:
         return pa.string()
     if pa.types.is_struct(kind):
-        return pa.struct([(one.name, protected_type(one.type, (*place, one.name), places)) for one in kind])
+        members = [(member.name, protected_type(member.type, (*path, member.name), actions)) for member in kind]
+        return pa.struct(members)
     if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", protected_type(kind.value_type, (*place, "element"), places)))
+        return pa.list_(pa.field("element", protected_type(kind.value_type, (*path, "element"), actions)))
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, protected_type(kind.item_type, (*place, "value"), places))
+        return pa.map_(kind.key_type, protected_type(kind.item_type, (*path, "value"), actions))
     return kind
 
 
-def check_keys(at: str, action: Action) -> None:
+def check_map_keys(field: str, action: Action) -> None:
     """Raise PrivacyError for a mask over a map: two keys may have one mask."""
     if action.kind == "mask":
-        raise PrivacyError(f"field {at!r} is a map, of whose keys two may have one mask; hash, encrypt or drop it")
+        raise PrivacyError(f"field {field!r} is a map, of whose keys two may have one mask; hash, encrypt or drop it")

@@ -17,52 +17,66 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 VERSION = "hr1"
 KEY_BYTES = 32
-_HALF = 12  # bytes of each half of a nonce
-_NONCE, _TAG = 2 * _HALF, 16
-_BLOCK_BITS, _POLYNOMIAL = 128, 0x87  # of CMAC (NIST SP 800-38B)
+_HALF_NONCE_BYTES = 12
+_NONCE_BYTES = 2 * _HALF_NONCE_BYTES
+_TAG_BYTES = 16
+# Of CMAC (NIST SP 800-38B).
+_BLOCK_BITS = 128
+_POLYNOMIAL = 0x87
 
 
 class CannotDecrypt(ValueError):
     """A text that was not encrypted with this key, or was changed since."""
 
 
-def encrypted(values: pa.BinaryArray, key_id: str, key: bytes) -> pa.StringArray:
+def encrypt_values(values: pa.BinaryArray, key_id: str, key: bytes) -> pa.StringArray:
     """Encrypt each value; null stays null. The same value gives another text each time."""
-    head = f"{VERSION}.{key_id}."
-    first, about = os.urandom(_HALF), head.encode()
-    cipher, random = AESGCM(derived_key(key, first)), os.urandom(_HALF * len(values))
+    header = f"{VERSION}.{key_id}."
+    associated_data = header.encode()
+    first_half = os.urandom(_HALF_NONCE_BYTES)
+    cipher = AESGCM(derive_key(key, first_half))
+    second_halves = os.urandom(_HALF_NONCE_BYTES * len(values))
     texts = list[str | None]()
-    for at, value in enumerate(values.to_pylist()):  # one call a value: no library takes a column
-        nonce = random[at * _HALF : (at + 1) * _HALF]
-        sealed = None if value is None else first + nonce + cipher.encrypt(nonce, value, about)
-        texts.append(None if sealed is None else head + urlsafe_b64encode(sealed).rstrip(b"=").decode())
+    # One call a value: no library takes a column.
+    for row, value in enumerate(values.to_pylist()):
+        if value is None:
+            texts.append(None)
+            continue
+        second_half = second_halves[row * _HALF_NONCE_BYTES : (row + 1) * _HALF_NONCE_BYTES]
+        sealed = first_half + second_half + cipher.encrypt(second_half, value, associated_data)
+        texts.append(header + urlsafe_b64encode(sealed).rstrip(b"=").decode())
     return pa.array(texts, pa.string())
 
 
 def key_id_of(text: str) -> str | None:
     """Return the id of the key that a text was encrypted with; None for any other text."""
-    version, *rest = text.split(".")
-    return rest[0] if version == VERSION and len(rest) == 2 else None  # noqa: PLR2004 - id and content
+    version, *parts = text.split(".")
+    if version != VERSION or len(parts) != 2:  # noqa: PLR2004 - id and content
+        return None
+    return parts[0]
 
 
-def decrypted(text: str, key: bytes) -> bytes:
+def decrypt_text(text: str, key: bytes) -> bytes:
     """Return what was encrypted. Raises CannotDecrypt."""
-    head, _, content = text.rpartition(".")
+    header, _, content = text.rpartition(".")
     try:
         sealed = urlsafe_b64decode(content + "=" * (-len(content) % 4))
-        if len(sealed) < _NONCE + _TAG:
+        if len(sealed) < _NONCE_BYTES + _TAG_BYTES:
             raise CannotDecrypt("it is too short to be an encrypted value")
-        cipher = AESGCM(derived_key(key, sealed[:_HALF]))
-        return cipher.decrypt(sealed[_HALF:_NONCE], sealed[_NONCE:], f"{head}.".encode())
+        cipher = AESGCM(derive_key(key, sealed[:_HALF_NONCE_BYTES]))
+        nonce = sealed[_HALF_NONCE_BYTES:_NONCE_BYTES]
+        return cipher.decrypt(nonce, sealed[_NONCE_BYTES:], f"{header}.".encode())
     except (InvalidTag, ValueError) as error:
         raise CannotDecrypt("the value was encrypted with another key, or changed since") from error
 
 
-def derived_key(key: bytes, first: bytes) -> bytes:
+def derive_key(key: bytes, first_half: bytes) -> bytes:
     """Return the key of AES-GCM for the first half of a nonce: CMAC in counter mode (NIST SP 800-108)."""
     assert len(key) == KEY_BYTES, "AES-256 has keys of 32 bytes"
     cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 - single blocks, as CMAC is defined
-    low = int.from_bytes(cipher.update(bytes(16)), "big") << 1
-    mask = (low ^ _POLYNOMIAL if low >> _BLOCK_BITS else low) & (1 << _BLOCK_BITS) - 1
-    blocks = (int.from_bytes(bytes([0, number, ord("X"), 0]) + first, "big") ^ mask for number in (1, 2))
+    subkey = int.from_bytes(cipher.update(bytes(16)), "big") << 1
+    if subkey >> _BLOCK_BITS:
+        subkey ^= _POLYNOMIAL
+    subkey &= (1 << _BLOCK_BITS) - 1
+    blocks = (int.from_bytes(bytes([0, number, ord("X"), 0]) + first_half, "big") ^ subkey for number in (1, 2))
     return b"".join(cipher.update(block.to_bytes(16, "big")) for block in blocks)

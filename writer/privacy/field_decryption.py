@@ -23,18 +23,27 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from bucketers.arrow import contiguous
 from writer.core.errors import ConfigError
-from writer.privacy.column_protection import Place, rebuilt
-from writer.privacy.hashing import repeat
+from writer.privacy.column_protection import ColumnPath, change_children
+from writer.privacy.hashing import has_repeats
 from writer.privacy.keyring import KeyWrap, WrapSource
 
-LOCAL_KMS = "local-kms"  # type of a KMS that is no more than a secret
+# Type of a KMS that is no more than a secret.
+LOCAL_KMS = "local-kms"
 # Bytes of the key by algorithm, and the tag of its field in Tink's message.
-ALGORITHMS: Mapping[str, tuple[int, int]] = {"AES256_GCM": (32, 0x1A), "AES128_GCM": (16, 0x1A),
-                                             "AES256_SIV": (64, 0x12)}  # fmt: skip
-_NONCE_BYTES, _VERSION_BYTES, _LOCAL_KEY_BYTES = 12, 5, 16
-_FIRST_VERSION, _AHEAD_MAX = 1, 16  # versions count up by one: one far above the newest known is no version
-_OTHER_KEY, _NO_KEY = "it was encrypted with another data key, or not at all", "the registry has no such data key"
-_Open = Callable[[bytes], bytes]
+ALGORITHMS: Mapping[str, tuple[int, int]] = {
+    "AES256_GCM": (32, 0x1A),
+    "AES128_GCM": (16, 0x1A),
+    "AES256_SIV": (64, 0x12),
+}
+_NONCE_BYTES = 12
+_VERSION_BYTES = 5
+_LOCAL_KEY_BYTES = 16
+_FIRST_VERSION = 1
+# Versions count up by one: one far above the newest known is no version.
+_AHEAD_MAX = 16
+_OTHER_KEY = "it was encrypted with another data key, or not at all"
+_NO_KEY = "the registry has no such data key"
+_Decrypt = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -42,11 +51,13 @@ class Kek:
     """A key encryption key, and how this process comes by it."""
 
     name: str
-    kms: str  # type of its KMS
-    key_id: str  # in its KMS
+    # Type of its KMS.
+    kms: str
+    # In its KMS.
+    key_id: str
     source: WrapSource
 
-    def unwrapped(self, text: str) -> bytes:
+    def unwrap(self, text: str) -> bytes:
         """Return what the KEK encrypted to this base64. Raises ConfigError."""
         if self.source.place is None:
             return kms_of(self.name, self.source).unwrap(text, f"{self.kms}://{self.key_id}")
@@ -70,7 +81,7 @@ class Kek:
 @lru_cache(maxsize=64)
 def kms_of(name: str, source: WrapSource) -> KeyWrap:
     """Return the object of a user's class that asks a KMS; a process makes it once. Raises ConfigError."""
-    return source.made(f"privacy.decrypt.{name}")
+    return source.make_key_wrap(f"privacy.decrypt.{name}")
 
 
 def secret_of(name: str, source: WrapSource) -> str:
@@ -85,22 +96,25 @@ class DataKey:
 
     subject: str
     version: int
-    wrapped: str  # base64
+    # Base64.
+    wrapped: str
 
-    def unwrapped(self, kek: Kek, algorithm: str) -> _Open:
+    def unwrap(self, kek: Kek, algorithm: str) -> _Decrypt:
         """Return what decrypts values of this key; a process unwraps it once. Raises ConfigError."""
-        return _cipher(kek, algorithm, self.wrapped)
+        return _unwrap_cipher(kek, algorithm, self.wrapped)
 
 
 @dataclass(frozen=True)
 class EncryptedFields:
     """The fields of a schema that one rule encrypts, and the keys."""
 
-    places: tuple[Place, ...]
+    paths: tuple[ColumnPath, ...]
     kek: Kek
     algorithm: str
-    has_versions: bool  # a value names the version of its key
-    subjects: tuple[str, ...]  # whose keys may have encrypted it
+    # A value names the version of its key.
+    has_versions: bool
+    # Whose keys may have encrypted it.
+    subjects: tuple[str, ...]
     keys: tuple[DataKey, ...] = ()
 
     def may_lack(self, version: int) -> bool:
@@ -113,25 +127,30 @@ class EncryptedFields:
 class Decryption:
     """How the encrypted fields of a schema are decrypted."""
 
-    rules: tuple[EncryptedFields, ...] = ()  # in the order in which they are undone
-    problem: str = ""  # why they cannot be
-    is_settled: bool = False  # keys that are not here were asked for in this batch, and are not in the registry
+    # In the order in which they are undone.
+    rules: tuple[EncryptedFields, ...] = ()
+    # Why they cannot be.
+    problem: str = ""
+    # Keys that are not here were asked for in this batch, and are not in the registry.
+    is_settled: bool = False
 
     def check(self) -> None:
         """Unwrap all keys. Raises ConfigError."""
         for rule in self.rules:
             for key in rule.keys:
-                key.unwrapped(rule.kek, rule.algorithm)
+                key.unwrap(rule.kek, rule.algorithm)
 
-    def opened(self, rows: pa.Table) -> "DecryptedRows":
+    def decrypt(self, rows: pa.Table) -> "DecryptedRows":
         """Decrypt fields of rows. Raises ConfigError where this process cannot unwrap a key."""
-        failures, lacks_keys = dict[int, str](), False
+        failures = dict[int, str]()
+        lacks_keys = False
         for rule in self.rules:
-            for place in rule.places:
-                field = _Field(rule, place)
-                at = rows.schema.get_field_index(place[0])
-                column = field.opened(contiguous(rows.column(at)), place[1:], np.arange(rows.num_rows))
-                rows, lacks_keys = rows.set_column(at, place[0], column), lacks_keys or field.lacks_keys
+            for path in rule.paths:
+                field = _FieldDecryption(rule, path)
+                index = rows.schema.get_field_index(path[0])
+                column = field.decrypt(contiguous(rows.column(index)), path[1:], np.arange(rows.num_rows))
+                rows = rows.set_column(index, path[0], column)
+                lacks_keys = lacks_keys or field.lacks_keys
                 failures = {**field.failures, **failures}
         return DecryptedRows(rows, failures, lacks_keys and not self.is_settled)
 
@@ -141,81 +160,95 @@ class DecryptedRows:
     """Rows with their fields decrypted."""
 
     rows: pa.Table
-    failures: Mapping[int, str]  # position of a row → why a field of it does not decrypt; the field is null
-    lacks_keys: bool  # the registry may have a key by now that such a value needs
+    # Position of a row → why a field of it does not decrypt; the field is null.
+    failures: Mapping[int, str]
+    # The registry may have a key by now that such a value needs.
+    lacks_keys: bool
 
 
-class _Field:
+class _FieldDecryption:
     """Decrypts the values of one field."""
 
-    def __init__(self, rule: EncryptedFields, place: Place) -> None:
-        self._rule, self._ciphers = rule, dict[int, list[_Open]]()
-        self._failed = f"field {'.'.join(place)!r} does not decrypt with the KEK {rule.kek.name!r}: "
-        self.failures, self.lacks_keys = dict[int, str](), False
+    def __init__(self, rule: EncryptedFields, path: ColumnPath) -> None:
+        self._rule = rule
+        self._ciphers = dict[int, list[_Decrypt]]()
+        self._failure = f"field {'.'.join(path)!r} does not decrypt with the KEK {rule.kek.name!r}: "
+        self.failures = dict[int, str]()
+        self.lacks_keys = False
 
-    def opened(self, values: pa.Array, way: Place, rows: npt.NDArray[np.int64]) -> pa.Array:
-        """Decrypt what lies further on the way in values. `rows`: in which row each of them stands."""
-        if not way:
-            return self._scalars(values, rows)
+    def decrypt(self, values: pa.Array, steps: ColumnPath, rows: npt.NDArray[np.int64]) -> pa.Array:
+        """Decrypt what lies behind further steps in values. `rows`: the position of the row of each value."""
+        if not steps:
+            return self._decrypt_scalars(values, rows)
 
-        def inside(child: pa.Array, step: str, parents: npt.NDArray[np.int64] | None) -> pa.Array:
-            return child if step != way[0] else self.opened(child, way[1:], rows if parents is None else rows[parents])
+        def decrypt_child(child: pa.Array, step: str, parents: npt.NDArray[np.int64] | None) -> pa.Array:
+            if step != steps[0]:
+                return child
+            return self.decrypt(child, steps[1:], rows if parents is None else rows[parents])
 
-        return rebuilt(values, inside)
+        return change_children(values, decrypt_child)
 
-    def _scalars(self, values: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
-        if not repeat(values):
-            found, failed = self._each(values.to_pylist(), values.type)
-            self.failures |= {int(rows[at]): why for at, why in failed.items()}
-            return found
-        coded = values.dictionary_encode()
-        found, failed = self._each(coded.dictionary.to_pylist(), values.type)
-        if failed:
-            codes = coded.indices.fill_null(-1).to_numpy()
-            self.failures |= {int(rows[at]): failed[codes[at]] for at in np.flatnonzero(np.isin(codes, [*failed]))}
-        return found.take(coded.indices)
+    def _decrypt_scalars(self, values: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
+        """Decrypt values, each different one once where they repeat, and note the rows that fail.
 
-    def _each(self, values: Iterable[str | bytes | None], kind: pa.DataType) -> tuple[pa.Array, dict[int, str]]:
+        Values A, B, A of the rows 4, 5, 6, of which A does not decrypt → null, b, null; failures of the rows 4 and 6.
+        """
+        if not has_repeats(values):
+            decrypted, failures = self._decrypt_each(values.to_pylist(), values.type)
+            self.failures |= {int(rows[position]): reason for position, reason in failures.items()}
+            return decrypted
+        encoded = values.dictionary_encode()
+        decrypted, failures = self._decrypt_each(encoded.dictionary.to_pylist(), values.type)
+        if failures:
+            codes = encoded.indices.fill_null(-1).to_numpy()
+            for position in np.flatnonzero(np.isin(codes, [*failures])):
+                self.failures[int(rows[position])] = failures[codes[position]]
+        return decrypted.take(encoded.indices)
+
+    def _decrypt_each(self, values: Iterable[str | bytes | None], kind: pa.DataType) -> tuple[pa.Array, dict[int, str]]:
         """Decrypt one by one: no library takes a column. Returns why values at some positions do not decrypt."""
-        is_text, found, failed = pa.types.is_string(kind), list[str | bytes | None](), dict[int, str]()
-        for at, value in enumerate(values):
-            version, plain = _FIRST_VERSION, None
+        is_text = pa.types.is_string(kind)
+        decrypted = list[str | bytes | None]()
+        failures = dict[int, str]()
+        for position, value in enumerate(values):
+            version = _FIRST_VERSION
+            plain: str | bytes | None = None
             try:
                 if value is not None:
                     sealed = b64decode(value, validate=True) if isinstance(value, str) else value
                     if self._rule.has_versions:
                         version = int.from_bytes(sealed[1:_VERSION_BYTES], "big") or _FIRST_VERSION
                         sealed = sealed[_VERSION_BYTES:]
-                    content = self._decrypted(sealed, version)
+                    content = self._decrypt_value(sealed, version)
                     plain = content.decode() if is_text else content
             except (InvalidTag, ValueError):
                 self.lacks_keys |= self._rule.may_lack(version)
                 has_keys = any(key.version == version for key in self._rule.keys)
-                failed[at] = self._failed + (_OTHER_KEY if has_keys else _NO_KEY)
-            found.append(plain)
-        return pa.array(found, kind), failed
+                failures[position] = self._failure + (_OTHER_KEY if has_keys else _NO_KEY)
+            decrypted.append(plain)
+        return pa.array(decrypted, kind), failures
 
-    def _decrypted(self, sealed: bytes, version: int) -> bytes:
+    def _decrypt_value(self, sealed: bytes, version: int) -> bytes:
         """Try the keys of this version, first the one that fitted last. Raises InvalidTag, ValueError."""
         if version not in self._ciphers:
             keys = [key for key in self._rule.keys if key.version == version]
-            self._ciphers[version] = [key.unwrapped(self._rule.kek, self._rule.algorithm) for key in keys]
+            self._ciphers[version] = [key.unwrap(self._rule.kek, self._rule.algorithm) for key in keys]
         ciphers = self._ciphers[version]
-        for at, cipher in enumerate(ciphers):
+        for index, cipher in enumerate(ciphers):
             try:
                 plain = cipher(sealed)
             except InvalidTag:
                 continue
-            if at:
-                ciphers.insert(0, ciphers.pop(at))
+            if index:
+                ciphers.insert(0, ciphers.pop(index))
             return plain
         raise InvalidTag
 
 
 @lru_cache(maxsize=1024)
-def _cipher(kek: Kek, algorithm: str, wrapped: str) -> _Open:
+def _unwrap_cipher(kek: Kek, algorithm: str, wrapped: str) -> _Decrypt:
     size, tag = ALGORITHMS[algorithm]
-    material = kek.unwrapped(wrapped)
+    material = kek.unwrap(wrapped)
     key = material[-size:]
     if not material[:-size].endswith(bytes([tag, size])):
         raise ConfigError(f"a data key that the KEK {kek.name!r} unwraps is no {algorithm} key of Tink")

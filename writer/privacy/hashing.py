@@ -16,48 +16,65 @@ import pyarrow.compute as pc
 
 from bucketers.arrow import contiguous
 
-_BLOCK_BYTES, _DIGEST_BYTES = 64, 32  # of SHA-256
-_FEW = 256  # values that Python hashes sooner than a query begins
-_SAMPLE, _NEW_MAX = 4_096, 0.94  # of so many values, fewer are different where at most half of 2^16 are
-_VALUES_MAX = 1 << 18  # of a query
+# Of SHA-256.
+_BLOCK_BYTES = 64
+_DIGEST_BYTES = 32
+# Values that Python hashes sooner than a query begins.
+_PYTHON_VALUES_MAX = 256
+# Of so many values, a smaller share is different where at most half of 2^16 are.
+_SAMPLE_SIZE = 4_096
+_DISTINCT_SHARE_MAX = 0.94
+# Of a query.
+_QUERY_VALUES_MAX = 1 << 18
 
 
-def hashed(values: pa.BinaryArray, key: bytes) -> pa.StringArray:
+def hash_values(values: pa.BinaryArray, key: bytes) -> pa.StringArray:
     """Return the HMAC of each value; null stays null."""
-    if not repeat(values):
-        return _hashed(values, key)
-    coded = values.dictionary_encode()
-    return _hashed(coded.dictionary, key).take(coded.indices)
+    if not has_repeats(values):
+        return _hash_each(values, key)
+    encoded = values.dictionary_encode()
+    return _hash_each(encoded.dictionary, key).take(encoded.indices)
 
 
-def repeat(values: pa.Array) -> bool:
+def has_repeats(values: pa.Array) -> bool:
     """Return whether values repeat so much that finding the distinct ones pays."""
-    if len(values) <= _SAMPLE:
+    if len(values) <= _SAMPLE_SIZE:
         return False
-    sample = values.take(pa.array(np.arange(0, len(values), len(values) // _SAMPLE)))
-    return len(pc.unique(sample)) < _NEW_MAX * len(sample)
+    sample = values.take(pa.array(np.arange(0, len(values), len(values) // _SAMPLE_SIZE)))
+    return len(pc.unique(sample)) < _DISTINCT_SHARE_MAX * len(sample)
 
 
-def _hashed(values: pa.BinaryArray, key: bytes) -> pa.StringArray:
-    if len(values) <= _FEW:
-        return pa.array([None if v is None else hmac.digest(key, v, "sha256").hex() for v in values.to_pylist()],
-                        pa.string())  # fmt: skip
-    parts = (values.slice(at, _VALUES_MAX) for at in range(0, len(values), _VALUES_MAX))
-    return pa.concat_arrays([_by_query(part, key) for part in parts])
+def _hash_each(values: pa.BinaryArray, key: bytes) -> pa.StringArray:
+    if len(values) <= _PYTHON_VALUES_MAX:
+        digests = [None if value is None else hmac.digest(key, value, "sha256").hex() for value in values.to_pylist()]
+        return pa.array(digests, pa.string())
+    parts = (values.slice(start, _QUERY_VALUES_MAX) for start in range(0, len(values), _QUERY_VALUES_MAX))
+    return pa.concat_arrays([_hash_by_query(part, key) for part in parts])
 
 
-def _by_query(values: pa.BinaryArray, key: bytes) -> pa.StringArray:
-    block = (sha256(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
-    inner, outer = (bytes(byte ^ pad for byte in block) for pad in (0x36, 0x5C))
-    whole = values.fill_null(b"") if values.null_count else values
-    first = _query("sha256(v)", pc.binary_join_element_wise(pa.scalar(inner, pa.binary()), whole, b""))
-    second = np.empty((len(values), _BLOCK_BYTES + _DIGEST_BYTES), np.uint8)
-    second[:, :_BLOCK_BYTES] = np.frombuffer(outer, np.uint8)
-    second[:, _BLOCK_BYTES:] = _digests(first)
-    ends = np.arange(len(values) + 1, dtype=np.int32) * second.shape[1]
-    blocks = pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(second)])
-    found = _query("encode(sha256(v), 'hex')", blocks)
-    return pc.if_else(values.is_valid(), found, pa.scalar(None, pa.string())) if values.null_count else found
+def _hash_by_query(values: pa.BinaryArray, key: bytes) -> pa.StringArray:
+    """Hash a column by two queries, of the inner and of the outer block.
+
+    Values "a", null, "b" → HMAC(K, "a"), null, HMAC(K, "b"): the inner digests are of ipad‖a, ipad‖(empty), ipad‖b, the
+    outer ones of opad‖digest, and the null is put back at last.
+    """
+    short_key = sha256(key).digest() if len(key) > _BLOCK_BYTES else key
+    block = short_key.ljust(_BLOCK_BYTES, b"\0")
+    inner_pad = bytes(byte ^ 0x36 for byte in block)
+    outer_pad = bytes(byte ^ 0x5C for byte in block)
+    filled = values.fill_null(b"") if values.null_count else values
+    inner_blocks = pc.binary_join_element_wise(pa.scalar(inner_pad, pa.binary()), filled, b"")
+    inner_digests = _query("sha256(v)", inner_blocks)
+    outer_bytes = np.empty((len(values), _BLOCK_BYTES + _DIGEST_BYTES), np.uint8)
+    outer_bytes[:, :_BLOCK_BYTES] = np.frombuffer(outer_pad, np.uint8)
+    outer_bytes[:, _BLOCK_BYTES:] = _digests(inner_digests)
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * outer_bytes.shape[1]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(outer_bytes)]
+    outer_blocks = pa.Array.from_buffers(pa.binary(), len(values), buffers)
+    hashes = _query("encode(sha256(v), 'hex')", outer_blocks)
+    if not values.null_count:
+        return hashes
+    return pc.if_else(values.is_valid(), hashes, pa.scalar(None, pa.string()))
 
 
 def _digests(values: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -68,13 +85,16 @@ def _digests(values: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 @lru_cache(maxsize=1)
 def _context(_process: int) -> Any:
-    from datafusion import SessionConfig, SessionContext  # imported by tasks anyway, for the decoder
+    # Tasks import it anyway, for the decoder.
+    from datafusion import SessionConfig, SessionContext
 
-    return SessionContext(SessionConfig().with_target_partitions(1).with_batch_size(_VALUES_MAX))
+    return SessionContext(SessionConfig().with_target_partitions(1).with_batch_size(_QUERY_VALUES_MAX))
 
 
 def _query(expression: str, values: pa.BinaryArray) -> pa.Array:
     """Evaluate an expression of `v` on each value, in order."""
-    context = _context(os.getpid())  # DataFusion's threads do not survive a fork
+    # DataFusion's threads do not survive a fork.
+    context = _context(os.getpid())
     frame = context.from_arrow(pa.table({"v": values}))
-    return contiguous(pa.Table.from_batches(frame.select(frame.parse_sql_expr(expression)).collect()).column(0))
+    results = frame.select(frame.parse_sql_expr(expression)).collect()
+    return contiguous(pa.Table.from_batches(results).column(0))

@@ -31,7 +31,8 @@ PURPOSES: tuple[Purpose, ...] = ("hash", "encrypt")
 HASH_KEY_BYTES_MIN = 16
 _ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _FINGERPRINT_OF = b"headrace key fingerprint 1\0"
-_FINGERPRINT_BYTES, _NONCE_BYTES = 8, 12
+_FINGERPRINT_BYTES = 8
+_NONCE_BYTES = 12
 
 
 class KeyWrap(Protocol):
@@ -56,7 +57,8 @@ class KeyId:
     """One key, without its bytes."""
 
     id: str
-    fingerprint: str  # 16 hexadecimal digits
+    # 16 hexadecimal digits.
+    fingerprint: str
 
     @property
     def number(self) -> int:
@@ -74,21 +76,27 @@ class KeyringPlace:
     def __str__(self) -> str:
         return f"the file {self.file}" if self.file else f"the environment variable {self.env}"
 
-    def text(self, what: str, fix: str = "`headrace keys rotate` makes a keyring") -> str:
-        """Read it. Raises ConfigError where it is missing, or open to other users of the machine."""
+    def text(self, content: str, fix: str = "`headrace keys rotate` makes a keyring") -> str:
+        """Read it. Raises ConfigError where it is missing, or open to other users of the machine.
+
+        `content`: what it holds, as an error names it; `fix`: what to do where it cannot be read.
+        """
         if self.file is None:
-            if not (found := os.environ.get(self.env or "")):
+            value = os.environ.get(self.env or "")
+            if not value:
                 raise ConfigError(
-                    f"{what} is to be in {self}, which is not set. Set it where driver and executors run."
+                    f"{content} is to be in {self}, which is not set. Set it where driver and executors run."
                 )
-            return found
+            return value
         try:
             if Path(self.file).stat().st_mode & stat.S_IRWXO:
-                raise ConfigError(f"{what} in {self} can be read by every user of the machine; chmod 600 it")
+                raise ConfigError(f"{content} in {self} can be read by every user of the machine; chmod 600 it")
             return Path(self.file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            text = f"cannot read {what} from {self}: {why}. {fix}; driver and executors need it at the same place."
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            text = (
+                f"cannot read {content} from {self}: {reason}. {fix}; driver and executors need it at the same place."
+            )
             raise file_error(text, error) from error
 
 
@@ -97,26 +105,28 @@ class WrapSource:
     """Where the key is that unwraps a keyring: itself at a place, or behind a class."""
 
     place: KeyringPlace | None = None
-    type: str = ""  # module:Class of a KeyWrap
+    # module:Class of a KeyWrap.
+    type: str = ""
     options: tuple[tuple[str, str], ...] = ()
 
-    def opened(self) -> KeyWrap:
-        """Return it, ready. Raises ConfigError."""
-        if self.place is not None:
-            return _Wrapping(_key_of(self.place.text("the key that wraps the keyring").strip(), "keys.wrap"))
-        return self.made("keys.wrap")
+    def open(self) -> KeyWrap:
+        """Return the key that wraps a keyring, ready. Raises ConfigError."""
+        if self.place is None:
+            return self.make_key_wrap("keys.wrap")
+        text = self.place.text("the key that wraps the keyring").strip()
+        return _AesKeyWrap(_parse_aes_key(text, "keys.wrap"))
 
-    def made(self, setting: str) -> KeyWrap:
+    def make_key_wrap(self, setting: str) -> KeyWrap:
         """Return an object of the class. Raises ConfigError. `setting`: that names it."""
         module, _, name = self.type.partition(":")
         try:
-            made: KeyWrap = getattr(import_module(module), name)(**dict(self.options))
+            key_wrap: KeyWrap = getattr(import_module(module), name)(**dict(self.options))
         except (ImportError, AttributeError, TypeError) as error:
             raise ConfigError(f"{setting}.type: cannot make {self.type!r}: {error}") from error
-        return made
+        return key_wrap
 
 
-class _Wrapping:
+class _AesKeyWrap:
     """Wraps keys by AES-256-GCM under one key."""
 
     def __init__(self, key: bytes) -> None:
@@ -127,7 +137,7 @@ class _Wrapping:
         return b64encode(nonce + self._cipher.encrypt(nonce, key, name.encode())).decode()
 
     def unwrap(self, text: str, name: str) -> bytes:
-        sealed = _base64(text, name)
+        sealed = _decode_base64(text, name)
         try:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
         except (InvalidTag, ValueError) as error:
@@ -149,17 +159,17 @@ class KeySource:
     def keys(self) -> dict[Purpose, KeyId]:
         """The keys that new values get, by purpose."""
         both: tuple[tuple[Purpose, KeyId | None], ...] = (("hash", self.hash), ("encrypt", self.encrypt))
-        return {what: key for what, key in both if key is not None}
+        return {purpose: key for purpose, key in both if key is not None}
 
     @property
     def ids(self) -> dict[str, dict[str, str]]:
         """The same as JSON values."""
-        return {what: {"id": key.id, "fingerprint": key.fingerprint} for what, key in self.keys.items()}
+        return {purpose: {"id": key.id, "fingerprint": key.fingerprint} for purpose, key in self.keys.items()}
 
     @property
     def numbers(self) -> dict[str, int]:
         """The same as a table's log keeps them."""
-        return {what: key.number for what, key in self.keys.items()}
+        return {purpose: key.number for purpose, key in self.keys.items()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -186,29 +196,30 @@ class Keyring:
         return None if key_id is None else KeyId(key_id, fingerprint(self.of(purpose)[key_id]))
 
     def with_new(self, purpose: Purpose) -> "Keyring":
-        """Return a ring with a random key more, which is the primary one."""
-        have, prefix = self.of(purpose), "h" if purpose == "hash" else "k"
-        number = next(n for n in range(1, len(have) + 2) if f"{prefix}{n}" not in have)
-        keys = {**have, f"{prefix}{number}": os.urandom(KEY_BYTES)}
-        changed = replace(self, primary={**self.primary, purpose: f"{prefix}{number}"})
-        return replace(changed, hash_keys=keys) if purpose == "hash" else replace(changed, encryption_keys=keys)
+        """Return a keyring with a random key more, which is the primary one."""
+        keys = self.of(purpose)
+        prefix = "h" if purpose == "hash" else "k"
+        ids = (f"{prefix}{number}" for number in range(1, len(keys) + 2))
+        key_id = next(free_id for free_id in ids if free_id not in keys)
+        extended_keys = {**keys, key_id: os.urandom(KEY_BYTES)}
+        primary = {**self.primary, purpose: key_id}
+        if purpose == "hash":
+            return replace(self, primary=primary, hash_keys=extended_keys)
+        return replace(self, primary=primary, encryption_keys=extended_keys)
 
     def to_text(self, wrap: WrapSource | None) -> str:
-        """Write it as a file has it."""
-        wrapping = None if wrap is None else wrap.opened()
-
-        def text(key: bytes, name: str) -> str:
-            return b64encode(key).decode() if wrapping is None else wrapping.wrap(key, name)
-
-        found = {
-            what: {
-                "primary": self.primary[what],
-                "keys": {one: text(key, f"{what} key {one}") for one, key in self.of(what).items()},
-            }
-            for what in PURPOSES
-            if what in self.primary
-        }
-        return json.dumps(found, indent=2) + "\n"
+        """Return its text as a file has it."""
+        key_wrap = None if wrap is None else wrap.open()
+        sections = {}
+        for purpose in PURPOSES:
+            if purpose not in self.primary:
+                continue
+            texts = {}
+            for key_id, key in self.of(purpose).items():
+                name = f"{purpose} key {key_id}"
+                texts[key_id] = b64encode(key).decode() if key_wrap is None else key_wrap.wrap(key, name)
+            sections[purpose] = {"primary": self.primary[purpose], "keys": texts}
+        return json.dumps(sections, indent=2) + "\n"
 
 
 def fingerprint(key: bytes) -> str:
@@ -216,61 +227,78 @@ def fingerprint(key: bytes) -> str:
     return sha256(_FINGERPRINT_OF + key).hexdigest()[: 2 * _FINGERPRINT_BYTES]
 
 
+@dataclass(frozen=True)
+class _KeyringSection:
+    """The keys of one purpose, as their document has them: by id, base64 or wrapped."""
+
+    primary: str
+    texts: Mapping[str, str]
+
+
 def read_keyring(source: KeySource) -> Keyring:
     """Read and check a keyring. Raises ConfigError, which names no key."""
     text = source.place.text("the keyring")
-    wrapping = None if source.wrap is None else source.wrap.opened()
+    key_wrap = None if source.wrap is None else source.wrap.open()
     try:
-        document = dict(json.loads(text).items())
-        sections = {what: dict(document[what]) for what in PURPOSES if what in document}
-        listed: dict[str, tuple[str, dict[str, str]]] = {
-            what: (str(one["primary"]), {str(k): str(v) for k, v in one["keys"].items()})
-            for what, one in sections.items()
-        }
+        sections = _parse_sections(text)
     except (ValueError, KeyError, TypeError, AttributeError):
+        # The text of the error may hold a key.
         raise ConfigError(
             f'the keyring in {source.place} cannot be read; it is {{"hash": {{"primary": "h1", "keys": {{"h1": '
             '"<base64>"}}, "encrypt": …}'
-        ) from None  # the text of the error may hold a key
-    found, primary = {what: dict[str, bytes]() for what in PURPOSES}, dict[Purpose, str]()
-    for what in PURPOSES:
-        first, texts = listed.get(what, ("", {}))
-        for one, content in texts.items():
-            name = f"{what} key {one}"
-            if not _ID.fullmatch(one):
+        ) from None
+    keys: dict[Purpose, dict[str, bytes]] = {purpose: {} for purpose in PURPOSES}
+    primary = dict[Purpose, str]()
+    for purpose, section in sections.items():
+        for key_id, key_text in section.texts.items():
+            name = f"{purpose} key {key_id}"
+            if not _ID.fullmatch(key_id):
                 raise ConfigError(f"the keyring's {name}: an id has letters, digits, - and _, 32 at most")
-            key = _base64(content, name) if wrapping is None else wrapping.unwrap(content, name)
-            _check_length(key, what, name)
-            found[what][one] = key
-        if texts:
-            if first not in texts:
-                raise ConfigError(f"the keyring's {what}.primary is {first!r}, which is none of its keys")
-            primary[what] = first
-    return Keyring(found["hash"], found["encrypt"], primary)
+            key = _decode_base64(key_text, name) if key_wrap is None else key_wrap.unwrap(key_text, name)
+            _check_length(key, purpose, name)
+            keys[purpose][key_id] = key
+        if section.texts:
+            if section.primary not in section.texts:
+                raise ConfigError(f"the keyring's {purpose}.primary is {section.primary!r}, which is none of its keys")
+            primary[purpose] = section.primary
+    return Keyring(keys["hash"], keys["encrypt"], primary)
+
+
+def _parse_sections(text: str) -> dict[Purpose, _KeyringSection]:
+    """Raises ValueError, KeyError, TypeError and AttributeError for what is no keyring."""
+    document = dict(json.loads(text).items())
+    sections: dict[Purpose, _KeyringSection] = {}
+    for purpose in PURPOSES:
+        if purpose in document:
+            raw = dict(document[purpose])
+            texts = {str(key_id): str(key_text) for key_id, key_text in raw["keys"].items()}
+            sections[purpose] = _KeyringSection(str(raw["primary"]), texts)
+    return sections
 
 
 @lru_cache(maxsize=8)
-def keyring(source: KeySource) -> Keyring:
+def open_keyring(source: KeySource) -> Keyring:
     """Return the keyring of a plan; a process reads it once. Raises ConfigError where it lacks the plan's keys."""
-    found = read_keyring(source)
-    for what, wanted in source.keys.items():
-        key = found.of(what).get(wanted.id)
-        if key is None or fingerprint(key) != wanted.fingerprint:
+    keyring = read_keyring(source)
+    for purpose, key_id in source.keys.items():
+        key = keyring.of(purpose).get(key_id.id)
+        if key is None or fingerprint(key) != key_id.fingerprint:
             raise ConfigError(
-                f"the keyring in {source.place} has no {what} key {wanted.id} with fingerprint {wanted.fingerprint}, "
-                "which the driver has. Give driver and executors the same keyring."
+                f"the keyring in {source.place} has no {purpose} key {key_id.id} with fingerprint "
+                f"{key_id.fingerprint}, which the driver has. Give driver and executors the same keyring."
             )
-    return found
+    return keyring
 
 
-def write_keyring(source: KeySource, ring: Keyring) -> None:
+def write_keyring(source: KeySource, keyring: Keyring) -> None:
     """Put a keyring in place of the file, whole or not at all. Raises ConfigError."""
     if source.place.file is None:
         raise ConfigError(
             f"the keyring is in {source.place}, which no command can change; set keys.file to a file, rotate there, "
             "and set the variable to its text"
         )
-    path, text = Path(source.place.file), ring.to_text(source.wrap)
+    path = Path(source.place.file)
+    text = keyring.to_text(source.wrap)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
@@ -283,20 +311,20 @@ def write_keyring(source: KeySource, ring: Keyring) -> None:
         raise ConfigError(f"cannot write the keyring to {path}: {error.strerror}") from error
 
 
-def _check_length(key: bytes, what: str, name: str) -> None:
-    if what == "encrypt" and len(key) != KEY_BYTES:
+def _check_length(key: bytes, purpose: Purpose, name: str) -> None:
+    if purpose == "encrypt" and len(key) != KEY_BYTES:
         raise ConfigError(f"the keyring's {name} has {len(key)} bytes; AES-256 needs {KEY_BYTES}")
     if len(key) < HASH_KEY_BYTES_MIN:
         raise ConfigError(f"the keyring's {name} has {len(key)} bytes; give it {KEY_BYTES}")
 
 
-def _key_of(text: str, name: str) -> bytes:
-    key = _base64(text, name)
+def _parse_aes_key(text: str, name: str) -> bytes:
+    key = _decode_base64(text, name)
     _check_length(key, "encrypt", name)
     return key
 
 
-def _base64(text: str, name: str) -> bytes:
+def _decode_base64(text: str, name: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError:

@@ -6,15 +6,21 @@ start takes it as if they were still there.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from writer.privacy.policy import CLEAR, Action, Policies, strictest
 
-Path = tuple[str, ...]  # names of fields, as a configuration joins them by dots
-PATHS_MAX = 10_000  # of all records of a pipeline, in its table's log
-_PATH_CHARACTERS = 1_000  # a longer path counts as several: a log has them all, and names may be of any length
-COLUMNS = ""  # in place of the name of a record: columns of keys and headers
-COLUMNS_NAME = "columns"  # how a person calls these
+# Names of fields, as a configuration joins them by dots.
+Path = tuple[str, ...]
+# Of all records of a pipeline, in its table's log.
+PATHS_MAX = 10_000
+# A longer path counts as several: a log has them all, and names may be of any length.
+_PATH_CHARACTERS = 1_000
+# In place of the name of a record: columns of keys and headers.
+COLUMNS = ""
+# How a person calls these.
+COLUMNS_NAME = "columns"
 RELEASED = "released"
 _PATH = "path"
 
@@ -24,7 +30,8 @@ class PathPolicy:
     """What becomes of the values of a path, and what says so."""
 
     action: Action
-    source: str  # `tag PII`, `attribute pii`, `path user.email`; or that a person released it
+    # `tag PII`, `attribute pii`, `path user.email`; or that a person released it.
+    source: str
 
     @property
     def is_override(self) -> bool:
@@ -48,8 +55,10 @@ class PathPolicy:
         return PathPolicy(action, self.source)
 
 
-PathPolicies = Mapping[Path, PathPolicy]  # of one record
-RecordPolicies = Mapping[str, PathPolicies]  # by the full name of the record, and by its aliases
+# Of one record.
+PathPolicies = Mapping[Path, PathPolicy]
+# By the full name of the record, and by its aliases.
+RecordPolicies = Mapping[str, PathPolicies]
 
 
 @dataclass(frozen=True)
@@ -58,15 +67,16 @@ class Unprotected:
 
     record: str
     path: Path
-    policy: PathPolicy  # that of the log
+    # That of the log.
+    policy: PathPolicy
 
     def __str__(self) -> str:
         """Return it as a phrase."""
         policy = f"{self.policy.action}, by {self.policy.source}"
-        return f"{shown_path(self.path)!r} of {shown_record(self.record)} ({policy})"
+        return f"{format_path(self.path)!r} of {format_record(self.record)} ({policy})"
 
 
-def by_path(action: Action, path: Path) -> PathPolicy:
+def policy_of_path(action: Action, path: Path) -> PathPolicy:
     """Return the policy that the configuration has of a path."""
     return PathPolicy(action, f"{_PATH} {'.'.join(path)}")
 
@@ -77,56 +87,67 @@ def strictest_policy(words: Iterable[PathPolicy], policies: Policies) -> PathPol
     The order of the words does not matter. Raises ValueError where there is none.
     """
 
-    def rank(word: PathPolicy) -> tuple[bool, bool, tuple[int, int], str]:
-        return word.action == CLEAR, word.today(policies) is None, word.action.rank, word.source
+    def rank(policy: PathPolicy) -> tuple[bool, bool, tuple[int, int], str]:
+        return policy.action == CLEAR, policy.today(policies) is None, policy.action.rank, policy.source
 
     return min(words, key=rank)
 
 
-def effective(policies: PathPolicies, path: Path) -> Action:
+def effective_action(policies: PathPolicies, path: Path) -> Action:
     """Return what becomes of a path: what is said of it, and of what is around it."""
     action = CLEAR
     for length in range(len(path) + 1):
-        if (policy := policies.get(path[:length])) is not None:
-            action = policy.action if policy.is_override else strictest([action, policy.action])
+        policy = policies.get(path[:length])
+        if policy is None:
+            continue
+        action = policy.action if policy.is_override else strictest([action, policy.action])
     return action
 
 
-def joined(parts: Iterable[PathPolicies], policies: Policies) -> dict[Path, PathPolicy]:
+def merge_policies(parts: Iterable[PathPolicies], policies: Policies) -> dict[Path, PathPolicy]:
     """Return the policies of one record that is known by several names: of each path, the strictest."""
-    whole = dict[Path, PathPolicy]()
+    merged = dict[Path, PathPolicy]()
     for part in parts:
-        for path, word in part.items():
-            whole[path] = strictest_policy([whole.get(path, word), word], policies)
-    return whole
+        for path, policy in part.items():
+            merged[path] = strictest_policy([merged.get(path, policy), policy], policies)
+    return merged
 
 
-def overlaid(policies: RecordPolicies, changed: RecordPolicies) -> dict[str, PathPolicies]:
+def overlay_policies(policies: RecordPolicies, changed: RecordPolicies) -> dict[str, PathPolicies]:
     """Return policies with what changed of them."""
-    records = {**policies, **{record: {**policies.get(record, {}), **changed[record]} for record in changed}}
+    records = dict(policies)
+    for record, paths in changed.items():
+        records[record] = {**policies.get(record, {}), **paths}
     return {record: paths for record, paths in records.items() if paths}
 
 
 def difference(policies: RecordPolicies, recorded: RecordPolicies) -> dict[str, PathPolicies]:
     """Return what is not recorded yet, or otherwise."""
-    found = {
-        record: {path: policy for path, policy in paths.items() if recorded.get(record, {}).get(path) != policy}
-        for record, paths in policies.items()
-    }
-    return {record: paths for record, paths in found.items() if paths}
+    news: dict[str, PathPolicies] = {}
+    for record, paths in policies.items():
+        recorded_paths = recorded.get(record, {})
+        new_paths = {path: policy for path, policy in paths.items() if recorded_paths.get(path) != policy}
+        if new_paths:
+            news[record] = new_paths
+    return news
 
 
 def count_paths(policies: RecordPolicies) -> int:
     """Return how many paths there are, of all records; one of thousands of characters counts as several."""
-    return sum(1 + sum(map(len, path)) // _PATH_CHARACTERS for paths in policies.values() for path in paths)
+    all_paths = chain.from_iterable(policies.values())
+    return sum(1 + sum(map(len, path)) // _PATH_CHARACTERS for path in all_paths)
 
 
 def is_any_protected(policies: RecordPolicies) -> bool:
     """Return whether values of some path get a policy other than clear."""
-    return any(policy.action != CLEAR for paths in policies.values() for policy in paths.values())
+    return any(_has_protection(paths) for paths in policies.values())
 
 
-def of_today(recorded: RecordPolicies, policies: Policies) -> dict[str, PathPolicies]:
+def _has_protection(paths: PathPolicies) -> bool:
+    return any(policy.action != CLEAR for policy in paths.values())
+
+
+def policies_of_today(recorded: RecordPolicies, policies: Policies) -> dict[str, PathPolicies]:
     """Return what the log has, by the policies of today. What these say nothing of stays protected as it was."""
     return {
         record: {path: policy.today(policies) or policy for path, policy in paths.items()}
@@ -134,7 +155,7 @@ def of_today(recorded: RecordPolicies, policies: Policies) -> dict[str, PathPoli
     }
 
 
-def find_unprotected(recorded: RecordPolicies, policies: Policies, words: RecordPolicies) -> Iterator[Unprotected]:
+def find_clear_paths(recorded: RecordPolicies, policies: Policies, words: RecordPolicies) -> Iterator[Unprotected]:
     """Yield the paths of the log that would be in the clear.
 
     `words`: what the log and the schemas of today say, as `of_today` has it. What it says by a source that has no
@@ -144,18 +165,18 @@ def find_unprotected(recorded: RecordPolicies, policies: Policies, words: Record
         current = {
             path: word for path, word in words.get(record, {}).items() if word.action == CLEAR or word.today(policies)
         }
-        of_paths = {path: by_path(action, path) for path, action in policies.by_path.items()}
+        of_paths = {path: policy_of_path(action, path) for path, action in policies.by_path.items()}
         for path, policy in paths.items():
-            if policy.action != CLEAR and effective({**current, **of_paths}, path) == CLEAR:
+            if policy.action != CLEAR and effective_action({**current, **of_paths}, path) == CLEAR:
                 yield Unprotected(record, path, policy)
 
 
-def shown_path(path: Path) -> str:
+def format_path(path: Path) -> str:
     """Return a path as a person writes it."""
     return ".".join(path) or "the record itself"
 
 
-def shown_record(record: str) -> str:
+def format_record(record: str) -> str:
     """Return the record of a path as a sentence names it."""
     return f"record {record}" if record != COLUMNS else "the columns of keys and headers"
 

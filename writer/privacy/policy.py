@@ -8,9 +8,12 @@ from hashlib import sha256
 from typing import Any, Literal
 
 Kind = Literal["drop", "encrypt", "hash", "mask", "clear"]
-KINDS: tuple[Kind, ...] = ("drop", "encrypt", "hash", "mask", "clear")  # the strictest first
-_KEEP_MAX = 2**31 - 1  # characters of the longest text
-CONFLUENT_TAGS = "confluent:tags"  # attribute with a list of tags, of a field or a record
+# The strictest first.
+KINDS: tuple[Kind, ...] = ("drop", "encrypt", "hash", "mask", "clear")
+# Characters of the longest text.
+_KEEP_MAX = 2**31 - 1
+# Attribute with a list of tags, of a field or a record.
+CONFLUENT_TAGS = "confluent:tags"
 
 
 class PrivacyError(ValueError):
@@ -38,7 +41,8 @@ class Action:
     """What becomes of a value."""
 
     kind: Kind
-    keep: int = 0  # of a mask: how many characters at the end stay
+    # Of a mask: how many characters at the end stay.
+    keep: int = 0
 
     @classmethod
     def of(cls, setting: Any) -> "Action":
@@ -78,10 +82,14 @@ class Policies:
     """The policies of one pipeline."""
 
     tags: tuple[tuple[str, Action], ...] = ()
-    attributes: tuple[str, ...] = ()  # of fields, whose value is a policy, or a tag
-    fields: tuple[tuple[str, Action], ...] = ()  # dotted paths
-    redacts: bool = False  # dead letters are kept without their bytes; else encrypted
-    decrypts: tuple[str, ...] = ()  # names of the KEKs whose fields are decrypted first
+    # Of fields, whose value is a policy, or a tag.
+    attributes: tuple[str, ...] = ()
+    # Dotted paths.
+    fields: tuple[tuple[str, Action], ...] = ()
+    # Dead letters are kept without their bytes; else encrypted.
+    redacts: bool = False
+    # Names of the KEKs whose fields are decrypted first.
+    decrypts: tuple[str, ...] = ()
 
     @cached_property
     def by_path(self) -> Mapping[tuple[str, ...], Action]:
@@ -90,31 +98,38 @@ class Policies:
 
     def needs(self, kind: Kind) -> bool:
         """Return whether values get this policy for sure; what attributes say, only schemas tell."""
-        return (kind == "encrypt" and not self.redacts) or any(
-            action.kind == kind for _, action in (*self.tags, *self.fields)
-        )
+        if kind == "encrypt" and not self.redacts:
+            return True
+        return any(action.kind == kind for _, action in (*self.tags, *self.fields))
 
-    def of_words(self, part: Mapping[str, Any], path: str) -> list[tuple[Action, str]]:
+    def read_attributes(self, part: Mapping[str, Any], path: str) -> list[tuple[Action, str]]:
         """Return what the attributes of a field or a type say, each with its source, such as `tag PII`.
 
         Raises UnknownTag. `path`: of the field, for the message.
         """
-        words = list[tuple[Action, str]]()
-        for action, source in self._each_word(part):
+        sourced_actions = list[tuple[Action, str]]()
+        for action, source in self._each_attribute(part):
             if action is None:
-                raise UnknownTag(_unknown(path, source))
-            words.append((action, source))
-        return words
+                raise UnknownTag(
+                    f"field {path!r} has the tag {source!r}, for which there is no policy; add one to privacy.tags, or "
+                    "name the field in privacy.fields"
+                )
+            sourced_actions.append((action, source))
+        return sourced_actions
 
-    def known_words(self, part: Mapping[str, Any], _: str) -> list[tuple[Action, str]]:
-        """Return what the attributes of a field or a type say, as `of_words` does, but for tags without a policy."""
-        return [(action, source) for action, source in self._each_word(part) if action is not None]
+    def read_known_attributes(self, part: Mapping[str, Any], _: str) -> list[tuple[Action, str]]:
+        """Return what the attributes of a field or a type say, but not tags without a policy."""
+        return [(action, source) for action, source in self._each_attribute(part) if action is not None]
 
-    def _each_word(self, part: Mapping[str, Any]) -> Iterator[tuple[Action | None, str]]:
+    def _each_attribute(self, part: Mapping[str, Any]) -> Iterator[tuple[Action | None, str]]:
         """Yield each policy with its source; None with each tag that has no policy."""
         tags = dict(self.tags)
-        listed = part.get(CONFLUENT_TAGS)
-        for tag in listed if isinstance(listed, list) else [] if listed is None else [listed]:
+        confluent_tags = part.get(CONFLUENT_TAGS)
+        if confluent_tags is None:
+            confluent_tags = []
+        elif not isinstance(confluent_tags, list):
+            confluent_tags = [confluent_tags]
+        for tag in confluent_tags:
             if isinstance(tag, str) and tag in tags:
                 yield tags[tag], f"tag {tag}"
             else:
@@ -136,21 +151,15 @@ class Policies:
                 yield action, f"attribute {attribute}"
 
     def to_json(self) -> dict[str, Any]:
-        """Write them as a configuration has them, without what is empty."""
-        found = {
-            "tags": {tag: action.setting for tag, action in self.tags}, "attributes": list(self.attributes),
-            "fields": {path: action.setting for path, action in self.fields}, "decrypt": sorted(self.decrypts),
-        }  # fmt: skip
-        return {key: value for key, value in found.items() if value} | (
-            {"dead_letters": "redact"} if self.redacts else {}
-        )
-
-
-def _unknown(at: str, tag: str) -> str:
-    return (
-        f"field {at!r} has the tag {tag!r}, for which there is no policy; add one to privacy.tags, or name the field "
-        "in privacy.fields"
-    )
+        """Return them as a configuration has them, without what is empty."""
+        document = {
+            "tags": {tag: action.setting for tag, action in self.tags},
+            "attributes": list(self.attributes),
+            "fields": {path: action.setting for path, action in self.fields},
+            "decrypt": sorted(self.decrypts),
+            "dead_letters": "redact" if self.redacts else "",
+        }
+        return {key: value for key, value in document.items() if value}
 
 
 def fingerprint(policies: Mapping[str, Any]) -> int:

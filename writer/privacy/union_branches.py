@@ -9,7 +9,8 @@ from typing import Any
 
 from writer.privacy.path_policies import Path
 
-PROTECTED = "headrace.protected."  # namespace of the types of protected values
+# Namespace of the types of protected values.
+PROTECTED = "headrace.protected."
 _WHOLE_UNION = "union"
 _NUMBERS = ("int", "long", "float", "double")
 _TEXTS = ("string", "bytes")
@@ -17,9 +18,17 @@ _TEXTS = ("string", "bytes")
 PROMOTED: Mapping[str, Sequence[str]] = dict.fromkeys(_NUMBERS, _NUMBERS) | dict.fromkeys(_TEXTS, _TEXTS)
 _NUMBER_PAIRS = ({"int", "long"}, {"float", "double"})
 # Those that a table has another type for than for plain numbers. Avro 1.12, "Logical Types"
-_INSTANTS = {
-    f"{zone}timestamp-{unit}": "long" for zone in ("", "local-") for unit in ("millis", "micros", "nanos")
-}  # fmt: skip
+_INSTANTS = dict.fromkeys(
+    (
+        "timestamp-millis",
+        "timestamp-micros",
+        "timestamp-nanos",
+        "local-timestamp-millis",
+        "local-timestamp-micros",
+        "local-timestamp-nanos",
+    ),
+    "long",
+)
 _NO_NUMBERS = {"date": "int"} | _INSTANTS
 
 
@@ -62,7 +71,7 @@ def protected_text(plain: Any) -> dict[str, Any]:
     else:
         own = type_name(plain) or _WHOLE_UNION
         names = [own, *(other for other in PROMOTED.get(own, ()) if other != own)]
-    name, *aliases = [f"{PROTECTED}{one}_text" for one in names]
+    name, *aliases = [f"{PROTECTED}{branch_name}_text" for branch_name in names]
     return {"type": "enum", "name": name, "aliases": aliases, "symbols": ["_"]}
 
 
@@ -73,9 +82,9 @@ def is_protected_name(name: str) -> bool:
 
 def is_number_pair(plain: Sequence[Any]) -> bool:
     """Return whether a table has one column of numbers for two branches of a union, as for `[int, long]`."""
-    names = {type_name(one) for one in plain}
-    logical = [one.get("logicalType") for one in plain if isinstance(one, dict)]
-    return names in _NUMBER_PAIRS and not any(_NO_NUMBERS.get(one or "") in names for one in logical)
+    names = {type_name(branch) for branch in plain}
+    logical_types = [branch.get("logicalType") for branch in plain if isinstance(branch, dict)]
+    return names in _NUMBER_PAIRS and not any(_NO_NUMBERS.get(logical or "") in names for logical in logical_types)
 
 
 def is_complex(schema: Any) -> bool:

@@ -20,7 +20,7 @@ from confluent_kafka.schema_registry.wildcard_matcher import wildcard_match
 from writer.avro import schema
 from writer.avro.wire_format import is_guid
 from writer.core.errors import ConfigError
-from writer.privacy.column_protection import Place
+from writer.privacy.column_protection import ColumnPath
 from writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, EncryptedFields, Kek
 from writer.privacy.path_policies import Path
 from writer.privacy.policy import CONFLUENT_TAGS, Policies, PrivacyError
@@ -96,16 +96,16 @@ def _encryption_rules(registered_schema: Schema) -> list[Rule]:
 
 def _encrypted_places(
     registered_schema: Schema, rule: Rule, text: str, registry: ConfluentRegistry, policies: Policies
-) -> list[Place]:
+) -> list[ColumnPath]:
     """Return where a rule's fields lie. Raises PrivacyError for one that would be in the clear for want of a policy."""
     record = schema.parse(text)
     root: Any = record.root
-    root_place: Place = ()
+    root_place: ColumnPath = ()
     # The plan puts a record around the schema of a key.
     if registry.subjects.part == "key":
         root = record.fields[0]["type"]
         root_place = (record.fields[0]["name"],)
-    places: list[Place] = []
+    places: list[ColumnPath] = []
     finder = _EncryptedFieldFinder(record, frozenset(rule.tags or ()), _metadata_tags(registered_schema))
     for leaf in finder.leaves(root, root_place, root_place):
         if not leaf.has_own_tags and not _has_policy(leaf.path, policies):
@@ -135,7 +135,7 @@ def _has_policy(path: Path, policies: Policies) -> bool:
 class _Leaf:
     """A text or bytes that a rule encrypts: its place, its path, and whether its field has tags of its own."""
 
-    place: Place
+    place: ColumnPath
     path: Path
     has_own_tags: bool
 
@@ -150,7 +150,7 @@ class _EncryptedFieldFinder:
         self._metadata = metadata
 
     def leaves(
-        self, kind: Any, place: Place, path: Path, *, is_encrypted: bool = False, has_own_tags: bool = False
+        self, kind: Any, place: ColumnPath, path: Path, *, is_encrypted: bool = False, has_own_tags: bool = False
     ) -> Iterator[_Leaf]:
         """Yield each text and bytes of a type that are encrypted. `is_encrypted`: the field around the type is."""
         kind = self._record.resolve(kind)
@@ -175,7 +175,9 @@ class _EncryptedFieldFinder:
                     raise PrivacyError(f"field {'.'.join(path)!r} is an encrypted decimal, which cannot be decrypted")
                 yield _Leaf(place, path, has_own_tags)
 
-    def _field_leaves(self, record_name: str, field: Mapping[str, Any], place: Place, path: Path) -> Iterator[_Leaf]:
+    def _field_leaves(
+        self, record_name: str, field: Mapping[str, Any], place: ColumnPath, path: Path
+    ) -> Iterator[_Leaf]:
         """Yield each text and bytes of a record's field that are encrypted."""
         name = field["name"]
         own_tags = _own_tags(field)
@@ -213,7 +215,9 @@ class _DataKeys:
         self._client = client
         self._subjects = subjects
 
-    def fields(self, registered_schema: Schema, rule: Rule, places: list[Place], privacy: Privacy) -> EncryptedFields:
+    def fields(
+        self, registered_schema: Schema, rule: Rule, places: list[ColumnPath], privacy: Privacy
+    ) -> EncryptedFields:
         """Return the fields of a rule, with all keys that are there. Raises PrivacyError, RegistryUnreachable."""
         settings = _rule_settings(registered_schema, rule)
         name = settings.get("encrypt.kek.name")

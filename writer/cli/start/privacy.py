@@ -14,7 +14,7 @@ from writer.maintenance.path_release import PathRelease, ProtectedPath, ReleaseR
 from writer.output.cli_options import AsJson, By, ConfigFile, OnePipeline, default_author, load_pipeline
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, emit_whole, sentence
-from writer.privacy.path_policies import COLUMNS_NAME, shown_path, shown_record
+from writer.privacy.path_policies import COLUMNS_NAME, format_path, format_record
 from writer.privacy.policy import Action
 from writer.table.factory import existing_table
 
@@ -29,7 +29,7 @@ def run_list(config: Config, name: str, *, as_json: bool, out: Console) -> None:
     elif paths:
         TextTable(out, [Column("record"), Column("path"), Column("policy"), Column("by")]).add(
             [
-                [path.record or COLUMNS_NAME, shown_path(path.path), str(path.policy.action), path.policy.source]
+                [path.record or COLUMNS_NAME, format_path(path.path), str(path.policy.action), path.policy.source]
                 for path in paths
             ]
         )
@@ -59,7 +59,7 @@ def _show_release(out: Console, name: str, paths: Mapping[ProtectedPath, Action]
     for path, action in paths.items():
         sentence(
             out,
-            f"{name}: {shown_path(path.path)} of {shown_record(path.record)} (policy {action}) {verb} released. From "
+            f"{name}: {format_path(path.path)} of {format_record(path.record)} (policy {action}) {verb} released. From "
             "the next start, replay, backfill or reprocess on its values are in the clear, unless a policy and a "
             "schema of today protect them.",
         )

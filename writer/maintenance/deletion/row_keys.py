@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from bucketers.arrow import column, has_text
 from writer.batch.staging.parquet_files import value_bounds
 from writer.core.errors import ConfigError
-from writer.privacy.hashing import hashed
+from writer.privacy.hashing import hash_values
 
 _NAME = r"[A-Za-z_][\w]*(?:\.[A-Za-z_][\w]*)*"
 _VALUE = r"(?:'(?:[^']|'')*'|[-+]?[0-9][0-9.eE+-]*|true|false)"
@@ -106,7 +106,7 @@ def with_hashes(keys: Keys, columns: pa.Schema, secrets: Collection[bytes]) -> K
         if not pa.types.is_string(_kind(empty, match.field)):
             return match
         values = pa.array(match.values, pa.string()).cast(pa.binary())
-        return replace(match, hashes=tuple(one for key in secrets for one in hashed(values, key).to_pylist()))
+        return replace(match, hashes=tuple(one for key in secrets for one in hash_values(values, key).to_pylist()))
 
     return Keys(tuple(map(add_hashes, keys.matches)))
 

@@ -15,7 +15,7 @@ from writer.core.offsets import TopicPartition
 from writer.core.text import join_first
 from writer.engines.registration import promotion_statements
 from writer.engines.table_description import describe_table
-from writer.privacy.path_policies import RecordPolicies, difference, overlaid
+from writer.privacy.path_policies import RecordPolicies, difference, overlay_policies
 from writer.table.factory import existing_table, main_table, table_names
 from writer.table.locations import shadow_config
 from writer.table.log.foreign_writes import reading
@@ -91,7 +91,7 @@ class Promotion:
             self.shadow_table = main_table(self.pipeline, self.shadow)
         self.shadow_table.revive(facts)
         shadow = self.shadow_table.snapshot()
-        self.shadow_table.protect_paths(None, overlaid(protected, shadow.protected_paths), shadow.privacy)
+        self.shadow_table.protect_paths(None, overlay_policies(protected, shadow.protected_paths), shadow.privacy)
 
     def list_settings(self, written: Config) -> dict[str, str]:
         """Return what is to be changed in the file by which the shadow is written: key → value."""
@@ -120,7 +120,7 @@ class Promotion:
     def _missing_policies(self, shadow: PipelineSnapshot) -> RecordPolicies:
         """Return the protected paths that the log of the first table has, and that of the shadow has not."""
         policies = shadow.protected_paths
-        return difference(overlaid(self.first_table.snapshot().protected_paths, policies), policies)
+        return difference(overlay_policies(self.first_table.snapshot().protected_paths, policies), policies)
 
     def _table_settings(self, config: Config) -> Table:
         return config.pipelines[self.pipeline].table

@@ -177,12 +177,12 @@ def _describe(
 ) -> list[Record]:
     if local_pipeline is None:
         records = describe_bytes(batch, config.pipelines[name].wire.fixed)
-        return record_screen(name, config).described(records)
+        return record_screen(name, config).hide_values(records)
     if step == "decoded":
         records = describe_rows(local_pipeline, batch)
     else:
         records = describe_buckets(local_pipeline, batch, now)
-    return RecordScreen(local_pipeline.plan.privacy is not None).described(records)
+    return RecordScreen(local_pipeline.plan.privacy is not None).hide_values(records)
 
 
 @dataclass

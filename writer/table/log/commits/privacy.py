@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from writer.core import fault_points
-from writer.privacy.path_policies import RecordPolicies, difference, overlaid, to_json
+from writer.privacy.path_policies import RecordPolicies, difference, overlay_policies, to_json
 from writer.privacy.policy import fingerprint as fingerprint_of
 from writer.table.log.appender import Appender, check_privacy
 from writer.table.log.snapshot import PROTECTED_PATHS, PipelineSnapshot
@@ -105,7 +105,7 @@ def _write_privacy(
     all_facts = {"kind": "privacy", "privacy_version": version, **facts}
     if new_paths and "released" not in facts:
         all_facts["protected"] = to_json(new_paths)
-    protected_paths = to_json(overlaid(snapshot.protected_paths, new_paths))
+    protected_paths = to_json(overlay_policies(snapshot.protected_paths, new_paths))
     values = {
         f"{pipeline}/privacy": version,
         f"{pipeline}/privacy_fingerprint": fingerprint,
