@@ -19,10 +19,10 @@ class Strict(BaseModel):
     @classmethod
     def _known_keys(cls, raw: Any) -> Any:
         if isinstance(raw, dict):
-            known = [field.alias or name for name, field in cls.model_fields.items()]
+            keys = [field.alias or name for name, field in cls.model_fields.items()]
             for key in raw:
-                if key not in known:
-                    raise ValueError(f"unknown key {key!r}{did_you_mean(str(key), known)}")
+                if key not in keys:
+                    raise ValueError(f"unknown key {key!r}{did_you_mean(str(key), keys)}")
         return raw
 
 
@@ -42,31 +42,31 @@ class ShortForm(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _expanded(cls, raw: Any) -> Any:
+    def _expand_short_form(cls, raw: Any) -> Any:
         return {cls.short: raw} if isinstance(raw, str) else raw
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
         """Let the JSON schema take the short form, too."""
-        whole = handler(core)
-        value = handler.resolve_ref_schema(whole)["properties"][cls.short]
-        return {"anyOf": [whole, {name: value[name] for name in ("type", "enum") if name in value}]}
+        section = handler(core)
+        value = handler.resolve_ref_schema(section)["properties"][cls.short]
+        return {"anyOf": [section, {name: value[name] for name in ("type", "enum") if name in value}]}
 
 
-def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def overlay_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Return `below` with what `above` says, section by section. A section of another `type` stands alone.
 
     A section that is named and left empty says nothing.
     """
-    found = dict(below)
+    settings = dict(below)
     for key, value in above.items():
-        lower = found.get(key)
+        lower = settings.get(key)
         if not isinstance(lower, Mapping) or not isinstance(value, Mapping | None):
-            found[key] = value
+            settings[key] = value
         elif value is not None:
             is_other = "type" in value and value["type"] != lower.get("type", value["type"])
-            found[key] = dict(value) if is_other else laid_over(lower, value)
-    return found
+            settings[key] = dict(value) if is_other else overlay_settings(lower, value)
+    return settings
 
 
 def with_defaults(raw: Any, known: Collection[str]) -> Any:
@@ -80,15 +80,15 @@ def with_defaults(raw: Any, known: Collection[str]) -> Any:
     if wrong := next((key for key in defaults if key not in known), None):
         raise ValueError(f"defaults: unknown key {wrong!r}{did_you_mean(str(wrong), list(known))}")
     pipelines = {
-        name: laid_over(_named(defaults, str(name)), one or {}) if isinstance(one, dict | None) else one
+        name: overlay_settings(_insert_name(defaults, str(name)), one or {}) if isinstance(one, dict | None) else one
         for name, one in raw["pipelines"].items()
     }
     return {**raw, "pipelines": pipelines}
 
 
-def _named(value: Any, pipeline: str) -> Any:
+def _insert_name(value: Any, pipeline: str) -> Any:
     if isinstance(value, dict):
-        return {key: _named(item, pipeline) for key, item in value.items()}
+        return {key: _insert_name(item, pipeline) for key, item in value.items()}
     if isinstance(value, list):
-        return [_named(item, pipeline) for item in value]
+        return [_insert_name(item, pipeline) for item in value]
     return value.replace("{pipeline}", pipeline) if isinstance(value, str) else value

@@ -157,7 +157,7 @@ class Security(Strict):
         """Options of Spark's Kafka source."""
         properties: dict[str, str] = {"kafka.security.protocol": self.protocol.upper()}
         if self.user is not None and self.password is not None:
-            login = f"username={_quoted(self.user)} password={_quoted(self.password.get_secret_value())}"
+            login = f"username={_quote_value(self.user)} password={_quote_value(self.password.get_secret_value())}"
             properties |= {
                 "kafka.sasl.mechanism": self.mechanism.upper(),
                 "kafka.sasl.jaas.config": f"{_MODULES[self.mechanism]} required {login};",
@@ -184,6 +184,6 @@ class Address:
         return self.bootstrap
 
 
-def _quoted(text: str) -> str:
+def _quote_value(text: str) -> str:
     """Write a word as Java's parser of login modules reads it back."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from writer.config.base import laid_over
+from writer.config.base import overlay_settings
 from writer.config.connections import S3, Http, Supervisor
 from writer.config.location import Location
 from writer.config.pipelines import Config
@@ -52,7 +52,7 @@ def beneath(settings: dict[str, Any], place: dict[str, Any], name: str) -> dict[
         raise ConfigError(
             f"{name}, which {VARIABLE} names, has {', '.join(foreign)}; {NEEDS}. Move the rest to the pipelines' file."
         )
-    return laid_over(place, settings)
+    return overlay_settings(place, settings)
 
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
@@ -117,7 +117,7 @@ def addresses(path: Path) -> Addresses:
 
     def section(name: str, kind: Any) -> Any:
         with suppress(ConfigError, ValidationError, RecursionError):
-            return TypeAdapter(kind).validate_python(_resolved(raw.get(name), {}, _look_up))
+            return TypeAdapter(kind).validate_python(_resolve_references(raw.get(name), {}, _look_up))
         return None
 
     names = raw.get("pipelines")
@@ -137,11 +137,11 @@ def checked(raw: dict[str, Any], read: str, look_up: Callable[[str, str], str] |
     """
     looked_up: dict[str, str] = {}
     try:
-        return Config.model_validate(_resolved(raw, looked_up, look_up or _look_up))
+        return Config.model_validate(_resolve_references(raw, looked_up, look_up or _look_up))
     except RecursionError as error:
         raise ConfigError(f"{read} cannot be used: an alias (*) stands inside what it names (&)") from error
     except ValidationError as error:
-        raise ConfigError(_masked("\n".join([f"{read} cannot be used:", *faults(error)]), looked_up)) from None
+        raise ConfigError(_mask_values("\n".join([f"{read} cannot be used:", *faults(error)]), looked_up)) from None
 
 
 def faults(error: ValidationError, *above: str) -> list[str]:
@@ -190,12 +190,12 @@ def _fault(error: yaml.YAMLError | ValueError) -> str:
     return " ".join(str(error).split())
 
 
-def _resolved(value: Any, looked_up: dict[str, str], look_up: Callable[[str, str], str]) -> Any:
+def _resolve_references(value: Any, looked_up: dict[str, str], look_up: Callable[[str, str], str]) -> Any:
     """Replace the references, and remember in `looked_up` by what: text → reference."""
     if isinstance(value, dict):
-        return {key: _resolved(item, looked_up, look_up) for key, item in value.items()}
+        return {key: _resolve_references(item, looked_up, look_up) for key, item in value.items()}
     if isinstance(value, list):
-        return [_resolved(item, looked_up, look_up) for item in value]
+        return [_resolve_references(item, looked_up, look_up) for item in value]
     if not isinstance(value, str):
         return value
 
@@ -207,7 +207,7 @@ def _resolved(value: Any, looked_up: dict[str, str], look_up: Callable[[str, str
     return _REFERENCE.sub(replacement, value)
 
 
-def _masked(message: str, looked_up: dict[str, str]) -> str:
+def _mask_values(message: str, looked_up: dict[str, str]) -> str:
     """Put references back in place of their values, which may be secrets."""
     for text in sorted(filter(None, looked_up), key=len, reverse=True):
         for shown in (text, repr(text)[1:-1]):
@@ -250,7 +250,7 @@ def changes(old: Config, new: Config, names: Collection[str]) -> ConfigChanges:
     )
 
 
-def combined(old: Config, new: Config, found: ConfigChanges) -> Config:
+def merge_configs(old: Config, new: Config, found: ConfigChanges) -> Config:
     """Return `old` with the pipelines of `new`, checked as a whole. `found`: how they differ.
 
     Raises ConfigError where the pipelines need another section of `new`, too.
@@ -328,7 +328,7 @@ class ReloadableConfig:
             new = self._read(self.path)
             names = self._names(new)
             found = changes(self.config, new, {*self.names, *names})
-            self.config = combined(self.config, new, found)
+            self.config = merge_configs(self.config, new, found)
         except Exception as error:  # noqa: BLE001 - a file ends no process that runs
             why = (
                 str(error) if isinstance(error, ConfigError) else f"{self.path} cannot be used: {type(error).__name__}"
