@@ -22,7 +22,7 @@ from writer.core.files import StagedFile, staged_name
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at
 from writer.table.factory import table_at
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 
 WINDOW = 100  # commits that are compared: the first and the last so many
 CPU_RATIO_MAX = 1.5
@@ -90,7 +90,7 @@ def commit(commits: int, form: str, directory: Path, progress: Callable[[str], N
         facts = {"offsets": 1, "rows": 1, "files": 1, "ranges": [account]}
         batch = Batch(str(at), epoch, [OffsetRange(_PARTITION, at, at + 1)], [file], facts=facts)
         cpu, wall = time.process_time(), time.monotonic()
-        table.commit(table.snapshot(), batch)
+        table.append(batch, table.snapshot())
         cpu, wall = time.process_time() - cpu, time.monotonic() - wall
         metadata += [Path(table.metadata_file()).stat().st_size] if place else []
         begun, begun_wall = time.process_time(), time.monotonic()

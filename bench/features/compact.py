@@ -45,7 +45,7 @@ from writer.maintenance.compaction import in_spark
 from writer.maintenance.compaction_plan import RewritePace
 from writer.maintenance.rewrite import Job, Source, rewrite
 from writer.table.factory import table_at
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 
 BUCKET = "hour"
 RATIO_MIN = 0.85
@@ -105,7 +105,7 @@ def filled(location: str, events: int, commits: int) -> tuple[Job, Sequence[Buck
     for n in range(commits):
         start, end = n * events // commits, (n + 1) * events // commits
         report = carried(plan, start, end - start)
-        table.commit(table.snapshot(), Batch(uuid4().hex, epoch, [OffsetRange(part, start, end)], report.files))
+        table.append(Batch(uuid4().hex, epoch, [OffsetRange(part, start, end)], report.files), table.snapshot())
     spent, snapshot = time.process_time() - began, table.snapshot()
     rows: dict[BucketKey, int] = {}
     for file in table.bucket_files(snapshot):

@@ -35,7 +35,7 @@ from writer.table.factory import all_tables
 from writer.table.gap_records import gap_records_in_snapshot
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.foreign_writes import Overtaken
-from writer.table.log.operations import Fill
+from writer.table.log.operations.gaps import Fill
 from writer.table.log.snapshot import PipelineSnapshot
 
 # Yields pieces more slowly.
@@ -242,7 +242,7 @@ class BackfilledTable:
             schemas.id_meanings(report),
             schemas.privacy_version,
         )
-        return self.table.fill(snapshot, fill), fill
+        return self.table.append(fill, snapshot), fill
 
     def _discard(self, report: Report) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""

@@ -26,7 +26,7 @@ from writer.table.backfill_locks import BackfillLocks
 from writer.table.factory import existing_table
 from writer.table.gap_records import find_gap_record, gap_records, gap_records_in_snapshot
 from writer.table.ledger.gap_record import GapRecord
-from writer.table.log.operations import Gap, Loss
+from writer.table.log.operations.gaps import Gap, Loss
 from writer.table.table import PipelineTable
 
 # Characters of an id, for a person.
@@ -245,7 +245,7 @@ def close_gap(
     version = None
     if write:
         loss = Loss(uuid4().hex, gap_record.id, snapshot.gap_changes(gap_record.id), offsets, facts)
-        version = table.give_up(snapshot, loss)
+        version = table.append(loss, snapshot)
     if as_json:
         state = "open" if version is None else "lost"
         tables.emit_whole({"gap": gap_record.id, "state": state, "offsets": offsets, "version": version})

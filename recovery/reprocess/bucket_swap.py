@@ -40,9 +40,9 @@ from writer.maintenance.local_pipeline import age_of
 from writer.maintenance.rewrite import batches_of
 from writer.storage.base import OutcomeUnknown, Store
 from writer.storage.disk_space import scratch
-from writer.table.log.appender import check_privacy
 from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations import BucketChange, Reprocess, Rewrite
+from writer.table.log.operations.operation import check_privacy
+from writer.table.log.operations.rows import BucketChange, Reprocess, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import OFFSET_COLUMNS, RemovalResult, stage_without_rows
 
@@ -285,7 +285,7 @@ class BucketSwap:
             pipeline.schemas.id_meanings(report),
             pipeline.schemas.privacy_version,
         )
-        return self.table.reprocess(snapshot, operation)
+        return self.table.append(operation, snapshot)
 
     def _discard(self, output: ReprocessOutput) -> None:
         """Remove what was staged and will not be committed; what stays is an orphan."""
@@ -343,8 +343,8 @@ class LateBucketSwap(BucketSwap):
         )
         main_table = self._backfilled_table.table
         pipeline = self._backfilled_table.pipeline
-        check_privacy(main_table, main_table.snapshot(), pipeline.schemas.privacy_version)
-        version = self.table.rewrite(snapshot, rewrite)
+        check_privacy(main_table.location, main_table.snapshot(), pipeline.schemas.privacy_version)
+        version = self.table.append(rewrite, snapshot)
         self._backfilled_table.tables.discard((), pipeline.side_files(replace(report, files=[])))
         return version
 

@@ -38,7 +38,7 @@ from writer.table.log.appender import LostRace
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action
-from writer.table.log.operations import ReopenedBucket, Rewind, TargetRewind
+from writer.table.log.operations.rewinds import ReopenedBucket, Rewind, TargetRewind
 from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, app_id
 from writer.table.row_removal import Offsets, RemovalResult, count_rows
 from writer.table.table import PipelineTable
@@ -225,7 +225,7 @@ class RewindExecution:
             preview = self.preview(preview.plan.to)
         try:
             with self._main.stage_without_offsets(preview.base, preview.offsets, prefix="rewind") as removal:
-                version = self._main.rewind(preview.snapshot, self._operation(preview, removal, now))
+                version = self._main.append(self._operation(preview, removal, now), preview.snapshot)
         except (LostRace, FileNotFoundError) as error:
             raise CommitFailed(f"the table changed meanwhile, nothing was rewound; look again ({error})") from error
         fault_points.point("before_redo")

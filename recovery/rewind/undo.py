@@ -11,7 +11,7 @@ from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.maintenance.retention import rows_of
 from writer.storage.base import Store
 from writer.table.log.foreign_writes import Change, reading
-from writer.table.log.operations import Undo
+from writer.table.log.operations.rewinds import Undo
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 

@@ -72,7 +72,7 @@ def write_table(location: str, form: str, column: str) -> list[StagedFile]:
     table.create(pa.schema([("id", pa.int64()), (column, pa.string())]), [column])
     epoch = table.begin({P0: 0, P1: 0}, {"clicks": ["uuid-1"]})
     files = [stage(location, column, value) for value in VALUES]
-    table.commit(table.snapshot(), batch(epoch, 0, len(files), *files))
+    table.append(batch(epoch, 0, len(files), *files), table.snapshot())
     return files
 
 

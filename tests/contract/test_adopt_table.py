@@ -25,7 +25,7 @@ from writer.maintenance.retention import Retention
 from writer.output.tables import console
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations import Rewrite
+from writer.table.log.operations.rows import Rewrite
 from writer.table.takeover import obstacles
 
 HOUR = timedelta(hours=1)
@@ -135,7 +135,7 @@ def test_adopted_rows_go_by_retention_and_mix_with_ours_in_a_rewrite(tmp_path: P
     table, snapshot = driver.table, driver.table.snapshot()
     mine = table.bucket_files(snapshot, ("2026-11-20T12",))
     rows = table.rows().to_table(filter=pa.compute.field("hour") == "2026-11-20T12")
-    table.rewrite(snapshot, Rewrite("merge", mine, [_file(driver, rows)]))
+    table.append(Rewrite("merge", mine, [_file(driver, rows)]), snapshot)
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
     hours = bucketers.build(driver.settings.bucket)
     (gone,) = Retention(table, hours, 2 * HOUR).run(NOW + HOUR)

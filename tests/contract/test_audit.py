@@ -21,7 +21,9 @@ from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.replay import DeadLetterReplay
 from writer.table.ledger.segment_store import FOLDER
-from writer.table.log.operations import Adoption, Closing, Gap
+from writer.table.log.commits.starts import Adoption
+from writer.table.log.operations.gaps import Gap
+from writer.table.log.operations.seals import Closing
 
 __all__ = ["driver", "form"]
 FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
@@ -52,7 +54,7 @@ def test_late_rows_add_up_wherever_they_go(tmp_path, form, policy, die):
     driver = Driver(tmp_path, form, seal={"late": policy})
     driver.start(1)
     driver.carry([log(mixed(0, 20))], {0: 20})
-    driver.table.close(driver.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
+    driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
     with pytest.raises(Died) if die else nullcontext():
         driver.carry([log(mixed(20, 40))], {0: 40}, die=die)
     found = audited(driver)
@@ -72,7 +74,7 @@ def test_a_side_table_that_a_setting_left_behind_is_named_and_moving_it_adds_up(
     driver = Driver(tmp_path, form, seal={"late": "late_table"})
     driver.start(1)
     driver.carry([log(mixed(0, 20))], {0: 20})
-    driver.table.close(driver.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
+    driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
     driver.carry([log(mixed(20, 40))], {0: 40})
     place = str(tmp_path / "elsewhere")
     settings = {"table": {"dead_letters": place}} if section == "table" else {"seal": {"late_table": place}}
@@ -208,8 +210,8 @@ def test_dead_letters_whose_side_files_are_not_applied_are_counted(driver, deep)
 
 def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
     driver.carry([log(mixed(0, 20))], {0: 20})
-    driver.table.record_gap(
-        driver.table.snapshot(), Gap("g-1", driver.epoch, [OffsetRange(P0, 20, 35)], "retention", GAP_FACTS)
+    driver.table.append(
+        Gap("g-1", driver.epoch, [OffsetRange(P0, 20, 35)], "retention", GAP_FACTS), driver.table.snapshot()
     )
     moved = Adoption(
         {"clicks": ["uuid-1"], "taps": ["uuid-2"]}, {TopicPartition("taps", 1, 0): 100}, facts={"at": NOW.isoformat()}

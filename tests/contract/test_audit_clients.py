@@ -14,7 +14,7 @@ from tests.support.audits import audited, driver, form, mixed, said
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from writer.core.errors import HeadraceError
-from writer.table.log.operations import Closing
+from writer.table.log.operations.seals import Closing
 
 __all__ = ["driver", "form"]
 
@@ -23,7 +23,7 @@ __all__ = ["driver", "form"]
 def test_a_late_row_that_another_client_deletes_has_a_term_of_its_own(tmp_path, deep):
     driver = Driver(tmp_path, seal={"late": "late_table"})
     driver.start(1)
-    driver.table.close(driver.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
+    driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
     driver.carry([log({at: event(at) for at in range(10)})], {0: 10})
     assert audited(driver).adds_up
     DeltaTable(driver.settings.late_place).delete("_offset = 3")

@@ -35,7 +35,7 @@ from writer.core.errors import ConfigError
 from writer.storage.locations import store_at
 from writer.table.backfill_locks import BackfillLocked, BackfillLocks
 from writer.table.log.foreign_writes import Overtaken
-from writer.table.log.operations import Fill, Loss
+from writer.table.log.operations.gaps import Fill, Loss
 
 __all__ = ["driver"]
 
@@ -194,9 +194,9 @@ def test_two_backfills_at_once_and_the_live_writer_settle_each_offset_once(drive
     assert only_gap(driver).state == "done"
     check(driver, 270 - 27, 27)
     with pytest.raises(Overtaken):
-        driver.table.fill(snapshot, stale)
+        driver.table.append(stale, snapshot)
     with pytest.raises(Overtaken):
-        driver.table.give_up(snapshot, Loss("late", gap_record.id, 0, 140, {"by": "x", "reason": "x"}))
+        driver.table.append(Loss("late", gap_record.id, 0, 140, {"by": "x", "reason": "x"}), snapshot)
 
 
 def test_a_claim_keeps_others_away_until_its_time_is_over(driver):

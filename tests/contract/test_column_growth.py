@@ -19,7 +19,7 @@ from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 from writer.table.table import PipelineTable
 
 P0 = TopicPartition("clicks", 1, 0)
@@ -78,11 +78,11 @@ def widened(tmp_path: Path) -> PipelineTable:
     made = delta_table(str(tmp_path / "lake"), "events", checkpoint_interval=1)
     made.create(pa.schema([*OLD_TYPES.items(), ("hour", pa.string())]), ["hour"])
     epoch = made.begin({P0: 0}, {})
-    made.commit(made.snapshot(), batch(epoch, 0, written(tmp_path / "lake", OLD_TYPES, OLD_ROW)))
+    made.append(batch(epoch, 0, written(tmp_path / "lake", OLD_TYPES, OLD_ROW)), made.snapshot())
     made.tidy()
     made = delta_table(str(tmp_path / "lake"), "events", checkpoint_interval=1)
     made.grow([pa.field(name, kind) for name, kind in NEW_TYPES.items()], epoch)
-    made.commit(made.snapshot(), batch(epoch, 1, written(tmp_path / "lake", NEW_TYPES, NEW_ROW)))
+    made.append(batch(epoch, 1, written(tmp_path / "lake", NEW_TYPES, NEW_ROW)), made.snapshot())
     made.tidy()
     return made
 

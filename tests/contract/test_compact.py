@@ -31,7 +31,7 @@ from writer.driver.sealing.seal_request import SealRequest, seal_buckets
 from writer.maintenance.compaction import CompactionResult, Compactor, here
 from writer.maintenance.rewrite import Job
 from writer.sealing.sealer import Sealer
-from writer.table.log.operations import Closing
+from writer.table.log.operations.seals import Closing
 
 HOUR = NOW.replace(minute=0) - timedelta(hours=1)
 BUCKET = (f"{HOUR:%Y-%m-%dT%H}",)
@@ -74,7 +74,7 @@ def compacted(driver: Driver) -> list[CompactionResult]:
 def close(driver: Driver) -> None:
     """Close the bucket, as the watermark does."""
     closing = Closing(uuid4().hex, HOUR + timedelta(hours=1), {"reason": "watermark"})
-    driver.table.close(driver.table.snapshot(), closing)
+    driver.table.append(closing, driver.table.snapshot())
 
 
 def offsets(driver: Driver) -> list[int]:

@@ -17,7 +17,8 @@ from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.dedupe.late_rows import MARK, LateRows, compactor_of
 from writer.maintenance.rewrite import Job
 from writer.sealing.sealer import Sealer
-from writer.table.log.operations import Closing, RemovedRows, Rewrite
+from writer.table.log.operations.rows import RemovedRows, Rewrite
+from writer.table.log.operations.seals import Closing
 
 BASE = NOW - timedelta(hours=10)
 MUCH_LATER = datetime.now(UTC) + timedelta(days=3_650)  # no bucket rests
@@ -41,7 +42,7 @@ def carry(driver: Driver, at: int, rows: Sequence[tuple[int, int]], came: int = 
 
 def close(driver: Driver, hours: int) -> None:
     closing = Closing(uuid4().hex, BASE + timedelta(hours=hours), {"reason": "watermark"})
-    driver.table.close(driver.table.snapshot(), closing)
+    driver.table.append(closing, driver.table.snapshot())
 
 
 def sealed(driver: Driver, *, late: bool = False) -> Sealer:
@@ -189,7 +190,7 @@ def test_a_row_whose_first_was_deleted_meanwhile_stays(tmp_path: Path, form: str
             if job.bucket == bucket(2) and not deleted:
                 snapshot = driver.table.snapshot()
                 files = driver.table.bucket_files(snapshot, bucket(0))
-                deleted.append(driver.table.rewrite(snapshot, Rewrite("d", files, (), RemovedRows("delete", 1))))
+                deleted.append(driver.table.append(Rewrite("d", files, (), RemovedRows("delete", 1)), snapshot))
             yield found
 
     compactor, _ = compactor_of(sealer, driver.config)

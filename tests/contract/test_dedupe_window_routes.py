@@ -65,7 +65,7 @@ class Routed:
             side=walk.side_files(report), seen={}, closed=(None, closed),
             facts={"started": NOW.isoformat(), **builder.target_facts(report)},
         )  # fmt: skip
-        main.commit(main.snapshot(), batch)
+        main.append(batch, main.snapshot())
         self.tables.apply_side_files()
 
     def sealed(self, hours: int, *, late: bool = False) -> Sealer:

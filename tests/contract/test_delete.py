@@ -23,7 +23,8 @@ from writer.maintenance.deletion.row_deletion import RowDeletion
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
-from writer.table.log.operations import Closing, RemovedRows, Rewrite
+from writer.table.log.operations.rows import RemovedRows, Rewrite
+from writer.table.log.operations.seals import Closing
 
 HOUR = timedelta(hours=1)
 
@@ -132,7 +133,7 @@ def test_late_rows_in_their_table_go_too(tmp_path: Path, form: str, capsys) -> N
     driver = Driver(tmp_path, form, seal={"late": "late_table"})
     driver.start()
     driver.carry([log({n: event(n % 5) for n in range(10)})], {0: 10})
-    driver.table.close(driver.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
+    driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
     driver.carry([log({n: event(n % 5) for n in range(10, 20)})], {0: 20})
     assert told(driver, capsys, write=False)["late_table"]["rows"] == 2
     found = told(driver, capsys)
@@ -209,7 +210,7 @@ def test_event_times_and_statistics_of_what_is_left_are_true(driver: Driver) -> 
 
 def test_a_delete_may_die_after_any_bucket_and_is_run_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, left = [n for n in ids(driver) if n != 3], [1]
-    honest = driver.table.rewrite
+    honest = driver.table.append
 
     class Died(Exception):
         pass
@@ -221,7 +222,7 @@ def test_a_delete_may_die_after_any_bucket_and_is_run_again(driver: Driver, monk
         return honest.__func__(self, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr("writer.table.table.PipelineTable.rewrite", dies)
+        patch.setattr("writer.table.table.PipelineTable.append", dies)
         with pytest.raises(Died):
             run(driver)
     assert audit(driver.config, "clicks", since=None, deep=True).rows_taken == {"delete": 1}
@@ -243,7 +244,7 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(driver: Driver)
             looked = work.look()
             (hit, *_) = looked.hits
             gone = [row["id"] for row in _rows(driver, hit.file.path)]
-            table.rewrite(table.snapshot(), Rewrite("other", [hit.file], (), RemovedRows("retention", len(gone))))
+            table.append(Rewrite("other", [hit.file], (), RemovedRows("retention", len(gone))), table.snapshot())
             for n in gone:
                 if n != 3:
                     expected.remove(n)

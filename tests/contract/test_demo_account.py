@@ -15,7 +15,7 @@ from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.output.tables import console
 from writer.table.iceberg.metadata.schema import MAPPING
-from writer.table.log.operations import Closing
+from writer.table.log.operations.seals import Closing
 
 TIMED = {**EVENT, "fields": [{**field, "name": field["name"].replace("at", "event_time")} for field in EVENT["fields"]]}
 ENDS = {("clicks", 0): 40}
@@ -33,7 +33,7 @@ def driver(form: str, tmp_path: Path) -> Driver:
     made.start()
     values = {n: None if n % 10 == 3 else event(n) for n in range(40)} | {11: event(1)[:-1], 31: event(1)[:-1]}
     made.carry([log({n: values[n] for n in range(20)})], {0: 20})
-    made.table.close(made.table.snapshot(), Closing("c", NOW + timedelta(days=1), {"reason": "command"}))
+    made.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), made.table.snapshot())
     made.carry([log({n: values[n] for n in range(20, 40)})], {0: 40})
     return made
 

@@ -361,7 +361,7 @@ def test_a_spec_shapes_the_records_of_one_target_of_a_route(tmp_path: Path) -> N
         closed=(None, {}), facts={"started": NOW.isoformat(), **builder.spec_facts(report, version),
                                   **builder.target_facts(report)},
     )  # fmt: skip
-    tables.main.commit(snapshot, batch)
+    tables.main.append(batch, snapshot)
     tables.apply_side_files()
     found = audited(settings)
     assert found.filtered["Event"]["where"] == 20

@@ -21,7 +21,7 @@ from writer.sealing.rules import SealBlocked, SealNow
 from writer.sealing.sealer import Sealer
 from writer.status.progress import Progress
 from writer.table.gap_records import gap_records
-from writer.table.log.operations import Loss
+from writer.table.log.operations.gaps import Loss
 
 __all__ = ["driver"]
 
@@ -170,7 +170,7 @@ def test_a_bucket_is_blocked_until_its_gap_is_filled_or_given_up_and_says_which(
     else:
         gap_record = only_gap(driver)
         facts = {"by": "bob", "reason": "gone", "at": NOW.isoformat()}
-        driver.table.give_up(driver.table.snapshot(), Loss("x", gap_record.id, 0, 35, facts))
+        driver.table.append(Loss("x", gap_record.id, 0, 35, facts), driver.table.snapshot())
     _seal(sealer)
     _seal(Sealer("clicks", driver.config))
     found = _manifests(driver)

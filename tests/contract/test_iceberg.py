@@ -34,7 +34,7 @@ from writer.table.iceberg.catalog import catalog_client
 from writer.table.iceberg.expiry import SNAPSHOTS_KEPT
 from writer.table.iceberg.metadata.schema import MAPPING
 from writer.table.log.foreign_writes import FilesGone, ForeignChange, LiveDeleteFiles
-from writer.table.log.operations import Rewrite
+from writer.table.log.operations.rows import Rewrite
 from writer.table.row_removal import count_rows
 from writer.table.table import PipelineTable
 
@@ -69,11 +69,11 @@ def test_another_clients_append_stops_the_next_commit_by_a_sentence(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
-    version = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    version = table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     snapshot = table.snapshot()
     appended(table, 5)
     for tried in (
-        lambda: table.commit(snapshot, batch(epoch, 10, 20, stage(10))),
+        lambda: table.append(batch(epoch, 10, 20, stage(10)), snapshot),
         lambda: table.commits_since(version),
     ):
         with pytest.raises(ForeignChange, match=r"another client ran INSERT \(version 3\)"):
@@ -86,16 +86,16 @@ def test_rows_that_another_client_deletes_stay_gone_and_the_writer_goes_on(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     known = table.bucket_files(table.snapshot())
     theirs(table).delete(EqualTo("id", 3))
-    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
     assert rows(table) == 19
     found = {file.path: file.rows for file in table.bucket_files(table.snapshot())}
     assert sorted(found.values()) == [9, 10]
     assert not {file.path for file in known} & set(found)
     with pytest.raises(FilesGone):
-        table.rewrite(table.snapshot(), Rewrite("merge", known, [stage(10)]))
+        table.append(Rewrite("merge", known, [stage(10)]), table.snapshot())
     assert rows(table) == 19
 
 
@@ -103,14 +103,14 @@ def test_a_rollback_by_another_client_is_told_from_a_commit(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     before = theirs(table).metadata.current_snapshot_id
-    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
     assert before is not None
     snapshot = table.snapshot()
     theirs(table).manage_snapshots().set_current_snapshot(before).commit()
     with pytest.raises(ForeignChange, match="another client ran ROLLBACK"):
-        table.commit(snapshot, batch(epoch, 20, 30, stage(10)))
+        table.append(batch(epoch, 20, 30, stage(10)), snapshot)
     (left,) = table.bucket_files(table.snapshot())
     assert (rows(table), left.rows, left.bucket) == (10, 10, (HOUR,))
 
@@ -122,7 +122,7 @@ def test_columns_that_another_client_adds_are_the_tables_and_a_dropped_one_stops
     with theirs(table).update_schema() as change:
         change.add_column("note", StringType())
     assert table.snapshot().columns().names == [*COLUMNS.names, "note"]
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
     assert theirs(table).schema().column_names == [*COLUMNS.names, "note", "price"]
     with theirs(table).update_schema(allow_incompatible_changes=True) as change:
@@ -165,13 +165,13 @@ def test_properties_and_expiry_of_others_change_nothing(
 ) -> None:
     epoch = begun(table)
     for at in range(3):
-        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+        table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
     with theirs(table).transaction() as change:
         change.set_properties({"owner": "someone"})
     named = theirs(table).metadata.current_snapshot_id
     old = [one.snapshot_id for one in theirs(table).metadata.snapshots if one.snapshot_id != named]
     theirs(table).maintenance.expire_snapshots().by_ids(old).commit()
-    table.commit(table.snapshot(), batch(epoch, 30, 40, stage(10)))
+    table.append(batch(epoch, 30, 40, stage(10)), table.snapshot())
     assert (rows(table), table.snapshot().frontier(P0)) == (40, 40)
 
 
@@ -245,7 +245,7 @@ def test_rows_that_another_client_deletes_by_equality_stay_away(tmp_path: Path) 
         compacted(driver)
     assert driver.table.bucket_files(driver.table.snapshot()) == before
     (newest,) = (file for file in before if file.event_time_max == max(one.event_time_max or NOW for one in before))
-    driver.table.rewrite(driver.table.snapshot(), Rewrite("merge", [newest], [newest_again(driver, newest)]))
+    driver.table.append(Rewrite("merge", [newest], [newest_again(driver, newest)]), driver.table.snapshot())
     carry(driver, 7)
     audited = audit(driver.config, "clicks", since=None, deep=False)
     assert (audited.adds_up, audited.rows_taken) == (True, {}), audited.problems
@@ -284,10 +284,10 @@ def test_a_change_of_the_partitioning_stops_it_until_it_is_changed_back(
     with theirs(table).update_spec() as change:
         change.add_field("id", BucketTransform(4), "by_id")
     with pytest.raises(ForeignChange, match=r"identity\(hour\), bucket\[4\]\(by_id\) now, and headrace's buckets are"):
-        table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+        table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     with theirs(table).update_spec() as change:
         change.remove_field("by_id")
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     assert rows(table) == 10
 
 
@@ -295,7 +295,7 @@ def test_properties_that_were_taken_away_are_named_with_their_values(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     known = theirs(table).properties
     for name in ("headrace.version", "headrace.snapshot"):
         with theirs(table).transaction() as change:
@@ -306,7 +306,7 @@ def test_properties_that_were_taken_away_are_named_with_their_values(
             change.set_properties({name: known[name]})
     with theirs(table).transaction() as change:
         change.remove_properties(MAPPING)
-    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
     assert theirs(table).properties[MAPPING] == known[MAPPING], "without it readers take columns by their positions"
 
 
@@ -326,7 +326,7 @@ def test_a_commit_asks_the_catalog_twice(
 
         monkeypatch.setattr(catalog_client.CatalogClient, name, ask)
     for at in range(3):
-        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+        table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
     assert asked == ["load", "commit"] * 3
 
 
@@ -337,7 +337,7 @@ def test_old_snapshots_and_their_metadata_go_and_the_table_stays_small(
     table = iceberg_table(location, "events", checkpoint_interval=25)
     epoch = begun(table)
     for at in range(120):
-        table.commit(table.snapshot(), batch(epoch, at, at + 1, stage(1)))
+        table.append(batch(epoch, at, at + 1, stage(1)), table.snapshot())
         table.tidy()
     metadata = Path(theirs(table).metadata_location.removeprefix("file://"))
     assert metadata.stat().st_size < 64 * 2**10

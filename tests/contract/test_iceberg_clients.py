@@ -21,7 +21,7 @@ from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
 from writer.table.log.foreign_writes import ForeignChange, LiveDeleteFiles
-from writer.table.log.operations import RemovedRows, Rewrite
+from writer.table.log.operations.rows import RemovedRows, Rewrite
 
 
 def test_changes_whose_snapshots_expired_are_no_rollback(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_no_row_is_taken_as_the_repeat_of_one_that_a_delete_file_takes(tmp_path:
     position_deletes(in_its_catalog(driver), deleted)
     wanted = Rewrite(uuid4().hex, [repeats], [], RemovedRows("dedupe", repeats.rows or 0), by=[by])
     with pytest.raises(LiveDeleteFiles, match="by delete files"):
-        driver.table.rewrite(driver.table.snapshot(), wanted)
+        driver.table.append(wanted, driver.table.snapshot())
     assert len(seen(driver)) == 59
 
 

@@ -28,7 +28,7 @@ from writer.output.tables import console
 from writer.table.iceberg.catalog.catalog_client import CatalogClient, file_settings
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, schema_of
 from writer.table.log.foreign_writes import ForeignChange
-from writer.table.log.operations import Closing
+from writer.table.log.operations.seals import Closing
 
 HOUR = NOW.replace(minute=0) - timedelta(hours=1)
 
@@ -149,7 +149,7 @@ def test_values_of_added_columns_are_found_after_whatever_headrace_does(tmp_path
 def test_tables_beside_it_have_values_of_added_columns_too(tmp_path: Path) -> None:
     late_table = {"seal": {"late": "late_table"}}
     grown = Grown(tmp_path, **late_table)
-    grown.driver.table.close(grown.driver.table.snapshot(), Closing(uuid4().hex, NOW, {"reason": "command"}))
+    grown.driver.table.append(Closing(uuid4().hex, NOW, {"reason": "command"}), grown.driver.table.snapshot())
     late = str(grown.driver.settings.late_table)
     grown.carry(schema_id=1)
     grown.driver.tables.side(late).grow(list(grown.driver.needed()))

@@ -22,7 +22,7 @@ from writer.core.files import StagedFile
 from writer.table.factory import table_at
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations import Rewrite
+from writer.table.log.operations.rows import Rewrite
 from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
@@ -53,13 +53,13 @@ def test_whatever_the_catalog_does_to_a_request_it_has_each_commit_once(
     with fail(monkeypatch, catalog_client.open_catalog(*_opened_as(table)), fault) as failed:
         epoch = begun(table)
         for at in range(2):
-            table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+            table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
         table.grow([pa.field("price", pa.float64())], epoch)
-        table.rewrite(table.snapshot(), Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]))
+        table.append(Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]), table.snapshot())
     assert failed() == 5
     next_start = iceberg_table(table.location, "events")
     epoch = begun(next_start)
-    next_start.commit(next_start.snapshot(), batch(epoch, 20, 30, stage(10)))
+    next_start.append(batch(epoch, 20, 30, stage(10)), next_start.snapshot())
     assert (rows(next_start), next_start.snapshot().frontier(P0)) == (30, 30)
     kinds = [entry.kind for entry in next_start.history()]
     assert kinds == ["batch", "start", "rewrite", "columns", "batch", "batch", "start", "create"]
@@ -92,7 +92,7 @@ def test_a_catalog_that_refuses_every_commit_is_an_error_after_the_retry_timeout
 
     monkeypatch.setattr(catalog_client.open_catalog(*_opened_as(table)), "commit_table", refused)
     with pytest.raises(CommitFailed, match="took no commit for"):
-        table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+        table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     monkeypatch.undo()
     assert (rows(table), table.snapshot().frontier(P0)) == (0, 0)
 
@@ -119,11 +119,11 @@ def test_a_writer_that_dies_after_any_effect_of_a_commit_loses_and_doubles_nothi
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     dying = effects(monkeypatch, table, after)
     next(dying)
     with suppress(Died):
-        table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+        table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
     next(dying)
     next_start = iceberg_table(table.location, "events")
     at = next_start.snapshot().frontier(P0)
@@ -131,8 +131,8 @@ def test_a_writer_that_dies_after_any_effect_of_a_commit_loses_and_doubles_nothi
     assert rows(next_start) == at
     epoch = next_start.begin({P0: 0}, {"clicks": ["uuid-1"]})
     if at == 10:
-        next_start.commit(next_start.snapshot(), batch(epoch, 10, 20, stage(10)))
-    next_start.commit(next_start.snapshot(), batch(epoch, 20, 30, stage(10)))
+        next_start.append(batch(epoch, 10, 20, stage(10)), next_start.snapshot())
+    next_start.append(batch(epoch, 20, 30, stage(10)), next_start.snapshot())
     assert (rows(next_start), next_start.snapshot().frontier(P0)) == (30, 30)
     assert [entry.version for entry in next_start.history()] == list(range(next_start.snapshot().version, -1, -1))
 

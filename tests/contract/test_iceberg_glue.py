@@ -28,7 +28,7 @@ from writer.table.iceberg.catalog import catalog_client
 from writer.table.iceberg.catalog.catalog_client import client_settings
 from writer.table.iceberg.table_names import TableNames
 from writer.table.log.foreign_writes import ForeignChange
-from writer.table.log.operations import Rewrite
+from writer.table.log.operations.rows import Rewrite
 from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
@@ -67,21 +67,21 @@ def test_what_a_table_promises_holds_where_glue_knows_it(
 ) -> None:
     epoch = begun(table)
     for at in range(2):
-        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+        table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
-    table.rewrite(table.snapshot(), Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]))
+    table.append(Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]), table.snapshot())
     next_start = opened(on_s3.url, table.location)
     newer = begun(next_start)
     with pytest.raises(Fenced, match="another writer runs"):
-        table.commit(table.snapshot(), batch(epoch, 20, 30, stage(10)))
-    next_start.commit(next_start.snapshot(), batch(newer, 20, 30, stage(10)))
+        table.append(batch(epoch, 20, 30, stage(10)), table.snapshot())
+    next_start.append(batch(newer, 20, 30, stage(10)), next_start.snapshot())
     other = theirs(on_s3.url, table.location)
     assert (other.scan().count(), next_start.snapshot().frontier(P0)) == (30, 30)
     assert other.schema().column_names == [*COLUMNS.names, "price"]
     snapshot = next_start.snapshot()
     other.append(pa.table({"id": [1], "hour": [HOUR], "price": [1.0]}, schema=other.schema().as_arrow()))
     with pytest.raises(ForeignChange, match="another client ran INSERT"):
-        next_start.commit(snapshot, batch(newer, 30, 40, stage(10)))
+        next_start.append(batch(newer, 30, 40, stage(10)), snapshot)
 
 
 @pytest.mark.parametrize("commits", [5, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])

@@ -42,7 +42,7 @@ def test_a_batch_is_committed_once_where_another_process_wrote_down_a_new_column
         change.add_column("note", StringType())
     reader = iceberg_table(table.location, "events")
     assert "note" in reader.snapshot().columns().names
-    table.commit(snapshot, batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), snapshot)
     assert (rows(table), table.snapshot().frontier(P0)) == (10, 10)
     assert [entry.kind for entry in table.history()][:2] == ["batch", "client"]
 
@@ -52,7 +52,7 @@ def test_a_process_that_read_the_table_earlier_writes_no_entry_about_it(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, deletes: int
 ) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     reader = iceberg_table(table.location, "events")
     earlier = [reader._format.table()]
     for at in range(deletes):
@@ -64,7 +64,7 @@ def test_a_process_that_read_the_table_earlier_writes_no_entry_about_it(
     monkeypatch.setattr(reader._log._client, "load", lambda: earlier.pop() if earlier else honest())
     reader.snapshot()
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
     assert (rows(table), table.snapshot().frontier(P0)) == (20 - deletes, 20)
     told = [entry.facts["operation"] for entry in table.history() if entry.kind == "client"]
     assert told == ["DELETE"] * deletes
@@ -84,15 +84,15 @@ def test_a_process_that_read_the_table_before_a_column_came_finds_none_dropped(
 
 def test_a_catalog_that_went_back_is_told(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     backup = iceberg_table_of(table.location).metadata_location
-    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
     place = in_catalog(table.location)
     catalog = load_catalog(place.catalog, **dict(place.settings))
     catalog.drop_table(place.identifier)
     catalog.register_table(place.identifier, backup)
     assert rows(table) == 10
     with pytest.raises(ForeignChange, match="newest"):
-        table.commit(table.snapshot(), batch(epoch, 20, 30, stage(10)))
+        table.append(batch(epoch, 20, 30, stage(10)), table.snapshot())
     with pytest.raises(ForeignChange, match="newest"):
         iceberg_table(table.location, "events").snapshot()

@@ -26,7 +26,7 @@ def prepared(location: str, operation: str) -> None:
         table = made(location, "iceberg")
         epoch = begun(table)
         for at in (0, 10):
-            table.commit(table.snapshot(), batch(epoch, at, at + 10, written(location, HOUR, 10, "iceberg")))
+            table.append(batch(epoch, at, at + 10, written(location, HOUR, 10, "iceberg")), table.snapshot())
 
 
 def drafts(table: PipelineTable) -> list[str]:
@@ -41,7 +41,7 @@ def carried_on(location: str, operation: str) -> None:
     assert rows(table) == at
     epoch = begun(table)
     for end in range(at + 20, 61, 20):
-        table.commit(table.snapshot(), batch(epoch, end - 20, end, written(location, HOUR, 20, "iceberg")))
+        table.append(batch(epoch, end - 20, end, written(location, HOUR, 20, "iceberg")), table.snapshot())
     assert (rows(table), table.snapshot().frontier(P0)) == (60, 60)
     assert [entry.version for entry in table.history()] == list(range(table.snapshot().version, -1, -1))
     assert {file.path for file in table.bucket_files(table.snapshot())} == {

@@ -32,7 +32,7 @@ from writer.core.offsets import OffsetRange
 from writer.table.factory import all_tables
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 
 TARGETS = ("a", "b")
 NOW = datetime(2026, 11, 20, 5, tzinfo=UTC)
@@ -258,7 +258,7 @@ def events(root: Path, one: Started, offsets: range) -> None:
             size = Path(place, path).stat().st_size
             files[place] = [StagedFile(path, ("2026-11-20T05",), 1, size, json.dumps(stats), NOW, NOW, {("t", 0): 1})]
         entry = Batch(uuid4().hex, one.epoch, [OffsetRange(PART, at, at + 1)], side_files=files)
-        one.tables.main.commit(one.tables.main.snapshot(), entry)
+        one.tables.main.append(entry, one.tables.main.snapshot())
         assert applied(one) == {}
 
 

@@ -31,7 +31,7 @@ from writer.table.factory import table_at
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.entries import SideEntry
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
-from writer.table.log.operations import RemovedRows, Rewrite
+from writer.table.log.operations.rows import RemovedRows, Rewrite
 
 OFFSETS = pa.schema(
     [("_topic", pa.string()), ("_incarnation", pa.int32()), ("_partition", pa.int32()), ("_offset", pa.int64())]
@@ -140,7 +140,7 @@ def test_an_entry_without_an_answer_is_ours_whatever_another_client_did_after_it
     location, theirs = str(tmp_path / "lake"), pa.table({"id": [1], "hour": [HOUR]})
     table = made(location, form)
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, written(location, HOUR, 10, form)))
+    table.append(batch(epoch, 0, 10, written(location, HOUR, 10, form)), table.snapshot())
     honest = table._log.append
 
     def forgetting(*given: Any) -> bool:
@@ -153,7 +153,7 @@ def test_an_entry_without_an_answer_is_ours_whatever_another_client_did_after_it
 
     monkeypatch.setattr(table._log, "append", forgetting)
     found, rest = table.bucket_files(table.snapshot()), written(location, HOUR, 9, form)
-    assert table.rewrite(table.snapshot(), Rewrite("some", found, [rest], RemovedRows("delete", 1))) == 3
+    assert table.append(Rewrite("some", found, [rest], RemovedRows("delete", 1)), table.snapshot()) == 3
     assert rows(table) == 10
     monkeypatch.undo()
     with pytest.raises(ForeignChange, match="another client ran"):

@@ -24,7 +24,7 @@ from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.base import Store
 from writer.storage.locations import store_at
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 from writer.table.parquet import LOG, Parquet
 from writer.table.table import PipelineTable
 
@@ -114,7 +114,7 @@ def carried(table: PipelineTable, location: str) -> None:
     for _ in range(2):
         cuts = {"a": (at, at + 2), "b": (at + 2, at + 3), None: (at + 3, at + 5)}
         files = [staged(location, *cut, hour) for hour, cut in cuts.items()]
-        table.commit(table.snapshot(), batch(epoch, at, at + 5, *files))
+        table.append(batch(epoch, at, at + 5, *files), table.snapshot())
         table.tidy()
         table.grow([pa.field("price", pa.float64())], epoch)
         at += 5
@@ -189,7 +189,7 @@ def test_a_writer_that_was_replaced_while_it_published_harms_no_other(location: 
     place = table.snapshot().state.table_version
     heir = parquet_table(location, "events")
     epoch = heir.begin({}, IDS)
-    heir.commit(heir.snapshot(), batch(epoch, 5, 7, staged(location, 5, 7)))
+    heir.append(batch(epoch, 5, 7, staged(location, 5, 7)), heir.snapshot())
     table._format.publish(place)  # it wakes up
     assert ids(location) == list(range(7))
 
@@ -211,11 +211,11 @@ def test_a_file_that_is_removed_once_it_was_published_stops_no_writer(location: 
     table.create(COLUMNS, ["hour"])
     file = staged(location, 0, 5)
     epoch = table.begin({PART: 0}, IDS)
-    table.commit(table.snapshot(), batch(epoch, 0, 5, file))
+    table.append(batch(epoch, 0, 5, file), table.snapshot())
     store_at(location).delete(file.path)
     heir = parquet_table(location, "events")
     epoch = heir.begin({}, IDS)
-    heir.commit(heir.snapshot(), batch(epoch, 5, 7, staged(location, 5, 7)))
+    heir.append(batch(epoch, 5, 7, staged(location, 5, 7)), heir.snapshot())
     assert ids(location) == [5, 6]
 
 
@@ -245,7 +245,7 @@ def test_a_storage_that_fails_while_files_are_published_is_a_clear_failure(
 
     monkeypatch.setattr(table._format.store, "move", down)  # type: ignore[attr-defined]
     with pytest.raises(CommitFailed, match=r"version 2 .* is committed, but its files are not all in their place: 503"):
-        table.commit(table.snapshot(), planned)
+        table.append(planned, table.snapshot())
     monkeypatch.undo()
     parquet_table(location, "events").begin({}, IDS)
     assert ids(location) == list(range(5))
@@ -260,7 +260,7 @@ def test_a_reader_who_never_stops_looking_sees_whole_files_one_after_the_other(t
     def write() -> None:
         for at in range(0, 400, 10):
             files = [staged(location, at, at + 4, "a"), staged(location, at + 4, at + 10, "b")]
-            table.commit(table.snapshot(), batch(epoch, at, at + 10, *files))
+            table.append(batch(epoch, at, at + 10, *files), table.snapshot())
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -283,7 +283,7 @@ def test_a_checkpoint_leads_to_the_same_state_and_leaves_every_entry(location: s
     epoch = table.begin({PART: 7}, IDS)
     table.grow([pa.field("größe", pa.float64())], epoch)
     for at in range(7, 27, 2):
-        table.commit(table.snapshot(), batch(epoch, at, at + 2, staged(location, at, at + 2)))
+        table.append(batch(epoch, at, at + 2, staged(location, at, at + 2)), table.snapshot())
         table.tidy()
     known, fresh = table.snapshot(), parquet_table(location, "events").snapshot()
     assert fresh.state.table_version == known.state.table_version
@@ -322,7 +322,7 @@ def test_every_reader_finds_the_buckets_value_in_the_folders_name(tmp_path: Path
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
     files = [staged(location, at, at + 1, value) for at, value in enumerate(values)]
-    table.commit(table.snapshot(), batch(epoch, 0, len(values), *files))
+    table.append(batch(epoch, 0, len(values), *files), table.snapshot())
     shown = [None if value is None else hive_value(hive_folder("hour", value)) for value in values]
     cut = [value for value, told in zip(values, shown, strict=True) if value != told]
     assert cut == ["x" * 260, "ü" * 130]

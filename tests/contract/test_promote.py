@@ -27,7 +27,7 @@ from writer.table.factory import existing_table
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.appender import TableSuperseded
 from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations import Gap
+from writer.table.log.operations.gaps import Gap
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -103,7 +103,7 @@ def gapped(lake: Lake) -> None:
     driver = lake.shadow()
     part = TopicPartition("clicks", 1, 0)
     gap = Gap("a", driver.epoch, [OffsetRange(part, 0, 6)], "retention", GAP_FACTS)
-    driver.table.record_gap(driver.table.snapshot(), gap)
+    driver.table.append(gap, driver.table.snapshot())
     lake.to(driver, 20)
 
 
@@ -136,7 +136,7 @@ def test_an_older_incarnation_is_history_and_a_new_partition_is_not(tmp_path: Pa
     assert lake.promote("--leave-history", "--json")["older"] == 20
     epoch = lake.first.table.snapshot().epoch
     gap = Gap("a", epoch, [OffsetRange(two, 0, 5)], "retention", GAP_FACTS)
-    lake.first.table.record_gap(lake.first.table.snapshot(), gap)
+    lake.first.table.append(gap, lake.first.table.snapshot())
     assert "The shadow is behind: clicks/1 by 5" in lake.promote("--leave-history", code=2)
 
 

@@ -30,7 +30,7 @@ from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
 from writer.status.model import Totals
 from writer.table.factory import all_tables
-from writer.table.log.operations import Closing
+from writer.table.log.operations.seals import Closing
 
 # A vacuum removes what tasks spilled.
 pytestmark = pytest.mark.usefixtures("scratch")
@@ -169,7 +169,7 @@ def test_the_audit_names_a_raw_record_that_is_missing_and_one_that_is_twice(driv
 def test_deleted_rows_take_their_raw_records_and_those_of_dead_letters_with_them(tmp_path: Path, capsys) -> None:
     driver = made(tmp_path, "delta", seal={"late": "late_table"})
     carried(driver, VALUES)  # id 1 at offsets 1 and 7
-    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     carried(driver, {8: event(1), 9: event(9), 10: event(1, at=OLD)})  # late, late, quarantined
 
     def delete(*, write: bool) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def test_a_table_beside_one_that_was_made_again_is_refused(tmp_path: Path, besid
     driver = Driver(tmp_path, "delta", seal=settings)
     driver.start()
     carried(driver, VALUES)
-    driver.table.close(driver.table.snapshot(), Closing("c1", NOW + DAY, {"reason": "command"}))
+    driver.table.append(Closing("c1", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     driver.carry([log({8: event(8), 9: b"cut"})], {0: 10})
     shutil.rmtree(driver.lake)
     place = driver.dead_letters if beside == "dead_letters" else driver.settings.late_table

@@ -24,7 +24,7 @@ from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
-from writer.table.log.operations import Closing
+from writer.table.log.operations.seals import Closing
 
 COLUMNS = {
     "key": "string", "headers": "_headers",
@@ -107,7 +107,7 @@ def test_late_rows_have_them_in_their_table(tmp_path: Path, form: str) -> None:
     driver = started(tmp_path, form, COLUMNS, seal=seal)
     driver.carry([log({0: event(0)})], {0: 1})
     closing = Closing("c", NOW + timedelta(days=1), {"reason": "command"})
-    driver.table.close(driver.table.snapshot(), closing)
+    driver.table.append(closing, driver.table.snapshot())
     driver.carry([log({1: event(1)}, headers={1: {"trace-id": b"late"}})], {0: 2})
     assert shown(str(driver.settings.late_table)) == [(1, "k1", b"late", "late", None)]
     adds_up(driver)

@@ -21,7 +21,7 @@ from writer.maintenance.dead_letters import DeadLettersGone, Selection
 from writer.maintenance.replay import DeadLetterReplay, ReplayResult
 from writer.schemas.registry import RegistryUnreachable
 from writer.table.log.foreign_writes import Overtaken
-from writer.table.log.operations import Replay
+from writer.table.log.operations.rows import Replay
 
 ALL = Selection()
 FUTURE = NOW + timedelta(days=3)
@@ -162,7 +162,7 @@ def test_of_two_replays_of_the_same_dead_letters_one_is_overtaken(driver):
     replayed(driver)
     late = Replay("late", snapshot.replays, [], {}, {}, {"moves": []})
     with pytest.raises(Overtaken):
-        driver.table.replay(snapshot, late)
+        driver.table.append(late, snapshot)
 
 
 def test_replays_at_once_carry_each_dead_letter_once(driver):

@@ -49,7 +49,8 @@ from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.foreign_writes import LiveDeleteFiles
-from writer.table.log.operations import BucketChange, Closing, RemovedRows, Reprocess, Rewrite
+from writer.table.log.operations.rows import BucketChange, RemovedRows, Reprocess, Rewrite
+from writer.table.log.operations.seals import Closing
 
 
 def test_old_rules_and_a_reprocess_give_what_the_new_rules_give_from_the_start(tmp_path: Path, form: str) -> None:
@@ -108,7 +109,7 @@ def test_a_wrong_unit_of_the_event_time_is_put_right(tmp_path: Path) -> None:
 def test_late_rows_are_read_again_and_sealed_buckets_get_a_next_manifest(tmp_path: Path, form: str) -> None:
     def during(driver: Driver) -> None:
         history(driver, 0, 40)
-        driver.table.close(driver.table.snapshot(), Closing("c", NOW + HOUR, {"reason": "command"}))
+        driver.table.append(Closing("c", NOW + HOUR, {"reason": "command"}), driver.table.snapshot())
         history(driver, 40, 60)  # late: they join their buckets
 
     driver, wanted = both(tmp_path, form, {}, BERLIN, during)
@@ -142,8 +143,8 @@ def test_what_another_client_dedupe_or_retention_took_stays_out(tmp_path: Path, 
     table = driver.table
     files = [file for file in table.bucket_files(table.snapshot()) if file.bucket == ("2026-11-20T11",)]
     count = sum(file.rows or 0 for file in files)
-    table.rewrite(
-        table.snapshot(), Rewrite("r", files, (), RemovedRows("retention", count), {"buckets": [["2026-11-20T11"]]})
+    table.append(
+        Rewrite("r", files, (), RemovedRows("retention", count), {"buckets": [["2026-11-20T11"]]}), table.snapshot()
     )
     before = [place(row) for row in rows(driver)]
     driver = made(tmp_path, form, **BERLIN)
@@ -161,7 +162,7 @@ def test_rows_of_the_table_of_late_rows_are_read_again_and_stay_there(tmp_path: 
 
     def during(driver: Driver) -> None:
         history(driver, 0, 20)
-        driver.table.close(driver.table.snapshot(), Closing("c", NOW + HOUR, {"reason": "command"}))
+        driver.table.append(Closing("c", NOW + HOUR, {"reason": "command"}), driver.table.snapshot())
         history(driver, 20, 40)
 
     def beside(driver: Driver) -> list[dict[str, Any]]:
@@ -192,7 +193,7 @@ def test_rows_that_were_only_late_stay_dead_letters(tmp_path: Path, form: str) -
     def during(driver: Driver) -> None:
         on_time = {at: event(at, at=NOW + (2 + at % 3) * HOUR) for at in range(20, 30, 2)}
         driver.carry([log({at: event(at) for at in range(20)})], {0: 20})
-        driver.table.close(driver.table.snapshot(), Closing("c", NOW + HOUR, {"reason": "command"}))
+        driver.table.append(Closing("c", NOW + HOUR, {"reason": "command"}), driver.table.snapshot())
         mixed = on_time | {at: event(at) for at in range(21, 30, 2)}
         driver.carry([log(mixed, came=NOW + 6 * HOUR)], {0: 30}, now=NOW + 6 * HOUR)
 

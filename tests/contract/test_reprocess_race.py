@@ -34,7 +34,7 @@ from tests.support.sample_records import NOW
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction import Compactor, here
-from writer.table.log.operations import RemovedRows, Rewrite
+from writer.table.log.operations.rows import RemovedRows, Rewrite
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_rows_whose_records_are_not_there_stay_as_they_are(pair: tuple[Driver, D
     driver, _ = pair
     raw = driver.side(driver.settings.table.raw.location)
     first, *_ = raw.bucket_files(raw.snapshot())
-    raw.rewrite(raw.snapshot(), Rewrite("r", [first], (), RemovedRows("retention", first.rows or 0), {"buckets": []}))
+    raw.append(Rewrite("r", [first], (), RemovedRows("retention", first.rows or 0), {"buckets": []}), raw.snapshot())
     before = {place(row): row["hour"] for row in rows(driver)}
     look = doing(driver).preview()
     done = reprocessed(driver)
@@ -109,7 +109,7 @@ def test_what_is_left_of_another_clients_file_has_the_event_times_of_its_rows(pa
     raw = driver.side(driver.settings.raw_place or "")
     snapshot = raw.snapshot()
     with raw.stage_without_offsets(snapshot, {TopicPartition("clicks", 1, 0): [(14, 15)]}) as left:
-        raw.rewrite(snapshot, Rewrite("r", left.removed, left.rewritten, RemovedRows("delete", left.rows)))
+        raw.append(Rewrite("r", left.removed, left.rewritten, RemovedRows("delete", left.rows)), snapshot)
     assert sum(one.absent for one in reprocessed(driver).buckets) == 1
     files = [file for file in driver.table.bucket_files(driver.table.snapshot()) if file.event_time_max]
     assert files

@@ -22,7 +22,8 @@ from writer.maintenance import retention
 from writer.maintenance.retention import PeriodicRetention, Retention, due, table_retentions
 from writer.maintenance.vacuum import find_unneeded
 from writer.sealing.manifest import FOLDER
-from writer.table.log.operations import Closing, RemovedRows, Rewrite
+from writer.table.log.operations.rows import RemovedRows, Rewrite
+from writer.table.log.operations.seals import Closing
 from writer.table.log.snapshot import PipelineSnapshot
 
 # A vacuum removes what tasks spilled.
@@ -123,7 +124,7 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
         if not raced:
             (file, *_) = found[1][0].files
             raced.append(file)
-            table.rewrite(table.snapshot(), Rewrite("other", [file], (), RemovedRows("delete", file.rows or 0)))
+            table.append(Rewrite("other", [file], (), RemovedRows("delete", file.rows or 0)), table.snapshot())
         return found
 
     monkeypatch.setattr(work, "_list_expired", meanwhile)
@@ -152,7 +153,7 @@ def test_the_driver_looks_now_and_then(driver: Driver) -> None:
 def test_late_rows_in_their_table_grow_old_too(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form, seal={"late": "late_table"}, retention="30 d")
     driver.start()
-    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     driver.carry([log({n: event(n, at=NOW - n * HOUR) for n in range(6)})], {0: 6})
     main, late = table_retentions("clicks", driver.config)
     PeriodicRetention("clicks", [main, late])(None, NOW + 30 * DAY - 2 * HOUR)

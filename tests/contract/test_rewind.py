@@ -32,8 +32,10 @@ from writer.sealing.sealer import Sealer
 from writer.table.factory import main_table
 from writer.table.ledger.segment_store import LedgerStore
 from writer.table.log.entries import parse_commit_info
-from writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken
-from writer.table.log.operations import Batch, Closing, Gap, RemovedRows, Replay, Rewrite
+from writer.table.log.foreign_writes import CommitFailed, FilesGone, NothingToClose, Overtaken
+from writer.table.log.operations.gaps import Gap
+from writer.table.log.operations.rows import Batch, RemovedRows, Replay, Rewrite
+from writer.table.log.operations.seals import Closing
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 P0 = TopicPartition("clicks", 1, 0)
@@ -129,7 +131,7 @@ def test_no_rows_go_back_to_a_log_that_was_cut(driver: Wrong, end: int, is_cut: 
     epoch = table.snapshot().epoch
     last = OffsetRange(P0, 24, 25)
     facts = {"ranges": [{**last.to_dict(), "read": 1, "rows": 1}]}
-    table.commit(table.snapshot(), Batch("marked", epoch, [last], facts=facts, marks={P0: LogMark(3, 30)}))
+    table.append(Batch("marked", epoch, [last], facts=facts, marks={P0: LogMark(3, 30)}), table.snapshot())
     check = LogCheck("clicks", LeaderAnswers(end), lambda: table.entries(-1))
     # The log has grown beyond the table; nothing is left of the batch before the frontier.
     cluster: Any = Cluster(40, earliest=25)
@@ -244,7 +246,7 @@ def test_rows_of_both_sides_in_one_file_are_parted(driver: Wrong) -> None:
 
 def compacted(driver: Wrong) -> None:
     """Write the files of each bucket as one."""
-    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     compactor = Compactor("clicks", driver.settings, driver.table, None)
     for bucket in compactor.buckets(driver.table.snapshot()):
         compactor.before_seal(bucket, here)
@@ -252,7 +254,7 @@ def compacted(driver: Wrong) -> None:
 
 
 def test_a_sealed_bucket_is_reopened_and_its_next_manifest_has_the_next_version(driver: Wrong) -> None:
-    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     sealer = Sealer("clicks", driver.config)
     seal_due(sealer, NOW + DAY)
     before = {m.bucket: (m.version, m.rows) for m in sealer.manifests.all()}
@@ -263,7 +265,7 @@ def test_a_sealed_bucket_is_reopened_and_its_next_manifest_has_the_next_version(
     assert {one.bucket: one.sealed for one in standing.unsealed.buckets.values()} == dict.fromkeys(before, 1)
     assert sealer.due(standing, NOW + DAY) == [], "nothing is closed"
     again(driver)
-    driver.table.close(driver.table.snapshot(), Closing("d", NOW + DAY, {"reason": "command"}))
+    driver.table.append(Closing("d", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     fresh = Sealer("clicks", driver.config)
     seal_due(fresh, LATER)
     assert {m.bucket: (m.version, m.rows) for m in fresh.manifests.all()} == {
@@ -281,11 +283,11 @@ def test_a_bucket_that_is_empty_after_it_gets_a_manifest_only_if_it_had_one(driv
         b.bucket for b in Sealer("clicks", driver.config).follow().unsealed.buckets.values()
     }
     driver.carry([log({n: event(n, at=other) for n in range(12, 14)})], {0: 14})
-    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     seal_due(Sealer("clicks", driver.config), LATER)
     assert back(driver, driver.good, Cluster(25)) == 0
     driver.start()
-    driver.table.close(driver.table.snapshot(), Closing("d", NOW + DAY, {"reason": "command"}))
+    driver.table.append(Closing("d", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     sealer = Sealer("clicks", driver.config)
     seal_due(sealer, LATER)
     newest = {m.bucket: m for m in sealer.manifests.all()}["2026-11-20T07",]
@@ -301,7 +303,7 @@ def test_what_kafka_does_not_hold_is_said_and_refused_without_the_flag(driver: W
     assert ids(driver) == ROWS
     assert back(driver, driver.good, Cluster(24, earliest=15), accept_loss=True) == 0
     epoch = driver.table.begin({}, {"clicks": ["uuid-1"]})
-    driver.table.record_gap(driver.table.snapshot(), Gap("g", epoch, [OffsetRange(P0, 12, 15)], "retention", GAP_FACTS))
+    driver.table.append(Gap("g", epoch, [OffsetRange(P0, 12, 15)], "retention", GAP_FACTS), driver.table.snapshot())
     driver.start()
     driver.carry([good(15, 24)], {0: 24})
     assert ids(driver) == [n for n in ROWS if not 12 <= n < 15]
@@ -314,8 +316,8 @@ def test_a_topic_that_is_another_one_now_is_not_taken_back_even_with_the_flag(dr
 
 
 def test_a_gap_that_was_opened_since_is_over_and_opened_again_where_kafka_lacks_it(driver: Wrong) -> None:
-    driver.table.record_gap(
-        driver.table.snapshot(), Gap("g1", driver.epoch, [OffsetRange(P0, 24, 30)], "retention", GAP_FACTS)
+    driver.table.append(
+        Gap("g1", driver.epoch, [OffsetRange(P0, 24, 30)], "retention", GAP_FACTS), driver.table.snapshot()
     )
     assert driver.table.snapshot().gaps == (1, 6)
     look = way(driver, Cluster(40, earliest=0)).preview(driver.good)
@@ -332,7 +334,7 @@ def test_late_rows_go_out_of_their_table(form: str, tmp_path: Path) -> None:
     driver = Driver(tmp_path, form, seal={"late": "late_table"})
     driver.start()
     driver.carry([good(0, 12)], {0: 12})
-    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     version = driver.table.snapshot().version
     driver.carry([good(12, 24)], {0: 24})
     assert audit(driver.config, "clicks", since=None, deep=True).reconciliation.total("late") == 10
@@ -352,12 +354,13 @@ def test_an_earlier_writer_is_fenced_and_a_replay_reads_again(driver: Wrong) -> 
     with pytest.raises(Fenced):
         driver.carry([good(24, 25)], {0: 25})
     with pytest.raises(Overtaken):
-        table.replay(before, Replay("r", before.replays, [], {}, {}, {"moves": []}))
-    assert table.close(before, Closing("late", NOW + DAY, {"reason": "watermark"})) is None
+        table.append(Replay("r", before.replays, [], {}, {}, {"moves": []}), before)
+    with pytest.raises(NothingToClose, match="was rewound meanwhile"):
+        table.append(Closing("late", NOW + DAY, {"reason": "watermark"}), before)
     gone = [file for file in files if file not in table.bucket_files(table.snapshot())]
     swap = Rewrite("w", gone, (), RemovedRows("delete", sum(file.rows or 0 for file in gone)))
     with pytest.raises(FilesGone):
-        table.rewrite(before, swap)
+        table.append(swap, before)
     sound(driver)
 
 

@@ -12,7 +12,7 @@ from tests.support.table_formats import OPENED
 from tests.support.tables import P0, add, batch, begun, delta, location, made, opened, rows, table, written
 from writer.core.files import BucketFile, StagedFile
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
-from writer.table.log.operations import RemovedRows, Rewrite
+from writer.table.log.operations.rows import RemovedRows, Rewrite
 from writer.table.table import PipelineTable
 
 __all__ = ["add", "delta", "location", "table"]
@@ -33,8 +33,8 @@ def filled(table: PipelineTable, stage: Stage) -> int:
     """Three files of one bucket, one of another. Returns the epoch."""
     epoch = begun(table)
     for n in range(3):
-        table.commit(table.snapshot(), batch(epoch, 10 * n, 10 * n + 10, stage(10)))
-    table.commit(table.snapshot(), batch(epoch, 30, 35, stage(5, SIX[0])))
+        table.append(batch(epoch, 10 * n, 10 * n + 10, stage(10)), table.snapshot())
+    table.append(batch(epoch, 30, 35, stage(5, SIX[0])), table.snapshot())
     return epoch
 
 
@@ -55,10 +55,10 @@ def test_the_files_of_a_bucket_are_listed_from_the_log(table: PipelineTable, sta
 
 def test_files_are_listed_at_the_version_of_the_snapshot(table: PipelineTable, stage: Stage) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     looked = table.snapshot()
     (old,) = table.bucket_files(looked, FIVE)
-    table.rewrite(looked, rewrite([old], stage(10)))
+    table.append(rewrite([old], stage(10)), looked)
     (new,) = table.bucket_files(table.snapshot(), FIVE)
     assert table.bucket_files(looked, FIVE) == [old] != [new]
 
@@ -69,7 +69,7 @@ def test_a_checkpoint_changes_nothing_about_the_list(location: str, form: str, s
     epoch = begun(table)
     for n in range(4):
         files = [stage(10), stage(5, SIX[0])]
-        table.commit(table.snapshot(), batch(epoch, 10 * n, 10 * n + 10, *files))
+        table.append(batch(epoch, 10 * n, 10 * n + 10, *files), table.snapshot())
         if n == 2:
             before = table.bucket_files(table.snapshot())
             table.tidy()
@@ -85,7 +85,7 @@ def test_a_bucket_without_a_value_is_listed(location: str, form: str) -> None:
     epoch = begun(table)
     file = written(location, "x", 3, form)
     null = StagedFile(file.path, (None,), 3, file.bytes, file.statistics, file.event_time_min, file.event_time_max, {})
-    table.commit(table.snapshot(), batch(epoch, 0, 3, null))
+    table.append(batch(epoch, 0, 3, null), table.snapshot())
     if form == "delta":
         opened(location).create_checkpoint()
     assert [file.rows for file in table.bucket_files(table.snapshot(), (None,))] == [3]
@@ -94,7 +94,7 @@ def test_a_bucket_without_a_value_is_listed(location: str, form: str) -> None:
 def test_a_rewrite_swaps_files_and_moves_no_offset(table: PipelineTable, stage: Stage) -> None:
     filled(table, stage)
     before = table.snapshot()
-    version = table.rewrite(before, rewrite(table.bucket_files(before, FIVE), stage(30)))
+    version = table.append(rewrite(table.bucket_files(before, FIVE), stage(30)), before)
     snapshot = table.snapshot()
     assert (snapshot.version, rows(table)) == (version, 35)
     assert [file.rows for file in table.bucket_files(snapshot, FIVE)] == [30]
@@ -108,12 +108,12 @@ def test_only_a_rewrite_that_takes_rows_changes_data(table: PipelineTable, stage
         ((_, actions),) = table.entries(table.snapshot().version - 1)
         return {(kind, a[kind]["dataChange"]) for a in actions for kind in ("add", "remove") if kind in a}
 
-    table.rewrite(table.snapshot(), rewrite(table.bucket_files(table.snapshot(), FIVE), stage(30)))
+    table.append(rewrite(table.bucket_files(table.snapshot(), FIVE), stage(30)), table.snapshot())
     assert changes() == {("add", False), ("remove", False)}
     some = rewrite(table.bucket_files(table.snapshot(), FIVE), stage(28), taken=RemovedRows("dedupe", 2))
-    table.rewrite(table.snapshot(), some)
+    table.append(some, table.snapshot())
     assert changes() == {("add", True), ("remove", True)}
-    table.rewrite(table.snapshot(), rewrite(table.bucket_files(table.snapshot()), taken=RemovedRows("retention", 33)))
+    table.append(rewrite(table.bucket_files(table.snapshot()), taken=RemovedRows("retention", 33)), table.snapshot())
     assert changes() == {("remove", True)}
     assert rows(table) == 0
 
@@ -131,9 +131,9 @@ def test_of_two_rewrites_of_one_bucket_the_second_is_refused(table: PipelineTabl
     filled(table, stage)
     one = other = table.snapshot()
     files = table.bucket_files(one, FIVE)
-    version = table.rewrite(one, rewrite(files, stage(30)))
+    version = table.append(rewrite(files, stage(30)), one)
     with pytest.raises(FilesGone, match=f"version {version} of .* removed"):
-        table.rewrite(other, rewrite(files[:2], stage(20)))
+        table.append(rewrite(files[:2], stage(20)), other)
     assert rows(table) == 35
 
 
@@ -141,11 +141,11 @@ def test_rewrites_of_other_files_appends_and_columns_in_between_do_no_harm(table
     epoch = filled(table, stage)
     looked = table.snapshot()
     files = table.bucket_files(looked, FIVE)
-    table.rewrite(looked, rewrite(files[:1], stage(10)))
-    table.rewrite(looked, rewrite(table.bucket_files(looked, SIX), stage(5, SIX[0])))
-    table.commit(table.snapshot(), batch(epoch, 35, 45, stage(10)))
+    table.append(rewrite(files[:1], stage(10)), looked)
+    table.append(rewrite(table.bucket_files(looked, SIX), stage(5, SIX[0])), looked)
+    table.append(batch(epoch, 35, 45, stage(10)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
-    table.rewrite(looked, rewrite(files[1:], stage(20)))
+    table.append(rewrite(files[1:], stage(20)), looked)
     assert rows(table) == 45
     assert sorted(file.rows or 0 for file in table.bucket_files(table.snapshot(), FIVE)) == [10, 10, 20]
 
@@ -153,8 +153,8 @@ def test_rewrites_of_other_files_appends_and_columns_in_between_do_no_harm(table
 def test_a_rewrite_in_between_does_not_stop_a_commit(table: PipelineTable, stage: Stage) -> None:
     epoch = filled(table, stage)
     looked = table.snapshot()
-    table.rewrite(looked, rewrite(table.bucket_files(looked, FIVE), stage(30)))
-    table.commit(looked, batch(epoch, 35, 45, stage(10)))
+    table.append(rewrite(table.bucket_files(looked, FIVE), stage(30)), looked)
+    table.append(batch(epoch, 35, 45, stage(10)), looked)
     assert rows(table) == 45
     assert table.commits_since(looked.version)[0].facts["kind"] == "rewrite"
 
@@ -163,7 +163,7 @@ def test_a_later_start_does_not_stop_a_rewrite(table: PipelineTable, stage: Stag
     filled(table, stage)
     looked = table.snapshot()
     table.begin({}, {"clicks": ["uuid-1"]})
-    table.rewrite(looked, rewrite(table.bucket_files(looked, FIVE), stage(30)))
+    table.append(rewrite(table.bucket_files(looked, FIVE), stage(30)), looked)
     assert rows(table) == 35
 
 
@@ -178,13 +178,13 @@ def test_a_rewrite_whose_answer_was_lost_stands_once(
         raise OSError("connection reset")
 
     monkeypatch.setattr(table, "write", lost)
-    version = table.rewrite(table.snapshot(), rewrite(table.bucket_files(table.snapshot(), FIVE), stage(30)))
+    version = table.append(rewrite(table.bucket_files(table.snapshot(), FIVE), stage(30)), table.snapshot())
     assert (table.snapshot().version, rows(table)) == (version, 35)
 
 
 def test_a_table_made_anew_takes_no_rewrite_of_the_old_one(delta: PipelineTable, add: Stage) -> None:
     epoch = begun(delta)
-    delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
+    delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
     looked = delta.snapshot()
     files, store = delta.bucket_files(looked), OPENED["delta"](delta.location, "events")._log._store  # type: ignore[attr-defined]
     for name in list(store.list()):
@@ -193,32 +193,32 @@ def test_a_table_made_anew_takes_no_rewrite_of_the_old_one(delta: PipelineTable,
     for _ in range(4):
         begun(other)
     with pytest.raises(FilesGone, match="made again"):
-        delta.rewrite(looked, rewrite(files, add(10)))
+        delta.append(rewrite(files, add(10)), looked)
 
 
 def test_a_delete_of_another_client_comes_before_a_rewrite(delta: PipelineTable, add: Stage) -> None:
     epoch = begun(delta)
-    delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
+    delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
     looked = delta.snapshot()
     files = delta.bucket_files(looked)
     opened(delta.location).delete("id < 4")
     with pytest.raises(FilesGone):
-        delta.rewrite(looked, rewrite(files, add(10)))
+        delta.append(rewrite(files, add(10)), looked)
     assert rows(delta) == 6
 
 
 def test_an_optimize_of_another_client_comes_before_a_rewrite(delta: PipelineTable, add: Stage) -> None:
     epoch = begun(delta)
     for n in range(3):
-        delta.commit(delta.snapshot(), batch(epoch, 10 * n, 10 * n + 10, add(10)))
+        delta.append(batch(epoch, 10 * n, 10 * n + 10, add(10)), delta.snapshot())
     looked = delta.snapshot()
     files = delta.bucket_files(looked)
     opened(delta.location).optimize.compact()
     with pytest.raises(FilesGone):
-        delta.rewrite(looked, rewrite(files, add(30)))
+        delta.append(rewrite(files, add(30)), looked)
     (theirs,) = delta.bucket_files(delta.snapshot())
     assert (rows(delta), theirs.rows, theirs.event_time_min) == (30, 30, None)
-    delta.rewrite(delta.snapshot(), rewrite([theirs], add(30)))
+    delta.append(rewrite([theirs], add(30)), delta.snapshot())
     assert rows(delta) == 30
 
 
@@ -226,9 +226,9 @@ def test_of_a_rewrite_and_a_delete_of_another_client_the_delete_is_refused(delta
     from deltalake.exceptions import CommitFailedError
 
     epoch = begun(delta)
-    delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
+    delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
     theirs = opened(delta.location)
-    delta.rewrite(delta.snapshot(), rewrite(delta.bucket_files(delta.snapshot()), add(10)))
+    delta.append(rewrite(delta.bucket_files(delta.snapshot()), add(10)), delta.snapshot())
     with pytest.raises(CommitFailedError):
         theirs.delete("id < 4")
     assert rows(delta) == 10
@@ -236,34 +236,34 @@ def test_of_a_rewrite_and_a_delete_of_another_client_the_delete_is_refused(delta
 
 def test_a_restore_in_between_stops_a_rewrite(delta: PipelineTable, add: Stage) -> None:
     epoch = begun(delta)
-    first = delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
-    delta.commit(delta.snapshot(), batch(epoch, 10, 20, add(10)))
+    first = delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
+    delta.append(batch(epoch, 10, 20, add(10)), delta.snapshot())
     looked = delta.snapshot()
     files = delta.bucket_files(looked)
     opened(delta.location).restore(first)
     with pytest.raises((FilesGone, ForeignChange)):
-        delta.rewrite(looked, rewrite(files, add(20)))
+        delta.append(rewrite(files, add(20)), looked)
     assert rows(delta) == 10
 
 
 def test_the_log_that_was_cleaned_up_takes_no_rewrite(delta: PipelineTable, add: Stage) -> None:
     """What was removed meanwhile cannot be known any more."""
     epoch = begun(delta)
-    delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
+    delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
     looked = delta.snapshot()
     files = delta.bucket_files(looked)
-    delta.commit(delta.snapshot(), batch(epoch, 10, 20, add(10)))
-    delta.commit(delta.snapshot(), batch(epoch, 20, 30, add(10)))
+    delta.append(batch(epoch, 10, 20, add(10)), delta.snapshot())
+    delta.append(batch(epoch, 20, 30, add(10)), delta.snapshot())
     opened(delta.location).create_checkpoint()
     delta._log._store.delete(f"{looked.version + 1:020}.json")
     with pytest.raises(FilesGone, match="has lost versions"):
-        delta.rewrite(looked, rewrite(files, add(10)))
+        delta.append(rewrite(files, add(10)), looked)
 
 
 def test_what_an_entry_says_of_a_rewrite(table: PipelineTable, stage: Stage) -> None:
     filled(table, stage)
     some = rewrite(table.bucket_files(table.snapshot(), FIVE), stage(28), taken=RemovedRows("dedupe", 2))
-    version = table.rewrite(table.snapshot(), some)
+    version = table.append(some, table.snapshot())
     ((_, actions),) = table.entries(version - 1)
     about = json.loads(actions[0]["commitInfo"]["headrace"])
     assert about == {"kind": "rewrite", "id": some.id, "taken": {"why": "dedupe", "rows": 2}, "why": "compact"}
@@ -271,7 +271,7 @@ def test_what_an_entry_says_of_a_rewrite(table: PipelineTable, stage: Stage) -> 
 
 def test_times_of_files_outlive_the_log(delta: PipelineTable, add: Stage) -> None:
     epoch = begun(delta)
-    delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
+    delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
     opened(delta.location).create_checkpoint()
     (file,) = OPENED["delta"](delta.location, "events").bucket_files(delta.snapshot())
     assert file.event_time_min == datetime(2026, 11, 20, 5, tzinfo=UTC)

@@ -30,6 +30,7 @@ from writer.maintenance.replay import DeadLetterReplay
 from writer.schemas.schema_id_check import registry_name
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.schema_ids import SchemaAcceptance
 from writer.table.log.snapshot import PipelineSnapshot
 
 # Bytes of one are bytes of the other: without a look at the ids, its records would be rows, in a column of their own.
@@ -284,7 +285,7 @@ def test_an_acceptance_applies_to_the_start_that_was_shown(driver: Driver) -> No
     snapshot = driver.table.snapshot()
     driver.start()
     with pytest.raises(CommitFailed, match="was started meanwhile; nothing was accepted"):
-        driver.table.accept_schema_ids(snapshot, {NAME: AFTER}, {})
+        driver.table.append(SchemaAcceptance("a", {NAME: AFTER}), snapshot)
     assert kept(driver.table.snapshot()) == {NAME: BEFORE}
 
 

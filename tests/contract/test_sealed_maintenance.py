@@ -22,7 +22,7 @@ from writer.sealing.manifest import FOLDER
 from writer.sealing.sealer import Sealer
 from writer.status.pause import Pause
 from writer.status.progress import Progress
-from writer.table.log.operations import Closing
+from writer.table.log.operations.seals import Closing
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURS = bucketers.build({"type": "event_time", "width": HOUR, "zone": "UTC"})
@@ -35,7 +35,7 @@ def driver(form: str, tmp_path: Path) -> Driver:
     made = Driver(tmp_path, form)
     made.start()
     made.carry([log({n: event(n // 3, at=NOW - n % 3 * HOUR) for n in range(30)})], {0: 30})
-    made.table.close(made.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    made.table.append(Closing("c", NOW + DAY, {"reason": "command"}), made.table.snapshot())
     seal_due(Sealer("clicks", made.config), NOW + DAY)
     return made
 
@@ -99,7 +99,7 @@ def test_the_old_buckets_of_a_table_that_was_taken_over_are_sealed_as_any(tmp_pa
     driver = Driver(tmp_path, start="earliest")
     driver.start()
     driver.carry([log({n: event(n, at=NOW) for n in range(4)})], {0: 4})
-    driver.table.close(driver.table.snapshot(), Closing("c", NOW + DAY, {"reason": "command"}))
+    driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     sealer = Sealer("clicks", driver.config)
     seal_due(sealer, NOW + DAY)
     assert {m.bucket: m.rows for m in sealer.manifests.all()} == {ELEVEN: 3, ("2026-11-20T12",): 7}

@@ -16,16 +16,18 @@ from writer.sealing.idleness import LogEndWatch
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import SealBlocked, SealLater, SealNow
 from writer.sealing.unsealed import INDEX, IndexCheckpoint
-from writer.table.log.foreign_writes import BucketsClosed, Resealed
-from writer.table.log.operations import Closing, Gap, RemovedRows, Rewrite, Sealing
+from writer.table.log.foreign_writes import BucketsClosed, NothingToClose, Resealed
+from writer.table.log.operations.gaps import Gap
+from writer.table.log.operations.rows import RemovedRows, Rewrite
+from writer.table.log.operations.seals import Closing, Sealing
 
 
 def closer(ends: dict[tuple[str, int], int] | None = None) -> Closer:
     return Closer(LogEndWatch(SilentTopics(ends or {}), ["clicks"]), lambda: {"clicks": 1})
 
 
-def closed(lake: Lake, until: datetime) -> int | None:
-    return lake.table.close(lake.table.snapshot(), Closing(uuid4().hex, until, {"reason": "watermark"}))
+def closed(lake: Lake, until: datetime) -> int:
+    return lake.table.append(Closing(uuid4().hex, until, {"reason": "watermark"}), lake.table.snapshot())
 
 
 def manifest(lake: Lake, hour: datetime) -> Manifest | None:
@@ -39,9 +41,11 @@ def test_buckets_are_closed_forward_only(lake: Lake) -> None:
     assert lake.table.snapshot().closed_until is None
     first = closed(lake, NOON)
     assert (first, lake.table.snapshot().closed_until) == (lake.table.snapshot().version, NOON)
-    assert closed(lake, NOON) is closed(lake, NOON - HOUR) is None
+    for until in (NOON, NOON - HOUR):
+        with pytest.raises(NothingToClose, match="are closed until"):
+            closed(lake, until)
     assert lake.table.snapshot().version == first
-    assert closed(lake, NOON + HOUR) is not None
+    closed(lake, NOON + HOUR)
     assert lake.table.snapshot().closed_until == NOON + HOUR
 
 
@@ -50,9 +54,9 @@ def test_a_batch_that_was_judged_before_a_close_is_refused_and_lands_once_judged
     judged = lake.batch(NOON)
     closed(lake, NOON + HOUR)
     with pytest.raises(BucketsClosed, match="judged by None"):
-        lake.table.commit(before, judged)
+        lake.table.append(judged, before)
     with pytest.raises(BucketsClosed):
-        lake.table.commit(lake.table.snapshot(), judged)
+        lake.table.append(judged, lake.table.snapshot())
     assert lake.rows() == 0
     lake.offset = 0
     lake.write(NOON, late=10)
@@ -73,14 +77,14 @@ def test_a_seal_is_refused_when_its_bucket_changed_since(lake: Lake) -> None:
     entry = {"bucket": list(label(NOON)), "version": 1}
     lake.write(NOON + HOUR)  # another bucket
     sealing = Sealing(uuid4().hex, [{**entry, "bucket": list(label(NOON - HOUR))}])
-    assert lake.table.seal(before, sealing) == before.version + 2
+    assert lake.table.append(sealing, before) == before.version + 2
     lake.write(NOON)
     with pytest.raises(Resealed, match="changed"):
-        lake.table.seal(before, Sealing(uuid4().hex, [entry]))
+        lake.table.append(Sealing(uuid4().hex, [entry]), before)
     now = lake.table.snapshot()
-    lake.table.seal(now, Sealing(uuid4().hex, [entry]))
+    lake.table.append(Sealing(uuid4().hex, [entry]), now)
     with pytest.raises(Resealed):  # by another process
-        lake.table.seal(now, Sealing(uuid4().hex, [entry]))
+        lake.table.append(Sealing(uuid4().hex, [entry]), now)
 
 
 # --- from open to sealed ----------------------------------------------------------------------------------------
@@ -150,7 +154,7 @@ def test_a_gap_blocks_the_buckets_that_it_may_touch_and_no_other(lake: Lake) -> 
     hints = [{"from": (NOON + 70 * MINUTE).isoformat(), "until": (NOON + 80 * MINUTE).isoformat()}]
     lake.write(NOON, NOON + HOUR, NOON + 2 * HOUR)
     gap = Gap(uuid4().hex, lake.epoch, [OffsetRange(PARTS[1], 0, 5)], "retention", {**GAP_FACTS, "hints": hints})
-    lake.table.record_gap(lake.table.snapshot(), gap)
+    lake.table.append(gap, lake.table.snapshot())
     closed(lake, NOON + 3 * HOUR)
     sealer = lake.sealer()
     seal_due(sealer, NOON + 4 * HOUR)
@@ -194,7 +198,7 @@ def test_rows_that_only_move_leave_a_seal_alone_and_rows_that_go_reopen_it(lake:
     def swap(rows: int, taken: RemovedRows | None = None) -> None:
         snapshot = lake.table.snapshot()
         files = lake.table.bucket_files(snapshot, label(NOON))
-        lake.table.rewrite(snapshot, Rewrite(uuid4().hex, files, [lake.stage(NOON, rows)], taken))
+        lake.table.append(Rewrite(uuid4().hex, files, [lake.stage(NOON, rows)], taken), snapshot)
 
     swap(10)
     assert sealer.follow().unsealed.buckets == {}
@@ -216,9 +220,9 @@ def test_a_bucket_that_retention_emptied_is_forgotten_and_may_begin_again(lake: 
     sealer, now = lake.sealer(), datetime.now(UTC) + HOUR
     seal_due(sealer, now)
     snapshot = lake.table.snapshot()
-    lake.table.rewrite(
-        snapshot,
+    lake.table.append(
         Rewrite(uuid4().hex, lake.table.bucket_files(snapshot, label(NOON)), removed_rows=RemovedRows("retention", 10)),
+        snapshot,
     )
     assert set(sealer.follow().unsealed.buckets) == {label(NOON + HOUR)}
     lake.write(NOON, rows=2, late=2)
@@ -259,7 +263,7 @@ def test_a_seal_whose_manifest_was_not_put_yet_is_completed_by_the_next_reader(l
     sealer = lake.sealer()
     standing = sealer.follow()
     (drawn,), _ = sealer.build_manifests(standing, [SealNow(label(NOON))], NOON + 2 * HOUR)
-    version = lake.table.seal(standing.table_snapshot, Sealing(uuid4().hex, [drawn.to_json()]))
+    version = lake.table.append(Sealing(uuid4().hex, [drawn.to_json()]), standing.table_snapshot)
     assert lake.sealer().follow(write=False).unsealed.buckets == {}
     assert manifest(lake, NOON) is None  # a reader that keeps nothing puts nothing
     lake.sealer().follow()

@@ -31,7 +31,8 @@ from writer.core.offsets import OffsetRange
 from writer.storage.locations import store_at
 from writer.table.log.entries import SideEntry
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
-from writer.table.log.operations import Batch, Gap
+from writer.table.log.operations.gaps import Gap
+from writer.table.log.operations.rows import Batch
 from writer.table.table import PipelineTable
 
 __all__ = ["add", "delta", "location", "stage", "table"]
@@ -41,17 +42,17 @@ def test_a_restore_before_an_unanswered_commit_is_still_found_by_the_next_start(
     delta: PipelineTable, add: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(delta)
-    looked = delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
+    looked = delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
     opened(delta.location).restore(looked - 1)
     last = Batch(uuid4().hex, epoch, [OffsetRange(P0, 10, 20)], [add(10)], facts={"ranges": []}, settled=looked)
-    delta.commit(delta.snapshot(), last)
+    delta.append(last, delta.snapshot())
     with pytest.raises(ForeignChange):
         delta.commits_since(delta.snapshot().settled)
 
 
 def test_a_commit_moves_files_and_frontier_together(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
     epoch = begun(table)
-    version = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    version = table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     snapshot = table.snapshot()
     assert (snapshot.version, snapshot.frontier(P0), rows(table)) == (version, 10, 10)
     (found,) = table.commits_since(version - 1)
@@ -62,9 +63,9 @@ def test_a_commit_that_does_not_start_at_the_frontier_is_fenced(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     with pytest.raises(Fenced, match="offset 10 of clicks/0 is committed, this batch starts at 4"):
-        table.commit(table.snapshot(), batch(epoch, 4, 14, stage(10)))
+        table.append(batch(epoch, 4, 14, stage(10)), table.snapshot())
     assert rows(table) == 10
 
 
@@ -76,9 +77,9 @@ def test_a_gap_moves_the_frontier_without_files_and_keeps_its_record(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     lost = gap(epoch, OffsetRange(P0, 10, 25), OffsetRange(P1, 0, 3))
-    version = table.record_gap(table.snapshot(), lost)
+    version = table.append(lost, table.snapshot())
     snapshot = table.snapshot()
     assert (snapshot.version, snapshot.frontier(P0), snapshot.frontier(P1), rows(table)) == (version, 25, 3, 10)
     assert (snapshot.epoch, snapshot.gaps) == (epoch, (1, 18))
@@ -91,8 +92,8 @@ def test_a_gap_moves_the_frontier_without_files_and_keeps_its_record(
             {"topic": "clicks", "incarnation": 1, "partition": 1, "start": 0, "end": 3},
         ],
     }  # fmt: skip
-    table.commit(table.snapshot(), batch(epoch, 25, 30, stage(5)))
-    table.record_gap(table.snapshot(), gap(epoch, OffsetRange(P1, 3, 4)))
+    table.append(batch(epoch, 25, 30, stage(5)), table.snapshot())
+    table.append(gap(epoch, OffsetRange(P1, 3, 4)), table.snapshot())
     assert table.snapshot().gaps == (2, 19)
     assert len(table.commits_since(-1)) == 4
 
@@ -101,7 +102,7 @@ def test_a_gap_that_does_not_begin_at_the_frontier_is_fenced(table: PipelineTabl
     epoch = begun(table, p0=10)
     for start in (4, 11):
         with pytest.raises(Fenced, match=f"offset 10 of clicks/0 is committed, this batch starts at {start}"):
-            table.record_gap(table.snapshot(), gap(epoch, OffsetRange(P0, start, 25)))
+            table.append(gap(epoch, OffsetRange(P0, start, 25)), table.snapshot())
     assert (table.snapshot().frontier(P0), table.snapshot().gaps) == (10, (0, 0))
 
 
@@ -111,7 +112,7 @@ def test_a_later_start_fences_a_gap(table: PipelineTable) -> None:
     table.begin({}, {"clicks": ["uuid-1"]})
     for snapshot in (stale, table.snapshot()):
         with pytest.raises(Fenced, match="started again"):
-            table.record_gap(snapshot, gap(old, OffsetRange(P0, 0, 10)))
+            table.append(gap(old, OffsetRange(P0, 0, 10)), snapshot)
     assert table.snapshot().frontier(P0) == 0
 
 
@@ -124,14 +125,14 @@ def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: PipelineTable, m
         raise OSError("the line went dead")
 
     monkeypatch.setattr(table, "write", silent)
-    version = table.record_gap(table.snapshot(), gap(epoch, OffsetRange(P0, 0, 10)))
+    version = table.append(gap(epoch, OffsetRange(P0, 0, 10)), table.snapshot())
     assert (table.snapshot().version, table.snapshot().frontier(P0)) == (version, 10)
     assert table.snapshot().gaps == (1, 10)
 
 
 def test_rows_are_what_any_reader_finds(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 3, stage(3)))
+    table.append(batch(epoch, 0, 3, stage(3)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
     found = table.rows().to_table()
     assert found.schema.names == ["id", "hour", "price"]
@@ -143,9 +144,9 @@ def test_of_two_commits_on_one_snapshot_the_second_is_fenced(
 ) -> None:
     epoch = begun(table)
     one, other = table.snapshot(), table.snapshot()
-    table.commit(one, batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), one)
     with pytest.raises(Fenced):
-        table.commit(other, batch(epoch, 0, 12, stage(12)))
+        table.append(batch(epoch, 0, 12, stage(12)), other)
     assert rows(table) == 10
 
 
@@ -160,7 +161,7 @@ def test_an_answer_lost_in_flight_is_found_in_the_log(
         raise OSError("connection reset")
 
     monkeypatch.setattr(table, "write", lost)
-    version = table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    version = table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     assert (table.snapshot().version, rows(table)) == (version, 10)
 
 
@@ -176,7 +177,7 @@ def test_a_storage_that_fails_twice_and_recovers_holds_one_commit(
         write(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(table, "write", flaky)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     assert rows(table) == 10
 
 
@@ -191,7 +192,7 @@ def test_a_storage_that_keeps_failing_is_a_clear_failure(
     monkeypatch.setattr(table, "write", down)
     monkeypatch.setattr(table, "_retry_timeout", timedelta(seconds=1))
     with pytest.raises(CommitFailed, match=r"503 slow down\. The next start looks"):
-        table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+        table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     assert rows(table) == 0
 
 
@@ -201,15 +202,15 @@ def test_columns_added_between_snapshot_and_commit_do_not_stop_it(
     epoch = begun(delta)
     snapshot = delta.snapshot()
     opened(delta.location).alter.add_columns([Field("theirs", "string")])
-    delta.commit(snapshot, batch(epoch, 0, 10, add(10)))
+    delta.append(batch(epoch, 0, 10, add(10)), snapshot)
     assert rows(delta) == 10
     assert "theirs" in delta.snapshot().columns().names
 
 
 def test_a_restore_by_another_client_is_told(delta: PipelineTable, add: Callable[[int], StagedFile]) -> None:
     epoch = begun(delta)
-    first = delta.commit(delta.snapshot(), batch(epoch, 0, 10, add(10)))
-    delta.commit(delta.snapshot(), batch(epoch, 10, 20, add(10)))
+    first = delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
+    delta.append(batch(epoch, 10, 20, add(10)), delta.snapshot())
     opened(delta.location).restore(first)
     with pytest.raises(ForeignChange, match="another client ran RESTORE"):
         delta.commits_since(first)
@@ -230,7 +231,7 @@ def test_history_and_buckets_say_what_was_committed(
 ) -> None:
     epoch = begun(table)
     files = [stage(3), written(location, "2026-11-20T06", 4, form)]
-    version = table.commit(table.snapshot(), batch(epoch, 0, 7, *files))
+    version = table.append(batch(epoch, 0, 7, *files), table.snapshot())
     assert sorted(table.buckets()) == [("2026-11-20T05",), ("2026-11-20T06",)]
     assert [(entry.version, entry.kind) for entry in table.history()] == [
         (version, "batch"), (version - 1, "start"), (version - 2, "create")
@@ -257,7 +258,7 @@ def test_the_log_is_checkpointed_at_the_set_interval(
     table.create(COLUMNS, ["hour"])
     epoch = begun(table)
     for n in range(8):
-        table.commit(table.snapshot(), batch(epoch, n * 10, n * 10 + 10, stage(10)))
+        table.append(batch(epoch, n * 10, n * 10 + 10, stage(10)), table.snapshot())
         table.tidy()
     assert [name for name in store_at(table.log_location).list() if ".checkpoint." in name]
     assert (rows(table), table.snapshot().frontier(P0), table.snapshot().epoch) == (80, 80, 1)

@@ -15,7 +15,9 @@ from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.offsets.log_continuity import EarlierCommit, read_part_history
 from writer.table.gap_records import read_history
 from writer.table.ledger.segment_store import LedgerStore
-from writer.table.log.operations import Adoption, Gap, LogCut, Rewind
+from writer.table.log.commits.starts import Adoption, LogCut
+from writer.table.log.operations.gaps import Gap
+from writer.table.log.operations.rewinds import Rewind
 from writer.table.table import PipelineTable
 
 __all__ = ["stage", "table"]
@@ -31,8 +33,8 @@ def location(tmp_path: Path) -> str:
 def filled(table: PipelineTable, stage: Callable[[int], StagedFile]) -> int:
     """Commit 100 and 50 offsets of the first partition. Returns the epoch."""
     epoch = begun(table)
-    table.commit(table.snapshot(), replace(batch(epoch, 0, 100, stage(100)), marks={P0: FIRST}))
-    table.commit(table.snapshot(), replace(batch(epoch, 100, 150, stage(50)), marks={P0: SECOND}))
+    table.append(replace(batch(epoch, 0, 100, stage(100)), marks={P0: FIRST}), table.snapshot())
+    table.append(replace(batch(epoch, 100, 150, stage(50)), marks={P0: SECOND}), table.snapshot())
     return epoch
 
 
@@ -41,11 +43,11 @@ def test_a_commit_keeps_what_the_log_is_known_by_and_the_next_one_replaces_it(
 ) -> None:
     epoch = begun(table)
     assert table.snapshot().mark(P0) is None
-    table.commit(table.snapshot(), replace(batch(epoch, 0, 100, stage(100)), marks={P0: FIRST}))
+    table.append(replace(batch(epoch, 0, 100, stage(100)), marks={P0: FIRST}), table.snapshot())
     assert (table.snapshot().mark(P0), table.snapshot().mark(P1)) == (FIRST, None)
-    table.commit(table.snapshot(), replace(batch(epoch, 100, 150, stage(50)), marks={P0: SECOND}))
+    table.append(replace(batch(epoch, 100, 150, stage(50)), marks={P0: SECOND}), table.snapshot())
     assert table.snapshot().mark(P0) == SECOND
-    table.commit(table.snapshot(), batch(epoch, 150, 151, stage(1)))
+    table.append(batch(epoch, 150, 151, stage(1)), table.snapshot())
     assert table.snapshot().mark(P0) is None, "of another offset"
     entries = table.entries(-1)
     assert read_part_history(entries, "events", P0, 151).commits == (
@@ -58,7 +60,7 @@ def test_a_commit_keeps_what_the_log_is_known_by_and_the_next_one_replaces_it(
 def test_marks_outlive_the_entries_that_set_them(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
     epoch = filled(table, stage)
     for at in range(12):
-        table.commit(table.snapshot(), batch(epoch, at, at + 1, stage(1), part=P1))
+        table.append(batch(epoch, at, at + 1, stage(1), part=P1), table.snapshot())
     table._checkpoint_interval = 1
     table._tidied_version = -1
     table.tidy()
@@ -67,7 +69,7 @@ def test_marks_outlive_the_entries_that_set_them(table: PipelineTable, stage: Ca
 
 def test_a_gap_and_a_skip_lose_the_mark(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
     epoch = filled(table, stage)
-    table.record_gap(table.snapshot(), Gap(uuid4().hex, epoch, [OffsetRange(P0, 150, 170)], "retention"))
+    table.append(Gap(uuid4().hex, epoch, [OffsetRange(P0, 150, 170)], "retention"), table.snapshot())
     assert (table.snapshot().frontier(P0), table.snapshot().mark(P0)) == (170, None)
 
 
@@ -80,7 +82,7 @@ def test_a_rewind_has_the_mark_of_the_earlier_version_or_none(
     facts = {"at": datetime.now(UTC).isoformat()}
     marks = {P0: FIRST} if known else {}
     taken = Rewind(uuid4().hex, 2, [OffsetRange(P0, 100, 150)], [], [], {}, facts=facts, marks=marks)
-    table.rewind(snapshot, taken)
+    table.append(taken, snapshot)
     assert (table.snapshot().frontier(P0), table.snapshot().mark(P0)) == (100, FIRST if known else None)
 
 
@@ -109,8 +111,8 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
 ) -> None:
     epoch = filled(table, stage)
     seen = {P0: 5, P1: 7}
-    table.commit(
-        table.snapshot(), replace(batch(epoch, 0, 10, stage(10), part=P1), marks={P1: FIRST}, newest_event_times=seen)
+    table.append(
+        replace(batch(epoch, 0, 10, stage(10), part=P1), marks={P1: FIRST}, newest_event_times=seen), table.snapshot()
     )
     cut = LogCut(P0, 2, 120, 150, is_proven=True)
     other = TopicPartition("clicks", 2, 1)

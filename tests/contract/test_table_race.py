@@ -26,7 +26,7 @@ import sys
 from datetime import UTC, datetime
 from uuid import uuid4
 from tests.support.tables import written
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 from writer.core.offsets import OffsetRange, TopicPartition
 from tests.support.table_formats import OPENED
 
@@ -36,7 +36,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for n in range(25):
     file = written(location, "x", 1, form)
-    version = table.commit(table.snapshot(), Batch(uuid4().hex, epoch, [OffsetRange(part, n, n + 1)], [file]))
+    version = table.append(Batch(uuid4().hex, epoch, [OffsetRange(part, n, n + 1)], [file]), table.snapshot())
     print(version, flush=True)
     table.tidy()
 """
@@ -115,7 +115,7 @@ def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> N
         made = delta_table(str(tmp_path / name), "events")
         made.create(COLUMNS, ["hour"])
         epoch = made.begin({P0: 0}, {"clicks": ["uuid-1"]})
-        made.commit(made.snapshot(), batch(epoch, 0, 1, *named(files)))
+        made.append(batch(epoch, 0, 1, *named(files)), made.snapshot())
         opened(made.location).create_checkpoint()
         tables.append((delta_table(str(tmp_path / name), "events"), epoch))  # as the next start opens it
         tables[-1][0].snapshot()
@@ -127,7 +127,7 @@ def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> N
                 began = time.perf_counter()
                 snapshot = made.snapshot()
                 at = snapshot.frontier(P0) or 0
-                made.commit(snapshot, batch(epoch, at, at + 1, *named(4)))
+                made.append(batch(epoch, at, at + 1, *named(4)), snapshot)
                 times.append(time.perf_counter() - began)
         return [median(times) for times in spent]
 

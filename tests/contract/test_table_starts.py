@@ -20,8 +20,8 @@ from tests.support.tables import (
 from writer.core.errors import ConfigError, Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition
+from writer.table.log.commits.starts import Adoption
 from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations import Adoption
 from writer.table.table import PipelineTable
 
 __all__ = ["location", "stage", "table"]
@@ -42,7 +42,7 @@ def test_a_start_does_not_move_a_frontier_that_was_set_meanwhile(
 ) -> None:
     """Two starts see a new part; the first commits before the second begins."""
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 100, stage(100)))
+    table.append(batch(epoch, 0, 100, stage(100)), table.snapshot())
     assert begun(table) == epoch + 1
     assert table.snapshot().frontier(P0) == 100
 
@@ -53,7 +53,7 @@ def test_a_later_start_fences_the_earlier_one(table: PipelineTable, stage: Calla
     table.begin({}, {"clicks": ["uuid-1"]})
     for snapshot in (stale, table.snapshot()):
         with pytest.raises(Fenced, match="started again"):
-            table.commit(snapshot, batch(old, 0, 10, stage(10)))
+            table.append(batch(old, 0, 10, stage(10)), snapshot)
     assert rows(table) == 0
 
 
@@ -64,7 +64,7 @@ def test_a_straggler_of_an_older_lease_is_fenced(table: PipelineTable, stage: Ca
     heir = table.begin({}, ids, lease=7)
     with pytest.raises(Fenced, match="lease 7 of its supervisors, this start was ordered under lease 6"):
         table.begin({}, ids, lease=6)
-    table.commit(table.snapshot(), batch(heir, 0, 10, stage(10)))
+    table.append(batch(heir, 0, 10, stage(10)), table.snapshot())
     assert (rows(table), table.snapshot().lease) == (10, 7)
     by_hand = table.begin({}, ids)
     assert (by_hand, table.snapshot().lease) == (heir + 1, 7), (
@@ -97,7 +97,7 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
     table: PipelineTable, form: str, stage: Callable[[int], StagedFile], checkpointed: bool
 ) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     if checkpointed:
         OPENED[form](table.location, "events", checkpoint_interval=1).tidy()
         table = OPENED[form](table.location, "events")
@@ -111,7 +111,7 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
     assert (snapshot.frontier(P0), snapshot.frontier(other), rows(table)) == (10, 10, 10)
     assert table.history(1)[0].facts == {"kind": "adopt", "at": "2026-11-20T05:00:00+00:00"}
     with pytest.raises(Fenced):
-        table.commit(before, batch(epoch, 10, 20, stage(10)))
+        table.append(batch(epoch, 10, 20, stage(10)), before)
     if form == "delta":
         again = opened(table.location)
         assert again.metadata().name == "headrace/events"
@@ -124,7 +124,7 @@ def test_an_adoption_is_of_what_was_looked_at_or_not_at_all(
 ) -> None:
     epoch = begun(table)
     looked = table.snapshot()
-    table.commit(looked, batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), looked)
     with pytest.raises(CommitFailed, match="nothing was adopted"):
         table.adopt(looked, Adoption({"clicks": ["uuid-9"]}, {}))
     assert table.snapshot().incarnations() == {"clicks": ["uuid-1"]}

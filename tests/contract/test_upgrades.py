@@ -92,7 +92,8 @@ def test_a_table_of_a_newer_format_is_neither_written_nor_read(
 
 def test_every_kind_of_entry_that_the_code_writes_is_listed() -> None:
     sources = [path.read_text() for path in (ROOT / "writer").rglob("*.py")]
-    kinds = {kind for source in sources for kind in re.findall(r'\{\s*"kind": "(\w+)"', source)}
+    written_kind = re.compile(r'(?:\{\s*"kind": |^    kind: ClassVar\[str\] = )"(\w+)"', re.MULTILINE)
+    kinds = {kind for source in sources for kind in written_kind.findall(source)}
     assert kinds == set(KINDS), "docs/adr/0047-log-format-1.md says when a new kind needs another format"
 
 

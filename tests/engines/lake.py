@@ -22,7 +22,7 @@ from writer.core.files import BucketFile, BucketKey
 from writer.maintenance.rewrite import Job, Source, rewrite
 from writer.storage.base import S3Settings
 from writer.storage.locations import delta_options
-from writer.table.log.operations import Rewrite
+from writer.table.log.operations.rows import Rewrite
 
 FORMATS = ("delta", "parquet")
 REWRITTEN = "rewritten"  # a copy of the Delta table, every bucket of it compacted, and rows deleted by another client
@@ -103,7 +103,7 @@ def _rewrite(root: Path) -> None:
         )  # fmt: skip
         done = rewrite(job)
         gone = [file for file in found if file.path in done.removed]
-        table.rewrite(table.snapshot(), Rewrite(uuid4().hex, gone, done.files))
+        table.append(Rewrite(uuid4().hex, gone, done.files), table.snapshot())
     assert len(table.bucket_files(table.snapshot())) == len(files), "one file a bucket"
     DeltaTable(str(copy)).delete(DELETED)
 

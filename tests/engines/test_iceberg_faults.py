@@ -28,7 +28,7 @@ from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
 from writer.table.factory import table_at
 from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations import Rewrite
+from writer.table.log.operations.rows import Rewrite
 from writer.table.table import PipelineTable
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
@@ -81,15 +81,15 @@ def test_whatever_the_catalog_does_to_a_request_it_has_each_commit_once(
     epoch = begun(table)
     for at in range(2):
         proxy.next_commits.append(fault)
-        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+        table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
     proxy.next_commits.append(fault)
     table.grow([pa.field("price", pa.float64())], epoch)
     proxy.next_commits.append(fault)
-    table.rewrite(table.snapshot(), Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]))
+    table.append(Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]), table.snapshot())
     assert proxy.done[fault] == 6
     next_start = opened(upstream, tmp_path)
     begun(next_start)
-    next_start.commit(next_start.snapshot(), batch(2, 20, 30, stage(10)))
+    next_start.append(batch(2, 20, 30, stage(10)), next_start.snapshot())
     assert (rows(upstream, tmp_path), next_start.snapshot().frontier(P0)) == (30, 30)
     kinds = [entry.kind for entry in next_start.history()]
     assert kinds == ["batch", "start", "rewrite", "columns", "batch", "batch", "start", "create"]
@@ -105,7 +105,7 @@ def test_a_catalog_that_asks_for_time_gets_it_and_the_log_has_one_line_of_it(
     caplog.clear()
     proxy.next_commits += [THROTTLED] * 3
     proxy.asked_at.clear()
-    table.commit(snapshot, batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), snapshot)
     waits = [after - before for before, after in zip(proxy.asked_at, proxy.asked_at[1:], strict=False)]
     assert sum(wait >= RETRY_AFTER_S for wait in waits) == 3
     assert caplog.text.count("WARNING catalog_unanswered") == 1
@@ -119,13 +119,13 @@ def test_a_catalog_that_is_down_holds_a_commit_until_it_is_back(
     epoch = begun(table)
     snapshot = table.snapshot()
     proxy.go_down(5)
-    table.commit(snapshot, batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), snapshot)
     assert proxy.done["is down"] >= 3
     assert (rows(upstream, tmp_path), table.snapshot().frontier(P0)) == (10, 10)
     brief = opened(proxy.url, tmp_path, retry_timeout="1 s", tried=timedelta(seconds=1))
     proxy.go_down(60)
     with pytest.raises(CommitFailed, match=r"catalog 'headrace' did not answer for table lake\."):
-        brief.commit(table.snapshot_at(2), batch(epoch, 10, 20, stage(10)))
+        brief.append(batch(epoch, 10, 20, stage(10)), table.snapshot_at(2))
     proxy.go_down(0)
     assert (rows(upstream, tmp_path), table.snapshot().frontier(P0)) == (10, 10)
 
@@ -156,8 +156,8 @@ def test_a_client_with_a_secret_gets_tokens_and_renews_them_by_itself(
             epoch, before = begun(table), len(login.given)
             for at in range(2):
                 time.sleep(1.1)
-                table.commit(
-                    table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, written(f"{root}/lake", HOUR, 10, "x"))
+                table.append(
+                    batch(epoch, 10 * at, 10 * at + 10, written(f"{root}/lake", HOUR, 10, "x")), table.snapshot()
                 )
             assert len(login.given) >= before + 2
             assert (rows(upstream, root), table.snapshot().frontier(P0)) == (20, 20)
@@ -192,11 +192,11 @@ def test_what_is_revoked_stops_the_commit_by_a_sentence(
         table.create(COLUMNS, ["hour"])
         epoch = begun(table)
         snapshot = table.snapshot()
-        table.commit(snapshot, batch(epoch, 0, 10, stage(10)))
+        table.append(batch(epoch, 0, 10, stage(10)), snapshot)
         snapshot = table.snapshot()
         login.revoke()
         with pytest.raises(CommitFailed, match=f"refused the login for table lake.{tmp_path.name}") as error:
-            table.commit(snapshot, batch(epoch, 10, 20, stage(10)))
+            table.append(batch(epoch, 10, 20, stage(10)), snapshot)
     assert not {SECRET, token} & {word for word in (SECRET, token) if word in str(error.value) + all_logs.text}
     assert rows(upstream, tmp_path) == 10
 
@@ -212,7 +212,7 @@ def test_requests_are_signed_for_aws(
         table = opened(proxy.url, tmp_path, **signed)
         table.create(COLUMNS, ["hour"])
         epoch = begun(table)
-        table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+        table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
         assert rows(upstream, tmp_path) == 10
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret-of-mine")
     sentence = r"refused the login.*credentials of AWS"

@@ -17,7 +17,7 @@ from writer.core.errors import ConfigError, Fenced
 from writer.core.files import StagedFile
 from writer.table.factory import table_at
 from writer.table.log.foreign_writes import ForeignChange
-from writer.table.log.operations import Rewrite
+from writer.table.log.operations.rows import Rewrite
 from writer.table.table import PipelineTable
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1800)]
@@ -57,21 +57,21 @@ def test_what_a_table_promises_holds_where_postgresql_knows_it(
 ) -> None:
     epoch = begun(table)
     for at in range(2):
-        table.commit(table.snapshot(), batch(epoch, 10 * at, 10 * at + 10, stage(10)))
+        table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
-    table.rewrite(table.snapshot(), Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]))
+    table.append(Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]), table.snapshot())
     next_start = opened(uri, table.location)
     newer = begun(next_start)
     with pytest.raises(Fenced, match="another writer runs"):
-        table.commit(table.snapshot(), batch(epoch, 20, 30, stage(10)))
-    next_start.commit(next_start.snapshot(), batch(newer, 20, 30, stage(10)))
+        table.append(batch(epoch, 20, 30, stage(10)), table.snapshot())
+    next_start.append(batch(newer, 20, 30, stage(10)), next_start.snapshot())
     at = place(uri, table.location)
     other = load_catalog(at.catalog, **dict(at.settings)).load_table(at.identifier)
     assert (other.scan().count(), next_start.snapshot().frontier(P0)) == (30, 30)
     snapshot = next_start.snapshot()
     other.append(pa.table({"id": [1], "hour": [HOUR], "price": [1.0]}, schema=other.schema().as_arrow()))
     with pytest.raises(ForeignChange, match="another client ran INSERT"):
-        next_start.commit(snapshot, batch(newer, 30, 40, stage(10)))
+        next_start.append(batch(newer, 30, 40, stage(10)), snapshot)
 
 
 def test_a_wrong_password_is_a_sentence_without_it(uri: str, tmp_path: Path) -> None:

@@ -72,15 +72,15 @@ def test_commits_columns_and_another_clients_change_pass_through_it(
     url: str, table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begun(table)
-    table.commit(table.snapshot(), batch(epoch, 0, 10, stage(10)))
+    table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
-    table.commit(table.snapshot(), batch(epoch, 10, 20, stage(10)))
+    table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
     assert theirs(url, table).scan().count() == 20
     assert theirs(url, table).schema().column_names == [*COLUMNS.names, "price"]
     snapshot, other = table.snapshot(), theirs(url, table)
     other.append(pa.table({"id": [1], "hour": [HOUR], "price": [1.0]}, schema=other.schema().as_arrow()))
     with pytest.raises(ForeignChange, match="another client ran INSERT"):
-        table.commit(snapshot, batch(epoch, 20, 30, stage(10)))
+        table.append(batch(epoch, 20, 30, stage(10)), snapshot)
 
 
 def opened(url: str, location: str) -> PipelineTable:

@@ -16,7 +16,7 @@ from tests.support.table_formats import delta_table
 from tests.support.writer_process import Site
 from writer.cli.main import app
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.table.log.operations import Gap
+from writer.table.log.operations.gaps import Gap
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
@@ -165,7 +165,7 @@ def test_a_log_shorter_than_the_table_is_refused_and_adopted_by_hand(site: Site,
     ahead = Gap(
         uuid4().hex, table.snapshot().epoch, [OffsetRange(TopicPartition(name, 1, 0), 300, 340)], "test", GAP_FACTS
     )
-    table.record_gap(table.snapshot(), ahead)
+    table.append(ahead, table.snapshot())
     said = site.once(code=2)
     assert f"{name}/0 ends at 300, the table at 340" in said
     assert "headrace topic adopt" in said

@@ -31,7 +31,7 @@ from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
-from writer.table.log.operations import Closing, Sealing
+from writer.table.log.operations.seals import Closing, Sealing
 from writer.table.table import PipelineTable
 
 INTERVAL = 3  # entries between two checkpoints: pages of the ledger begin early
@@ -153,7 +153,7 @@ class History:
     def close(self, _: None) -> None:
         """Close all buckets: rows that come from then on are late."""
         closing = Closing(uuid4().hex, NOW, {"reason": "watermark"})
-        self.driver.table.close(self.driver.table.snapshot(), closing)
+        self.driver.table.append(closing, self.driver.table.snapshot())
 
     def delete(self, _: None) -> None:
         """Let another client delete a row of each partition, where it can."""
@@ -173,7 +173,7 @@ class History:
         """Enter that all buckets are sealed."""
         manifests = [{"bucket": list(bucket), "version": 1} for bucket in self.driver.table.buckets()]
         if manifests:
-            self.driver.table.seal(self.driver.table.snapshot(), Sealing(uuid4().hex, manifests))
+            self.driver.table.append(Sealing(uuid4().hex, manifests), self.driver.table.snapshot())
 
     def replay(self, _: None) -> None:
         """Replay all dead letters on a day on which those are of the past that were to come."""

@@ -24,7 +24,7 @@ from writer.maintenance.dedupe.neighbours import TableBucket, neighbours
 from writer.maintenance.rewrite import Job
 from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
-from writer.table.log.operations import Closing
+from writer.table.log.operations.seals import Closing
 
 HOUR, HOURS = timedelta(hours=1), 10
 BASE = NOW - HOURS * HOUR
@@ -199,7 +199,7 @@ class Table:
     def close(self, hours: int) -> None:
         self.closed = max(self.closed, hours)
         table, until = self.driver.table, BASE + hours * HOUR
-        table.close(table.snapshot(), Closing(uuid4().hex, until, {"reason": "watermark"}))
+        table.append(Closing(uuid4().hex, until, {"reason": "watermark"}), table.snapshot())
 
     def due(self) -> list[Any]:
         return [s.bucket for s in self.sealer.due(self.sealer.follow(), MUCH_LATER) if isinstance(s, SealNow)]

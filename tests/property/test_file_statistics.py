@@ -26,7 +26,7 @@ from tests.support.table_formats import delta_table
 from writer.batch.staging.parquet_files import BucketFiles, Destination
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 
 TIME = pa.timestamp("us", "UTC")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -114,7 +114,7 @@ def written(location: str, rows: pa.Table, sizes: Sequence[int], *, one_file: bo
             at += size
     staged = files.close(NOON, NOON)
     planned = Batch(uuid4().hex, epoch, [OffsetRange(PART, 0, rows.num_rows)], staged, facts={"ranges": []})
-    table.commit(table.snapshot(), planned)
+    table.append(planned, table.snapshot())
     return [Path(location, file.path) for file in staged]
 
 

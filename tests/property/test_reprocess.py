@@ -12,7 +12,7 @@ from tests.support.local_driver import Driver, log
 from tests.support.reprocess_lake import BERLIN, ONE, TWO, check_like, delete, made, mixed, reprocessed
 from tests.support.sample_records import NOW
 from writer.maintenance.compaction import Compactor, here
-from writer.table.log.operations import Closing
+from writer.table.log.operations.seals import Closing
 
 DERIVED: dict[str, Any] = {"specs": {"Event": {"derive": {"twice": "id * 2"}}}}
 STEPS = st.lists(
@@ -37,7 +37,7 @@ def gone_through(driver: Driver, steps: list[tuple[str, int]]) -> None:
             delete(driver, f"id = {number}")
         elif kind == "close":
             until = NOW - timedelta(hours=number)
-            driver.table.close(driver.table.snapshot(), Closing(f"c{at}", until, {"reason": "command"}))
+            driver.table.append(Closing(f"c{at}", until, {"reason": "command"}), driver.table.snapshot())
         else:
             compactor = Compactor("clicks", driver.settings, driver.table, None)
             snapshot = driver.table.snapshot()

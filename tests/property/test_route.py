@@ -254,7 +254,7 @@ class Driver(Started):
             facts={"wire": None, **builder.target_facts(report)},
         )  # fmt: skip
         with death(die, "commit"):
-            self.tables.main.commit(snapshot, planned)
+            self.tables.main.append(planned, snapshot)
         with death(die, "redo"):
             self.tables.apply_side_files()
         assert not [state for state in self.targets.states().values() if state.is_behind]

@@ -18,7 +18,7 @@ from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.units import microseconds
 from writer.sealing.sealer import Sealer
 from writer.table.factory import main_table
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -110,7 +110,7 @@ class Lake:
         )  # fmt: skip
 
     def write(self, *hours: datetime, **given: Any) -> int:
-        return self.table.commit(self.table.snapshot(), self.batch(*hours, **given))
+        return self.table.append(self.batch(*hours, **given), self.table.snapshot())
 
     def rows(self) -> int:
         """What a reader counts."""

@@ -10,7 +10,7 @@ from tests.support.table_formats import OPENED
 from writer.core.files import StagedFile, staged_name
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import store_at
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PARTS = [TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)]
@@ -56,4 +56,4 @@ class Lake:
         store_at(self.table.location).put(staged_name(file.path), b"")
         about = {name: value for name, value in facts(start, end, **changes).items() if value is not ABSENT}
         planned = Batch(uuid4().hex, self.epoch, [OffsetRange(PARTS[0], start, end)], [file], facts=about)
-        return self.table.commit(self.table.snapshot(), planned)
+        return self.table.append(planned, self.table.snapshot())

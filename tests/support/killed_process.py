@@ -16,7 +16,7 @@ from tests.support.table_formats import iceberg_table
 from tests.support.tables import COLUMNS, batch, begun, written
 from writer.core.files import StagedFile
 from writer.storage.local import LocalStore
-from writer.table.log.operations import Rewrite
+from writer.table.log.operations.rows import Rewrite
 from writer.table.table import PipelineTable
 
 HOUR, EPOCH = "2026-11-20T05", 1
@@ -33,13 +33,13 @@ Operation = Callable[[PipelineTable, StagedFile], Any]
 
 def _rewrite(table: PipelineTable, file: StagedFile) -> None:
     snapshot = table.snapshot()
-    table.rewrite(snapshot, Rewrite("merge", table.bucket_files(snapshot), [file]))
+    table.append(Rewrite("merge", table.bucket_files(snapshot), [file]), snapshot)
 
 
 OPERATIONS: dict[str, Operation] = {
     "create": lambda table, _: table.create(COLUMNS, ["hour"]),
     "start": lambda table, _: begun(table),
-    "commit": lambda table, file: table.commit(table.snapshot(), batch(EPOCH, 20, 40, file)),
+    "commit": lambda table, file: table.append(batch(EPOCH, 20, 40, file), table.snapshot()),
     "rewrite": _rewrite,
     "grow": lambda table, _: table.grow([pa.field("price", pa.float64())], EPOCH),
 }

@@ -25,7 +25,7 @@ from writer.core.offsets import TopicPartition
 from writer.driver.pipeline_start import check_rules, make_raw_table, set_rules
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.table.factory import all_tables
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 
 
 class Died(Exception):
@@ -143,7 +143,7 @@ class Driver:
             meanings=self._walk.schemas.id_meanings(report),
             privacy=self._walk.schemas.privacy_version,
         )
-        version = self.table.commit(snapshot, planned)
+        version = self.table.append(planned, snapshot)
         if die == "after_commit":
             raise Died
         self.tables.apply_side_files()

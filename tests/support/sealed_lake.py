@@ -19,7 +19,8 @@ from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
 from writer.storage.locations import store_at
 from writer.table.factory import main_table
-from writer.table.log.operations import Batch, Sealing
+from writer.table.log.operations.rows import Batch
+from writer.table.log.operations.seals import Sealing
 
 PART = TopicPartition("clicks", 1, 0)
 DAY = datetime(2026, 11, 20, tzinfo=UTC)
@@ -79,7 +80,7 @@ class SealedLake:
             uuid4().hex, self.epoch, ranges, staged, facts=facts, closed_until=until,
             newest_event_times={PART: microseconds(made[-1]["at"])},
         )  # fmt: skip
-        return self.table.commit(snapshot, batch)
+        return self.table.append(batch, snapshot)
 
     def close(self, hour: int) -> datetime:
         """Close the hours up to this one. Returns its end."""
@@ -97,7 +98,7 @@ class SealedLake:
         standing = self.sealer.follow()
         ((manifest,), _) = self.sealer.build_manifests(standing, [ready], end)
         sealing = Sealing(uuid4().hex, [manifest.to_json()], {"at": end.isoformat()})
-        return manifest.with_table_version(self.table.seal(standing.table_snapshot, sealing))
+        return manifest.with_table_version(self.table.append(sealing, standing.table_snapshot))
 
 
 def _row(offset: int, at: datetime) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from writer.core.offsets import OffsetRange, TopicPartition
 from writer.storage.locations import delta_options, store_at
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.iceberg.iceberg import Iceberg
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 from writer.table.parquet import Parquet
 from writer.table.table import PipelineTable
 

@@ -20,7 +20,7 @@ from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.local_pipeline import Piece
 from writer.table.gap_records import NoSuchGap
 from writer.table.ledger.gap_record import GapRecord, from_json, merge_gap_record, parse_gap, to_json
-from writer.table.log.operations import Fill
+from writer.table.log.operations.gaps import Fill
 
 P0, P1 = TopicPartition("t", 1, 0), TopicPartition("u", 1, 0)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

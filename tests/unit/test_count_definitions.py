@@ -14,7 +14,7 @@ from writer.cli.read.explain import run_explain
 from writer.output.status_screen import screen
 from writer.status.document import document
 from writer.status.progress import Progress
-from writer.table.log.operations import Closing
+from writer.table.log.operations.seals import Closing
 from writer.web.metrics_export import families
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -36,7 +36,7 @@ def driver(tmp_path, policy: str) -> Driver:
     made = Driver(tmp_path, seal={"late": policy})
     made.start(1)
     made.carry([log(mixed(0, 20))], {0: 20})
-    made.table.close(made.table.snapshot(), Closing("c", NOON + timedelta(days=1), {"reason": "command"}))
+    made.table.append(Closing("c", NOON + timedelta(days=1), {"reason": "command"}), made.table.snapshot())
     made.carry([log(mixed(20, 40))], {0: 40})
     return made
 

@@ -29,7 +29,7 @@ from writer.demo.table_reader import TableLog
 from writer.demo.terminal import Screen
 from writer.demo.workload import ProducedMessages
 from writer.storage.locations import store_at
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 
 SINCE = datetime(2026, 11, 20, 5, tzinfo=UTC)
 CLICKS, INSTALLS = ("clicks", 0), ("installs", 0)
@@ -349,8 +349,8 @@ def in_folders(place):
         sink.close()
         files.append(StagedFile(path, (hour,), count, size, "{}", SINCE, SINCE, {}))
     facts = {"ranges": [{"rows": 3}]}
-    table.commit(
-        table.snapshot(), Batch("a", epoch, [OffsetRange(TopicPartition("clicks", 1, 0), 0, 3)], files[:2], facts=facts)
+    table.append(
+        Batch("a", epoch, [OffsetRange(TopicPartition("clicks", 1, 0), 0, 3)], files[:2], facts=facts), table.snapshot()
     )
     return files
 

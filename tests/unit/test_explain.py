@@ -23,7 +23,7 @@ from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.status.commit_explanation import choose_commit
 from writer.table.log.entries import ANY_CLIENT, CREATED, Entry
-from writer.table.log.operations import Closing
+from writer.table.log.operations.seals import Closing
 from writer.table.log.snapshot import KINDS
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -153,6 +153,9 @@ def written_kinds() -> set[str]:
     found = set()
     for path in (Path(__file__).parents[2] / "writer" / "table").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.AnnAssign(target=ast.Name("kind"), value=ast.Constant(kind)):
+                    found.add(kind)
             for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
                 if isinstance(key, ast.Constant) and key.value == "kind" and isinstance(value, ast.Constant):
                     found.add(value.value)
@@ -198,7 +201,7 @@ def test_every_version_of_a_table_is_explained(tmp_path):
         as_json=False,
         out=Console(file=StringIO()),
     )
-    driver.table.close(driver.table.snapshot(), Closing("c", NOON, {"reason": "command"}))
+    driver.table.append(Closing("c", NOON, {"reason": "command"}), driver.table.snapshot())
     DeltaTable(driver.lake).delete("id = 6")
     newest = driver.table.snapshot().version
     found = [

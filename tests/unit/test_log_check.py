@@ -28,7 +28,8 @@ from writer.offsets import skip_to_latest, start_offsets
 from writer.offsets.log_check import LogCheck, LogWatch
 from writer.offsets.start_decision import LogRange, Refuse
 from writer.table.gap_records import read_history
-from writer.table.log.operations import Adoption, Batch, LogCut
+from writer.table.log.commits.starts import Adoption, LogCut
+from writer.table.log.operations.rows import Batch
 from writer.table.table import PipelineTable
 
 ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -83,8 +84,8 @@ def table(tmp_path: Path) -> PipelineTable:
     made.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
     epoch = made.begin({P0: 0, P1: 0}, {"clicks": [ID]})
     for start, end, mark in ((0, 600, LogMark(3, 6)), (600, 1_000, LogMark(3, 10)), (1_000, 1_500, OLD)):
-        made.commit(made.snapshot(), Batch(f"to {end}", epoch, [OffsetRange(P0, start, end)], marks={P0: mark}))
-    made.commit(made.snapshot(), Batch("other", epoch, [OffsetRange(P1, 0, 70)], marks={P1: OLD}))
+        made.append(Batch(f"to {end}", epoch, [OffsetRange(P0, start, end)], marks={P0: mark}), made.snapshot())
+    made.append(Batch("other", epoch, [OffsetRange(P1, 0, 70)], marks={P1: OLD}), made.snapshot())
     return made
 
 
@@ -180,7 +181,7 @@ def test_a_partition_that_is_cut_again_below_its_incarnation_takes_rows_of_the_o
     position = find(table, Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10)}, ends={3: (3, 1_200)}))
     epoch = table.begin(position.new_parts, position.incarnations, cuts=position.cuts)
     last = Batch("to 1300", epoch, [OffsetRange(N0, 1_200, 1_300)], marks={N0: NEW})
-    table.commit(table.snapshot(), last)
+    table.append(last, table.snapshot())
     position = find(table, Kafka(marks={1_300: LogMark(7, 70), 600: LogMark(3, 6)}, ends={3: (3, 800), 5: (3, 800)}))
     assert position.cuts == [LogCut(N0, 3, 600, 1_300, is_proven=False), LogCut(P0, 3, 600, 1_500, is_proven=False)]
     table.begin(position.new_parts, position.incarnations, cuts=position.cuts)
@@ -217,7 +218,7 @@ def test_a_log_without_epochs_is_compared_by_its_batches_alone(table: PipelineTa
     without_epoch = LogMark(-1, 30)
     epoch = table.snapshot().epoch
     last = Batch("to 1600", epoch, [OffsetRange(P0, 1_500, 1_600)], marks={P0: without_epoch})
-    table.commit(table.snapshot(), last)
+    table.append(last, table.snapshot())
     # A leader that is asked about -1 says that it knows no such epoch.
     kafka = Kafka(marks={1_600: without_epoch}, ends={-1: (-1, -1)})
     assert find(table, kafka).cuts == []

@@ -15,7 +15,7 @@ from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.units import microseconds
 from writer.offsets import start_offsets
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 from writer.table.table import PipelineTable
 
 
@@ -119,7 +119,7 @@ def test_a_gap_says_between_which_event_times_its_records_may_have_lain(tmp_path
     parts = [TopicPartition("clicks", 1, p) for p in range(3)]
     epoch = table.begin(dict.fromkeys(parts, 0), {"clicks": ["a"]})
     seen = {parts[0]: microseconds(noon), parts[1]: microseconds(noon)}
-    table.commit(table.snapshot(), Batch("id", epoch, [OffsetRange(p, 0, 1) for p in parts], newest_event_times=seen))
+    table.append(Batch("id", epoch, [OffsetRange(p, 0, 1) for p in parts], newest_event_times=seen), table.snapshot())
     later = microseconds(noon + timedelta(hours=1)) // 1000
     left = {("clicks", 0): (9, later), ("clicks", 1): (-1, -1), ("clicks", 2): (9, later)}
     lost = [OffsetRange(part, 1, 9) for part in parts]

@@ -26,7 +26,7 @@ from writer.status.collection import collect_status, exit_code, open_cluster
 from writer.status.document import document
 from writer.status.model import Sample
 from writer.status.progress import Progress
-from writer.table.log.operations import Gap
+from writer.table.log.operations.gaps import Gap
 from writer.web.endpoints import serving
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -136,7 +136,7 @@ def test_gaps_are_shown_for_the_life_of_the_table(config, written):
     assert "gaps" not in drawn(seen(config))
     for start, end in ((100, 350), (350, 400)):
         lost = Gap(f"ticket-{start}", written.epoch, [OffsetRange(PARTS[0], start, end)], "retention", GAP_FACTS)
-        written.table.record_gap(written.table.snapshot(), lost)
+        written.table.append(lost, written.table.snapshot())
     written.begin()
     found = seen(config)
     assert (found["gaps"]["count"], found["gaps"]["offsets"], found["gaps"]["last"]["id"]) == (2, 300, "ticket-350")

@@ -19,7 +19,7 @@ from writer.kafka_reader.errors import damaged_batch
 from writer.offsets import spark_checkpoint, start_decision, start_offsets
 from writer.offsets.start_decision import LogRange, Refuse
 from writer.table.log import foreign_writes, schema_ids
-from writer.table.log.operations import LogCut
+from writer.table.log.commits.starts import LogCut
 
 PART = TopicPartition("clicks", 1, 3)
 SOURCE = ("clicks", 3)

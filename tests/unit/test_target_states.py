@@ -31,7 +31,7 @@ from writer.status import from_table
 from writer.status.document import document
 from writer.status.progress import Progress
 from writer.table.factory import all_tables
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 from writer.web.metrics_export import families
 
 LATER = datetime.now(UTC) + timedelta(hours=2)
@@ -46,9 +46,9 @@ def commit(one: Started, *places: str, at: datetime) -> int:
     facts = {**commits.facts(0, count), **about}
     side = {place: [row(place, start + i)] for i, place in enumerate(places) if Path(place).is_dir()}
     side |= {place: [row(one.tables.main.location, start + i)] for i, place in enumerate(places) if place not in side}
-    one.tables.main.commit(
-        one.tables.main.snapshot(),
+    one.tables.main.append(
         Batch(uuid4().hex, one.epoch, [part], side_files=side, settled=one.tables.settled, facts=facts),
+        one.tables.main.snapshot(),
     )
     return one.tables.main.snapshot().version
 
@@ -147,8 +147,8 @@ def test_an_entry_without_a_time_of_its_own_waits_since_it_was_logged(tmp_path: 
     one = Started(tmp_path, {"targets": {"a": a}})
     away(a)
     side = {a: [row(one.tables.main.location, 0)]}
-    one.tables.main.commit(
-        one.tables.main.snapshot(), Batch("x", one.epoch, [OffsetRange(PART, 0, 1)], side_files=side)
+    one.tables.main.append(
+        Batch("x", one.epoch, [OffsetRange(PART, 0, 1)], side_files=side), one.tables.main.snapshot()
     )
     tables = all_tables("p", one.config)
     tables.collect_pending()

@@ -34,7 +34,7 @@ from writer.privacy.protected_schema import Privacy
 from writer.storage.local import LocalStore
 from writer.table import held_files
 from writer.table.factory import all_tables, table_at
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 from writer.table.log.snapshot import FORMAT, TargetRecord
 from writer.table.pipeline_tables import Tables
 
@@ -88,7 +88,7 @@ class Started:
         moved = OffsetRange(PART, at, at + 1)
         side, facts = {place: [row(place, at)] for place in places}, {"ranges": [moved.to_dict()]}
         entry = Batch(uuid4().hex, self.epoch, [moved], side_files=side, facts=facts, settled=self.tables.settled)
-        self.tables.main.commit(self.tables.main.snapshot(), entry)
+        self.tables.main.append(entry, self.tables.main.snapshot())
 
     def hold(self, numbers: Mapping[str, int], *, age: timedelta = timedelta(0)) -> None:
         """Commit one offset, with a row that waits at the log for each of these tables, by their numbers."""
@@ -104,7 +104,7 @@ class Started:
         assembled = (datetime.now(UTC) - age).isoformat()
         facts = {**commits.facts(0, 0), "targets": about, "ranges": [], "bytes": 0, "assembled": assembled}
         entry = Batch(uuid4().hex, self.epoch, [OffsetRange(PART, at, at + 1)], side_files=side, facts=facts)
-        self.tables.main.commit(self.tables.main.snapshot(), entry)
+        self.tables.main.append(entry, self.tables.main.snapshot())
 
     def learn(self, *names: str) -> dict[int, TargetRecord]:
         report = Report()

@@ -18,7 +18,7 @@ from writer.core.units import instant, show_duration, to_iso
 from writer.offsets.spark_checkpoint import Offsets
 from writer.sealing.watermark import advanced_event_times
 from writer.table import held_files
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 
 
 class StagedTooLongAgo(HeadraceError):

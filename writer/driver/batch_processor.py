@@ -24,7 +24,7 @@ from writer.driver.tasks import BatchDecision
 from writer.offsets import start_decision
 from writer.offsets.spark_checkpoint import Offsets
 from writer.table.log.foreign_writes import BucketsClosed, CommitFailed, PrivacyChanged
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 from writer.table.log.snapshot import PipelineSnapshot
 
 
@@ -125,7 +125,7 @@ class BatchProcessor:
             builder.check_age(decision.now, datetime.now(UTC), parts.settings.table.orphan_retention)
             # On the snapshot that was read first: all that happened since is looked at.
             try:
-                return parts.table.commit(snapshot, batch), batch
+                return parts.table.append(batch, snapshot), batch
             except PrivacyChanged as error:
                 snapshot = parts.table.snapshot()
                 parts.schemas.remember(snapshot.protected_paths, snapshot.privacy)

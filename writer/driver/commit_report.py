@@ -9,7 +9,7 @@ from writer.config.routing import RouteSection
 from writer.core import logging
 from writer.status.model import WITHOUT_TABLE, Totals, without_records
 from writer.status.progress import Progress
-from writer.table.log.operations import Batch
+from writer.table.log.operations.rows import Batch
 from writer.table.pipeline_tables import TargetState
 
 

@@ -31,8 +31,7 @@ from writer.storage.locations import store_at
 from writer.storage.probe import probe
 from writer.table.gap_records import open_gap
 from writer.table.locations import target_locations
-from writer.table.log.entries import entry_facts
-from writer.table.log.operations import Gap
+from writer.table.log.operations.gaps import Gap
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.log.zone_records import find_zone_changes
 from writer.table.pipeline_tables import Tables
@@ -184,7 +183,7 @@ def record_gap(
     facts = {"run": run, "at": now.isoformat(), "hints": hints, "topic_ids": ids}
     gap = Gap(uuid4().hex, epoch, position.lost, "retention", facts)
     version = open_gap(table, table.pipeline, snapshot, gap)
-    return gap, notifications.gap_event(table.pipeline, entry_facts(gap), version, now)
+    return gap, notifications.gap_event(table.pipeline, gap.entry_facts(), version, now)
 
 
 def new_run_reason(position: StartPosition, snapshot: PipelineSnapshot, *, is_requested: bool) -> str:

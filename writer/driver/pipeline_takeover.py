@@ -28,8 +28,7 @@ from writer.offsets import start_decision, start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.scaling.spark_settings import records_per_range
 from writer.schemas.format_detection import detected_unit
-from writer.table.log.entries import entry_facts
-from writer.table.log.operations import Gap
+from writer.table.log.operations.gaps import Gap
 from writer.table.log.snapshot import PipelineSnapshot
 
 # So many commits tell the size of records, the wire formats and the rate.
@@ -189,7 +188,7 @@ def _report_start(parts: PipelineParts, recent_commits: Sequence[Mapping[str, An
         buckets=parts.table.buckets(),
         gaps=snapshot.gaps,
         gap_offsets_closed=snapshot.gap_offsets_closed,
-        gap=None if gap is None else entry_facts(gap),
+        gap=None if gap is None else gap.entry_facts(),
         incarnations=position.numbers,
         log_cuts=snapshot.orphans(),
     )

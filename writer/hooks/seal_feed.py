@@ -12,7 +12,7 @@ from writer.hooks.base import SealedVersion
 from writer.hooks.outbox import OutboxEntry
 from writer.sealing.manifest import Manifest, Manifests, bucket_path
 from writer.table.log.entries import parse_commit_info
-from writer.table.log.operations import RETENTION
+from writer.table.log.operations.rows import RETENTION
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 

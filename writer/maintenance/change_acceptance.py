@@ -15,7 +15,7 @@ from writer.maintenance.retention import rows_of
 from writer.table.factory import all_tables
 from writer.table.log.entries import unanswered_changes
 from writer.table.log.foreign_writes import Change, reading
-from writer.table.log.operations import Acceptance
+from writer.table.log.operations.rewinds import Acceptance
 from writer.table.log.snapshot import PipelineSnapshot
 
 
@@ -81,7 +81,7 @@ class ChangeAcceptance:
         """Write the acceptance. Returns the version that holds it. Raises CommitFailed, DriverAlive."""
         check_no_driver(self.config, self.pipeline, "Stop it, then accept.")
         changes = [effect.change for effect in plan.effects]
-        version = self._table.accept(plan.snapshot, Acceptance(uuid4().hex, changes, plan.rows_fewer, facts))
+        version = self._table.append(Acceptance(uuid4().hex, changes, plan.rows_fewer, facts), plan.snapshot)
         self._tables.apply_side_files()
         return version
 

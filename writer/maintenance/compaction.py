@@ -31,7 +31,7 @@ from writer.storage.base import S3Settings
 from writer.storage.disk_space import scratch
 from writer.table.log.entries import added_file
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, LiveDeleteFiles
-from writer.table.log.operations import RemovedRows, Rewrite
+from writer.table.log.operations.rows import RemovedRows, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
@@ -290,7 +290,7 @@ class Compactor:
             by = comparison.by if comparison else ()
         check_age(started_at, datetime.now(UTC), self._settings.table.orphan_retention)
         try:
-            version = self._table.rewrite(snapshot, Rewrite(uuid4().hex, removed, rewritten.files, taken, facts, by=by))
+            version = self._table.append(Rewrite(uuid4().hex, removed, rewritten.files, taken, facts, by=by), snapshot)
         except FilesGone as error:
             # Another entry stands where theirs might: none will name them.
             self._table.discard(rewritten.files)

@@ -31,7 +31,7 @@ from writer.privacy.protected_schema import Privacy
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import Overtaken, PrivacyChanged
-from writer.table.log.operations import Replay
+from writer.table.log.operations.rows import Replay
 from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, offsets_by_partition
 
 # Dead letters of one commit, which names their offsets.
@@ -233,7 +233,7 @@ class DeadLetterReplay:
             pipeline.schemas.id_meanings(report),
             pipeline.schemas.privacy_version,
         )
-        return self._main.replay(self._main.snapshot(), operation)
+        return self._main.append(operation, self._main.snapshot())
 
     def _read_failed(self, files: Sequence[StagedFile]) -> pa.Table:
         """Read dead letters that failed again: without their bytes."""

@@ -24,7 +24,7 @@ from writer.sealing.manifest import FOLDER, bucket_path
 from writer.storage.base import Store
 from writer.table.factory import main_table, side_table
 from writer.table.log.foreign_writes import FilesGone
-from writer.table.log.operations import RETENTION, RemovedRows, Rewrite
+from writer.table.log.operations.rows import RETENTION, RemovedRows, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
@@ -123,7 +123,7 @@ class Retention:
             content = json.dumps(mark, ensure_ascii=False) + "\n"
             table.store.put(f"{FOLDER}/{bucket_path(self._bucketer.columns, bucket)}/{MARK}", content.encode())
         facts = {"at": now.isoformat(), "buckets": [list(bucket) for bucket in buckets], "files": len(files)}
-        version = table.rewrite(snapshot, Rewrite(uuid4().hex, files, (), RemovedRows(RETENTION, rows), facts))
+        version = table.append(Rewrite(uuid4().hex, files, (), RemovedRows(RETENTION, rows), facts), snapshot)
         return DroppedBucket(version, buckets, rows, len(files), sum(file.bytes for file in files))
 
 

@@ -22,7 +22,7 @@ from writer.offsets.start_decision import LogRange, Refuse, incarnation_numbers,
 from writer.offsets.start_offsets import gap_hints, orphan_reason
 from writer.table.factory import main_table
 from writer.table.gap_records import open_gap
-from writer.table.log.operations import Gap
+from writer.table.log.operations.gaps import Gap
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.core.text import join_first, plural
-from writer.table.log.operations import LogCut
+from writer.table.log.commits.starts import LogCut
 
 # Partitions that a sentence names.
 _SHOWN_MAX = 3

@@ -27,7 +27,7 @@ from writer.offsets.start_decision import (
     refusal,
     topics_without_id,
 )
-from writer.table.log.operations import LogCut
+from writer.table.log.commits.starts import LogCut
 from writer.table.log.snapshot import PipelineSnapshot
 
 # Looks at a log that seems too short: right after a leader has changed it may (KAFKA-7703).

@@ -21,7 +21,7 @@ from writer.offsets.topic_adoption_plan import (
 )
 from writer.table.factory import main_table
 from writer.table.kafka_timestamps import read_kafka_timestamps
-from writer.table.log.operations import Adoption
+from writer.table.log.commits.starts import Adoption
 from writer.table.log.snapshot import PipelineSnapshot
 
 # Of a partition, the last rows that the table has are compared.

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from writer.avro.schema_text import read_json
 from writer.avro.wire_format import CONFLUENT, Ids, show_id
@@ -114,7 +114,8 @@ class MeaningAcceptance:
             "since": plan.since.isoformat(),
             "accepted": [_describe_acceptance(plan.meanings[key]) for key in plan.accepted],
         }
-        return self._table.accept_schema_ids(plan.snapshot, fingerprints | times, facts)
+        acceptance = schema_ids.SchemaAcceptance(uuid4().hex, fingerprints | times, facts)
+        return self._table.append(acceptance, plan.snapshot)
 
     def _id_meanings(self, snapshot: PipelineSnapshot) -> IdMeanings:
         return IdMeanings(self.pipeline, self.config.registry, lambda: snapshot.state.transactions)

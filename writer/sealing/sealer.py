@@ -32,8 +32,9 @@ from writer.sealing.watermark import PartitionEventTime, Watermark
 from writer.table.factory import all_tables, main_table
 from writer.table.gap_records import gap_records
 from writer.table.log.entries import parse_commit_info
+from writer.table.log.foreign_writes import NothingToClose
 from writer.table.log.log import Action
-from writer.table.log.operations import Closing, Sealing
+from writer.table.log.operations.seals import Closing, Sealing
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.pipeline_tables import Tables
 
@@ -206,14 +207,19 @@ class Sealer:
         return missing_ranges
 
     def close(self, snapshot: BucketSnapshot, until: datetime, reason: Reason, now: datetime) -> int | None:
-        """Close the buckets that end by then. Returns the version that does it; None: they are. Raises CommitFailed."""
+        """Close the buckets that end by then. Returns the version that does it. Raises CommitFailed.
+
+        None: they are, or the table was rewound meanwhile.
+        """
         number = snapshot.number
         if self._tables is not None and number is None:
             raise HeadraceError(f"the log at {self.log.location} does not know the table at {self.table.location}")
         closing = Closing(uuid4().hex, until, {"reason": reason, "at": now.isoformat()}, number)
-        version = self.log.close(snapshot.progress, closing)
-        if version is not None:
-            logging.event("buckets_closed", **self.about, until=until.isoformat(), reason=reason, version=version)
+        try:
+            version = self.log.append(closing, snapshot.progress)
+        except NothingToClose:
+            return None
+        logging.event("buckets_closed", **self.about, until=until.isoformat(), reason=reason, version=version)
         return version
 
     def due(self, snapshot: BucketSnapshot, now: datetime) -> list[SealDecision]:
@@ -286,7 +292,7 @@ class Sealer:
         manifests, blocked = self.build_manifests(snapshot, still_ready, now)
         if manifests:
             sealing = Sealing(uuid4().hex, [manifest.to_json() for manifest in manifests], {"at": now.isoformat()})
-            version = self.table.seal(snapshot.table_snapshot, sealing)
+            version = self.table.append(sealing, snapshot.table_snapshot)
             for manifest in manifests:
                 self.sealed.append(manifest.with_table_version(version))
                 logging.event(

@@ -8,7 +8,7 @@ from writer.table.ledger.gap_record import GapRecord, merge_gap_records, oldest_
 from writer.table.ledger.segment import LedgerSegment
 from writer.table.ledger.segment_reader import RowCounts, no_row_counts, read_segments
 from writer.table.ledger.segment_store import LedgerStore
-from writer.table.log.operations import Gap
+from writer.table.log.operations.gaps import Gap
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.table import PipelineTable
 
@@ -85,7 +85,7 @@ class OldestGap:
 
 def open_gap(table: PipelineTable, pipeline: str, snapshot: PipelineSnapshot, gap: Gap) -> int:
     """Append the entry that records a gap. Returns its version. Raises Fenced, CommitFailed."""
-    version = table.record_gap(snapshot, gap)
+    version = table.append(gap, snapshot)
     for offset_range in gap.ranges:
         logging.warning(
             "gap_recorded",

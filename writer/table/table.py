@@ -19,9 +19,8 @@ from writer.core.files import BucketFile, BucketKey, StagedFile, staged_name
 from writer.storage.base import Unanswered
 from writer.table import takeover
 from writer.table.ledger.segment_store import LedgerStore, LedgerUnreadable
-from writer.table.log import schema_ids
 from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
-from writer.table.log.commits import gaps, privacy, rewinds, rows, seals, settings, starts, successions
+from writer.table.log.commits import privacy, settings, starts, successions
 from writer.table.log.entries import Entry, SideEntry, metadata_actions, parse_entry
 from writer.table.log.foreign_writes import CommitFailed, one_line, reading
 from writer.table.log.log import TableVersion
@@ -174,21 +173,9 @@ class PipelineTable(Appender):
     begin = starts.begin
     adopt = starts.adopt
     take = takeover.take_over
-    commit = rows.commit
-    replay = rows.replay
-    rewrite = rows.rewrite
-    reprocess = rows.reprocess
-    rewind = rewinds.rewind
-    record_gap = gaps.record_gap
-    fill = gaps.fill
-    give_up = gaps.give_up
-    close = seals.close
-    seal = seals.seal
     convert = successions.convert
     supersede = successions.supersede
     revive = successions.revive
-    accept = rewinds.accept
-    accept_schema_ids = schema_ids.accept_schema_ids
     add_targets = settings.add_targets
     convert_targets = settings.convert_targets
     enter_raw = settings.enter_raw

@@ -19,7 +19,7 @@ from writer.maintenance.deletion.row_deletion import WHY
 from writer.maintenance.deletion.row_keys import Finder, Keys
 from writer.maintenance.local_pipeline import LocalPipeline
 from writer.table.log.foreign_writes import FilesGone, Overtaken
-from writer.table.log.operations import RemovedRows, Replay, Rewrite
+from writer.table.log.operations.rows import RemovedRows, Replay, Rewrite
 from writer.table.pipeline_tables import Tables
 from writer.table.row_removal import Offsets, stage_without_offsets
 from writer.table.table import PipelineTable
@@ -76,7 +76,7 @@ def delete(
             with stage_without_offsets(side.store, files, places, hidden=side.hidden, folder=side.folder) as left:
                 facts = {"at": now.isoformat(), "request": request, "fields": keys.fields, "keys": keys.count}
                 swap = Rewrite(uuid4().hex, left.removed, left.rewritten, RemovedRows(WHY, found.meant), facts)
-                found.version = side.rewrite(snapshot, swap)
+                found.version = side.append(swap, snapshot)
         except (FilesGone, FileNotFoundError):  # a replay rewrote dead letters meanwhile
             if tries == _TRIES - 1:
                 raise
@@ -92,7 +92,7 @@ def _overtake_replays(main: PipelineTable, now: datetime, request: str) -> None:
     for tries in range(_TRIES):
         snapshot = main.snapshot()
         try:
-            main.replay(snapshot, Replay(uuid4().hex, snapshot.replays, (), {}, {}, facts))
+            main.append(Replay(uuid4().hex, snapshot.replays, (), {}, {}, facts), snapshot)
         except Overtaken:  # another replay was committed: one more may have begun by then
             if tries == _TRIES - 1:
                 raise

@@ -22,7 +22,7 @@ from writer.storage.base import OutcomeUnknown
 from writer.storage.locations import on_s3
 from writer.table.log.appender import LostRace
 from writer.table.log.foreign_writes import CommitFailed, FilesGone
-from writer.table.log.operations import RemovedRows, Rewrite
+from writer.table.log.operations.rows import RemovedRows, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.pipeline_tables import Tables
 from writer.table.row_removal import (
@@ -95,7 +95,7 @@ class RawDeletion:
                     if left.rows:
                         taken = RemovedRows(WHY, left.rows)
                         swap = Rewrite(uuid4().hex, left.removed, left.rewritten, taken, self._facts)
-                        self.versions.append(table.rewrite(snapshot, swap))
+                        self.versions.append(table.append(swap, snapshot))
                         self.records += left.rows
             except (FilesGone, FileNotFoundError, LostRace):  # another process rewrote files meanwhile
                 if tries == _TRIES - 1:
@@ -211,7 +211,7 @@ class RowDeletion:
                 "bucket": list(bucket),
             }  # fmt: skip
             swap = Rewrite(uuid4().hex, [hit.file for hit in hits], rest, RemovedRows(WHY, rows), facts)
-            version = self._table.rewrite(snapshot, swap)
+            version = self._table.append(swap, snapshot)
         except (OutcomeUnknown, CommitFailed):
             raise  # an entry may name them by now, or may yet
         except Exception:  # not where a person interrupts it: an entry may be there

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from writer.core import fault_points
@@ -23,6 +23,7 @@ from writer.table.log.entries import (
     CommittedEntry,
     parse_commit_info,
     parse_committed_entry,
+    remove_action,
     transaction_actions,
     unanswered_changes,
     write_actions,
@@ -30,13 +31,13 @@ from writer.table.log.entries import (
 from writer.table.log.file_lists import store_long_list
 from writer.table.log.foreign_writes import (
     CommitFailed,
-    PrivacyChanged,
     check_foreign,
     check_writable,
     one_line,
     reading,
 )
 from writer.table.log.log import Action, State, TableVersion
+from writer.table.log.operations.operation import Operation
 from writer.table.log.snapshot import FORMAT, TARGETS, PipelineSnapshot, check_format, format_name
 from writer.table.log.table_format import Format
 
@@ -46,9 +47,6 @@ _RACE_BACKOFF = Backoff(0.02, 1, jitter=1)
 # Entries that `retry_lost_races` tries to append.
 _ATTEMPTS_MAX = 10
 _T = TypeVar("_T")
-# Refuses, by raising, a version that an entry may not follow.
-Check = Callable[[PipelineSnapshot], None]
-Values = Mapping[str, int] | Callable[[PipelineSnapshot], Mapping[str, int]]
 
 
 class TableConverted(ConfigError):
@@ -73,19 +71,6 @@ class Swap:
 
 
 _NO_SWAP = Swap(())
-
-
-def check_privacy(appender: "Appender", snapshot: PipelineSnapshot, version: int | None) -> None:
-    """Raise PrivacyChanged where a version of the table has newer privacy entries than those by which rows were made.
-
-    `version`: of these entries; None where no rows were made of records. A version of the table from before them is
-    passed: the entry of the rows cannot follow it.
-    """
-    if version is not None and snapshot.privacy > version:
-        raise PrivacyChanged(
-            f"the log of the table at {appender.location} has privacy version {snapshot.privacy} by now, rows were "
-            f"made by version {version}: they are made anew"
-        )
 
 
 class Appender:
@@ -194,37 +179,27 @@ class Appender:
                 "table.name; if the catalog does not know the table yet, `headrace convert` ends what it began."
             )
 
-    def append(
-        self,
-        snapshot: PipelineSnapshot,
-        files: Sequence[StagedFile],
-        values: Values,
-        facts: Mapping[str, Any],
-        check: Check,
-        swap: Swap = _NO_SWAP,
-        fault_point: str = "commit",
-    ) -> int:
-        """Write an entry right after a version that `check` does not refuse, and let readers see its files.
+    def append(self, operation: Operation, snapshot: PipelineSnapshot) -> int:
+        """Write an operation's entry right after a version that it may follow, and let readers see its files.
 
-        Returns its version. An entry that another writer appends in between is checked, too. `values` that count
-        something up are computed from the version that they follow. `fault_point` names the fault points before and
-        after. Raises CommitFailed, ForeignChange, and as `check` does.
+        Returns the version of the entry. `snapshot`: the version that the operation was made for. An entry that another
+        writer appends in between is checked, too. Raises CommitFailed, ForeignChange, and as the operation's `check`
+        and `transactions` do.
         """
         deadline = time.monotonic() + self._retry_timeout.total_seconds()
         problem: Exception
         # Failures of the storage since the last race was lost.
         failures = 0
         table_id, first_version = snapshot.state.table_version
+        facts = operation.entry_facts()
+        previous = snapshot
         while True:
-            check(snapshot)
+            operation.check(snapshot, previous, self)
+            previous = snapshot
             try:
-                fault_points.point(f"before_{fault_point}")
-                entry_values = values(snapshot) if callable(values) else values
-                # The entry of a route lists files of many tables.
-                is_route = TARGETS in snapshot.state.configuration
-                entry_facts = store_long_list(self._format.store, facts) if is_route else facts
-                self.write(snapshot, files, entry_values, entry_facts, None, swap)
-                fault_points.point(f"after_{fault_point}")
+                fault_points.point(f"before_{operation.fault_point}")
+                self._write_operation(operation, snapshot, facts)
+                fault_points.point(f"after_{operation.fault_point}")
             except LostRace as error:
                 problem = error
                 failures = 0
@@ -237,7 +212,7 @@ class Appender:
             # Whatever was answered, the log decides: an entry with our id is our commit, whatever others did after it.
             with suppress(CommitFailed):
                 newest = self.snapshot()
-                appended_version = self._version_of(facts["id"], first_version)
+                appended_version = self._version_of(operation.id, first_version)
                 if appended_version is not None:
                     version = appended_version
                     break
@@ -253,6 +228,18 @@ class Appender:
                 time.sleep(_STORAGE_BACKOFF.random_delay_s(failures - 1))
         self.publish(TableVersion(table_id, version))
         return version
+
+    def _write_operation(self, operation: Operation, snapshot: PipelineSnapshot, facts: Mapping[str, Any]) -> None:
+        """Append an operation's entry, with its facts, right after the snapshot. Raises as `put` does."""
+        columns = snapshot.state.metadata["partitionColumns"]
+        moves_only = operation.moves_only
+        now = datetime.now(UTC)
+        removals = [remove_action(file, columns, now, moves_only=moves_only) for file in operation.removed_files]
+        values = operation.transactions(snapshot)
+        # The entry of a route lists files of many tables.
+        is_route = TARGETS in snapshot.state.configuration
+        entry_facts = store_long_list(self._format.store, facts) if is_route else facts
+        self.write(snapshot, operation.added_files, values, entry_facts, None, Swap(removals, moves_only))
 
     def retry_lost_races(self, action: Callable[[PipelineSnapshot], _T]) -> _T:
         """Run an action that may lose a race, on a newer snapshot each time. Raises CommitFailed."""

@@ -15,48 +15,16 @@ from deltalake import Schema
 
 from writer.core.files import HELD_LATE, BucketFile, BucketKey, StagedFile, file_from_json, file_to_json
 from writer.core.offsets import Span, TopicPartition
-from writer.core.units import from_iso, to_iso
+from writer.core.units import from_iso
 from writer.storage.base import Store
 from writer.table.log import file_lists
 from writer.table.log.foreign_writes import READER, WRITER, Change, foreign_change
 from writer.table.log.log import Action, State
-from writer.table.log.operations import (
-    Acceptance,
-    Batch,
-    Closing,
-    Fill,
-    Gap,
-    Loss,
-    Replay,
-    Reprocess,
-    Rewind,
-    Rewrite,
-    Sealing,
-    TargetRewind,
-)
-from writer.table.log.snapshot import TargetRecord
+from writer.table.log.snapshot import KINDS, TargetRecord
 
 # What Entry calls a table's first entry, and the entries of other clients.
 CREATED = "create"
 ANY_CLIENT = "client"
-# Kinds of the entries that are appended by an id.
-_KINDS_WITH_ID = frozenset(
-    [
-        "batch",
-        "gap",
-        "replay",
-        "rewrite",
-        "close",
-        "seal",
-        "fill",
-        "lost",
-        "rewind",
-        "schema",
-        "accept",
-        "reprocess",
-    ]
-)
-Operation = Batch | Replay | Rewrite | Reprocess | Rewind | Gap | Fill | Loss | Closing | Sealing | Acceptance
 # Tags of a file.
 _EVENT_TIME_MIN = "headrace.event_time_min"
 _EVENT_TIME_MAX = "headrace.event_time_max"
@@ -226,85 +194,6 @@ def write_actions(
     return actions
 
 
-def entry_facts(operation: Operation) -> dict[str, Any]:
-    """Return the facts of an operation's entry.
-
-    A gap's is its gap record; a rewrite and a rewind say which rows they take, a replay which dead letters go.
-    """
-    facts = _operation_facts(operation)
-    assert facts.keys().isdisjoint(operation.facts), "a fact would hide what the entry says itself"
-    return {**facts, "id": operation.id, **operation.facts}
-
-
-def _operation_facts(operation: Operation) -> dict[str, Any]:
-    """Return the facts that an operation's fields tell, its kind first."""
-    match operation:
-        case Batch():
-            return {"kind": "batch", "side_files": _side_files_to_json(operation.side_files)}
-        case Replay():
-            side_files = _side_files_to_json(operation.side_files)
-            return {"kind": "replay", "side_files": side_files, "withdrawn": _withdrawn_to_json(operation.withdrawn)}
-        case Reprocess():
-            buckets = [[list(change.bucket), change.taken, change.added] for change in operation.buckets]
-            side_files = _side_files_to_json(operation.side_files)
-            return {"kind": "reprocess", "side_files": side_files, "buckets": buckets}
-        case Rewrite(removed_rows=None):
-            return {"kind": "rewrite"}
-        case Rewrite(removed_rows=removed_rows):
-            return {"kind": "rewrite", "taken": vars(removed_rows)}
-        case Rewind():
-            return _rewind_facts(operation)
-        case Gap():
-            ranges = [offset_range.to_dict() for offset_range in operation.ranges]
-            return {"kind": "gap", "cause": operation.cause, "ranges": ranges}
-        case Fill():
-            return {
-                "kind": "fill",
-                "gap": operation.gap,
-                "offsets": operation.offsets,
-                "left": operation.left,
-                "done": operation.done,
-                "side_files": _side_files_to_json(operation.side_files),
-            }
-        case Loss():
-            return {"kind": "lost", "gap": operation.gap, "left": operation.left}
-        case Closing(target=None):
-            return {"kind": "close", "until": operation.until.isoformat()}
-        case Closing():
-            return {"kind": "close", "until": operation.until.isoformat(), "target": operation.target}
-        case Sealing():
-            return {"kind": "seal", "manifests": list(operation.manifests)}
-        case Acceptance():
-            answers = [vars(change) for change in operation.changes]
-            return {"kind": "accept", "answers": answers, "taken": {"why": "accepted", "rows": operation.rows}}
-
-
-def _rewind_facts(rewind: Rewind) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "kind": "rewind",
-        "to": rewind.to,
-        "taken": {"why": "rewind", "rows": rewind.rows},
-        **_reopening_facts(rewind),
-        "gaps": list(rewind.gaps),
-    }
-    if rewind.targets:
-        # By location: names may have been given to another table since.
-        facts["targets"] = {
-            target.location: {"name": target.name, "number": target.number, **_reopening_facts(target)}
-            for target in rewind.targets
-        }
-    if rewind.undo:
-        facts["answers"] = [vars(change) for change in rewind.undo.changes]
-    facts["withdrawn"] = _withdrawn_to_json(rewind.withdrawn)
-    facts["ranges"] = [offset_range.to_dict() for offset_range in rewind.ranges]
-    return facts
-
-
-def _reopening_facts(rewind: Rewind | TargetRewind) -> dict[str, Any]:
-    buckets = [[list(bucket.bucket), bucket.taken, bucket.left] for bucket in rewind.reopened]
-    return {"reopened": buckets, "closed_until": to_iso(rewind.closed_until)}
-
-
 def answered_changes(facts: Mapping[str, Any]) -> list[Change]:
     """Return the changes of other clients that an entry with these facts accepts or undoes."""
     return [Change(answer["version"], answer["operation"]) for answer in facts.get("answers", ())]
@@ -326,9 +215,10 @@ def unanswered_changes(entries: Iterable[tuple[int, Sequence[Action]]]) -> list[
     return list(changes.values())
 
 
-def _withdrawn_to_json(
+def withdrawn_to_json(
     withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]],
 ) -> dict[str, list[list[Any]]]:
+    """Return offsets by the location of their table, as an entry has them."""
     return {
         location: [[part.topic, part.incarnation, part.partition, spans] for part, spans in parts.items()]
         for location, parts in withdrawn.items()
@@ -424,7 +314,7 @@ def parse_committed_entry(
     `store`: of the table, where long lists of files lie; `info`: the entry's commitInfo, which says when it was logged.
     Raises CommitFailed where such a list is damaged.
     """
-    if facts.get("kind") not in _KINDS_WITH_ID:
+    if facts.get("kind") not in KINDS or "id" not in facts:
         return None
     file_documents = file_lists.read_side_files(store, facts)
     side_files = {
@@ -434,7 +324,8 @@ def parse_committed_entry(
     return CommittedEntry(version, facts["id"], facts, side_files, _withdrawn_from_json(facts), logged_at)
 
 
-def _side_files_to_json(side_files: Mapping[str, Sequence[StagedFile]]) -> dict[str, list[Any]]:
+def side_files_to_json(side_files: Mapping[str, Sequence[StagedFile]]) -> dict[str, list[Any]]:
+    """Return files by the location of their table, as an entry has them."""
     return {location: [file_to_json(file) for file in files] for location, files in side_files.items()}
 
 

@@ -31,6 +31,10 @@ class Resealed(HeadraceError):
     """A bucket changed, or was sealed, since its manifest was drawn up."""
 
 
+class NothingToClose(HeadraceError):
+    """Buckets are closed up to that instant already, or the table was rewound meanwhile."""
+
+
 class Overtaken(HeadraceError):
     """Another process replayed dead letters, changed a gap or rewound the table since it was read."""
 

@@ -7,15 +7,16 @@ them passes over both.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from writer.avro.wire_format import Ids, show_id
 from writer.core.errors import SchemaChanged
 from writer.core.text import join_first
-from writer.table.log.appender import Appender
 from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.operations.operation import CheckedLog, Operation
 from writer.table.log.snapshot import PipelineSnapshot
 
 # Name of a `txn` → its value.
@@ -55,22 +56,32 @@ def new_meanings(transactions: Transactions, meanings: Mapping[str, int]) -> dic
     return {name: meaning for name, meaning in meanings.items() if name not in transactions}
 
 
-def accept_schema_ids(
-    appender: Appender, snapshot: PipelineSnapshot, values: Mapping[str, int], facts: Mapping[str, Any]
-) -> int:
-    """Let schema ids mean others than they did, by the values of their `txn`. It needs no epoch.
+@dataclass(frozen=True)
+class SchemaAcceptance(Operation):
+    """Lets schema ids mean others than they did. It needs no epoch."""
 
-    Returns the version of the entry. Raises CommitFailed when the pipeline was started since the snapshot.
-    """
+    kind: ClassVar[str] = "schema"
 
-    def check(newest: PipelineSnapshot) -> None:
-        if newest.epoch != snapshot.epoch:
+    id: str
+    # Values of the `txn` of the ids, and since when they mean it.
+    values: Mapping[str, int]
+    # JSON values: the registry, the ids, at.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def field_facts(self) -> dict[str, Any]:
+        """Return nothing: the `txn` values say it."""
+        return {}
+
+    def transactions(self, snapshot: PipelineSnapshot) -> dict[str, int]:  # noqa: ARG002 - of the base
+        """Return the meanings as they are from then on."""
+        return dict(self.values)
+
+    def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:  # noqa: ARG002 - of the base
+        """Raise CommitFailed when the pipeline was started since the snapshot."""
+        if newest.epoch != previous.epoch:
             raise CommitFailed(
-                f"pipeline {appender.pipeline!r} was started meanwhile; nothing was accepted. Stop it, then look again."
+                f"pipeline {newest.pipeline!r} was started meanwhile; nothing was accepted. Stop it, then look again."
             )
-
-    entry_facts = {"kind": "schema", "id": uuid4().hex, **facts}
-    return appender.append(snapshot, [], values, entry_facts, check)
 
 
 def schema_changed_error(names: Iterable[str]) -> SchemaChanged:

@@ -8,7 +8,8 @@ from typing import Any
 from writer.core import fault_points
 from writer.privacy.path_policies import RecordPolicies, difference, overlay_policies, to_json
 from writer.privacy.policy import fingerprint as fingerprint_of
-from writer.table.log.appender import Appender, check_privacy
+from writer.table.log.appender import Appender
+from writer.table.log.operations.operation import check_privacy
 from writer.table.log.snapshot import PROTECTED_PATHS, PipelineSnapshot
 
 
@@ -46,7 +47,7 @@ def protect_paths(appender: Appender, epoch: int | None, paths: RecordPolicies, 
     def change(snapshot: PipelineSnapshot) -> int:
         if epoch is not None:
             appender.check_owner(snapshot, epoch)
-        check_privacy(appender, snapshot, version)
+        check_privacy(appender.location, snapshot, version)
         return _write_privacy(appender, snapshot, {"epoch": epoch}, snapshot.privacy_fingerprint, {}, paths)
 
     fault_points.point("before_protect")

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from writer.core.errors import Fenced
 from writer.core.offsets import TopicPartition
 from writer.table.log.appender import Appender, LostRace
 from writer.table.log.foreign_writes import CommitFailed, one_line
-from writer.table.log.operations import Adoption, LogCut
 from writer.table.log.snapshot import (
     INCARNATIONS,
     NO_MARK,
@@ -20,6 +19,41 @@ from writer.table.log.snapshot import (
     frontier_values,
     mark_names,
 )
+
+
+@dataclass(frozen=True)
+class LogCut:
+    """A log that Kafka cut below the frontier of a part, and that goes on as a further incarnation."""
+
+    # Of the old incarnation.
+    part: TopicPartition
+    # The number of the new incarnation.
+    successor: int
+    # The first offset of the new incarnation.
+    offset: int
+    # Of the old incarnation: rows from `offset` on are of records that Kafka lost, or that come again.
+    frontier: int
+    # Nothing below `offset` was lost, and all above; else it is the last offset known to be sound.
+    is_proven: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Describe it as JSON values."""
+        offsets = {"start": self.offset, "end": self.frontier}
+        return {**vars(self.part), **offsets, "successor": self.successor, "is_proven": self.is_proven}
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """Topics that go on under other ids, names or offsets."""
+
+    # Of all topics, as they are from now on.
+    incarnations: Mapping[str, Sequence[str]]
+    # The frontier of the parts that begin with it.
+    starts: Mapping[TopicPartition, int]
+    # Runs up to this one read other offsets: they are not continued.
+    closed: int = 0
+    # JSON values: what became of which topic, at.
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def begin(
