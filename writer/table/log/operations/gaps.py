@@ -50,7 +50,7 @@ class Gap(Operation):
             f"{pipeline}/gap_offsets": sums["gap_offsets"] + self.offsets,
         }
 
-    def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:  # noqa: ARG002
+    def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:  # noqa: ARG002 - of the base
         """Raise Fenced."""
         log.check_owner(newest, self.epoch, self.ranges)
 
@@ -110,7 +110,7 @@ class Fill(Operation):
         values = _change_values(snapshot, self, closed_offsets, is_end=self.done)
         return values | new_meanings(snapshot.state.transactions, self.meanings)
 
-    def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:  # noqa: ARG002
+    def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:  # noqa: ARG002 - of the base
         """Raise PrivacyChanged, Overtaken when the gap record changed since it was read."""
         check_privacy(log.location, newest, self.privacy)
         _check_change(newest, self)
@@ -140,7 +140,7 @@ class Loss(Operation):
         """Return the changes of the gap, and the sums of gaps."""
         return _change_values(snapshot, self, self.left, is_end=True)
 
-    def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:  # noqa: ARG002
+    def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:  # noqa: ARG002 - of the base
         """Raise Overtaken when the gap record changed since it was read."""
         _check_change(newest, self)
 

@@ -69,7 +69,7 @@ class Batch(Operation):
             **new_meanings(snapshot.state.transactions, self.meanings),
         }
 
-    def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:  # noqa: ARG002
+    def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:  # noqa: ARG002 - of the base
         """Raise Fenced, PrivacyChanged, BucketsClosed where rows were judged by others than these closes."""
         log.check_owner(newest, self.epoch, self.ranges)
         check_privacy(log.location, newest, self.privacy)
