@@ -44,6 +44,7 @@ def test_the_table_follows_the_contracts() -> None:
         ("", "writer.cli.start"), ("", "writer.cli.table"), ("", "writer.cli.write"), ("2", "writer.table"),
         ("", "writer.table.iceberg"), ("", "writer.table.iceberg.catalog"), ("", "writer.table.iceberg.metadata"),
         ("", "writer.table.ledger"), ("", "writer.table.log"), ("", "writer.table.log.commits"),
+        ("", "writer.table.log.operations"),
         ("1", "writer.avro"), ("", "writer.avro.decoding"), ("1", "writer.core"),
     ]  # fmt: skip
     assert lines[-3:] == [

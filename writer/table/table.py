@@ -42,8 +42,8 @@ _DRAFT_AGE_MAX = timedelta(days=7)
 class PipelineTable(Appender):
     """A table that belongs to one pipeline, in one of the formats.
 
-    Each read and each kind of entry is a method. An entry is a function of the appender, bound below. What needs
-    several of them is a function that takes the table.
+    `append` writes the entry of an operation. Entries without an id are functions of the appender, bound below. What
+    needs several entries is a function that takes the table.
     """
 
     def __init__(

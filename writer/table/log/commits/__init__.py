@@ -1,4 +1,4 @@
-"""Commits of each kind of log entry, each a function of the log's appender.
+"""Entries made of the newest version, without an id: starts, successions, settings; functions of the appender.
 
 A function appends one entry and returns its version, if its docstring says nothing else. It raises ForeignChange where
 another client did what the ledger does not survive, CommitFailed where the storage refused, or gave no answer, for as

@@ -1,1 +1,1 @@
-"""Operations that one log entry can carry, each a value that validates itself and says all about its entry."""
+"""Operations, each a value that says everything about its log entry: facts, `txn` values, files, checks."""
