@@ -66,7 +66,7 @@ def bench(
     count = number(events)
     _require(plot=plot_file is not None)
     _check(json_file, plot_file)
-    from bench.contenders.contenders import chosen
+    from bench.contenders.contenders import parse_contenders
     from bench.data.dataset import dataset
     from bench.rounds import Setting
 
@@ -74,7 +74,7 @@ def bench(
     if counts and (profile or plot_file is not None):
         raise ConfigError("--partitions has no warm part, which --profile and --plot show. Leave them out.")
     named = contenders or ("a" if counts else "a,b,c,d")
-    setting = Setting(dataset(data), count, chosen(named), repeats, profile, counts, warm_from)
+    setting = Setting(dataset(data), count, parse_contenders(named), repeats, profile, counts, warm_from)
     raise typer.Exit(_measure(setting, keep, json_file, plot_file))
 
 
@@ -118,10 +118,10 @@ def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot
     from writer.output import tables
 
     console = Console(highlight=False)
-    place, here, interruption = BenchDirectory(keep), machine.here(), Interruption()
-    console.print(show.header(setting, here), "")
+    directory, machine_facts, interruption = BenchDirectory(keep), machine.inspect_machine(), Interruption()
+    console.print(show.header(setting, machine_facts), "")
     with show.Screen(console) as screen:
-        runs = play(setting, place, screen, interruption)
+        runs = play(setting, directory, screen, interruption)
     if runs is None:
         console.print("stopped; nothing is left running" + (f"; what there is lies in {keep}" if keep else ""))
         return interruption.exit_code
@@ -130,7 +130,7 @@ def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot
         tables.show(show.by_partitions(costs(runs)), console)
     else:
         _show_race(console, runs, setting)
-    _write(runs, setting, here, json_file, plot_file)
+    _write(runs, setting, machine_facts, json_file, plot_file)
     for path in filter(None, (json_file, plot_file, keep)):
         console.print(f"written: {path}", soft_wrap=True)
     return 0
@@ -149,20 +149,20 @@ def _show_race(console: "Console", runs: "Sequence[Run]", setting: "Setting") ->
         tables.show(show.profile(runs), console)
     console.print()
     console.print(show.legend(setting.warm_from), style="dim")
-    if hint := show.asked_less(setting):
+    if hint := show.smaller_setting_hint(setting):
         console.print(hint, style="dim")
 
 
 def _write(
-    runs: "Sequence[Run]", setting: "Setting", here: "Machine", json_file: Path | None, plot_file: Path | None
+    runs: "Sequence[Run]", setting: "Setting", machine: "Machine", json_file: Path | None, plot_file: Path | None
 ) -> None:
     if json_file is not None:
         import json
 
         from bench.report import as_json
 
-        json_file.write_text(json.dumps(as_json(runs, setting, here), indent=1) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(as_json(runs, setting, machine), indent=1) + "\n", encoding="utf-8")
     if plot_file is not None:
         from bench.plot import draw
 
-        draw(runs, setting, here, plot_file)
+        draw(runs, setting, machine, plot_file)

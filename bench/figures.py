@@ -249,12 +249,16 @@ def costs(runs: Sequence[Run]) -> list[Cost]:
         found.setdefault((run.partitions, run.events, run.contender), []).append(run)
     return [
         Cost(
-            contender, partitions, events,
-            whole_s=spread([run.end.wall_s for run in mine]), batches_s=_batches_s(mine),
-            cpu_s=spread([run.end.cpu_s for run in mine]), files=spread([run.written.files for run in mine]),
+            contender,
+            partitions,
+            events,
+            whole_s=spread([run.end.wall_s for run in mine]),
+            batches_s=_batches_s(mine),
+            cpu_s=spread([run.end.cpu_s for run in mine]),
+            files=spread([run.written.files for run in mine]),
         )
         for (partitions, events, contender), mine in found.items()
-    ]  # fmt: skip
+    ]
 
 
 def _batches_s(runs: Sequence[Run]) -> Spread | None:

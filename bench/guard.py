@@ -47,38 +47,38 @@ def load(path: Path) -> Baseline:
         raise ConfigError(f"{path} is no baseline ({error}). Take one: python -m bench.guard --record") from error
 
 
-def judged(found: Spread, kept: Spread) -> str:
+def judge(ratios: Spread, baseline: Spread) -> str:
     """Say how the found ratio stands to the kept one. Raises BenchFailed when too much is lost."""
-    change = found.median / kept.median - 1
-    words = (
-        f"headrace carries {found.median:.3f} of the limit's events in a CPU-second "
-        f"({found.least:.3f} to {found.most:.3f}); kept is {kept.median:.3f}: {change:+.0%}"
+    change = ratios.median / baseline.median - 1
+    sentence = (
+        f"headrace carries {ratios.median:.3f} of the limit's events in a CPU-second "
+        f"({ratios.least:.3f} to {ratios.most:.3f}); kept is {baseline.median:.3f}: {change:+.0%}"
     )
     if change < -LOSS_MAX:
         raise BenchFailed(
-            f"{words}, more than {LOSS_MAX:.0%} is lost. `headrace bench --contenders a,d --profile` tells where."
+            f"{sentence}, more than {LOSS_MAX:.0%} is lost. `headrace bench --contenders a,d --profile` tells where."
         )
-    return words
+    return sentence
 
 
 def main(*, record: bool) -> int:
     """Measure, and judge or keep. Returns the exit code."""
     console, interruption = Console(highlight=False), Interruption()
     if record:
-        found = _measured(Setting(dataset(_DATA), _EVENTS, _CONTENDERS, _REPEATS), console, interruption)
-        if found is not None:
-            taken = asdict(Baseline(_DATA, _EVENTS, _REPEATS, found))
-            BASELINE.write_text(json.dumps(taken, indent=1) + "\n", encoding="utf-8")
-            console.print(f"{BASELINE} keeps {found.median:.3f}", soft_wrap=True)
-        return interruption.exit_code if found is None else 0
-    kept = load(BASELINE)
-    setting = Setting(dataset(kept.data), kept.events, _CONTENDERS, kept.repeats)
+        ratios = _measure(Setting(dataset(_DATA), _EVENTS, _CONTENDERS, _REPEATS), console, interruption)
+        if ratios is not None:
+            document = asdict(Baseline(_DATA, _EVENTS, _REPEATS, ratios))
+            BASELINE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            console.print(f"{BASELINE} keeps {ratios.median:.3f}", soft_wrap=True)
+        return interruption.exit_code if ratios is None else 0
+    baseline = load(BASELINE)
+    setting = Setting(dataset(baseline.data), baseline.events, _CONTENDERS, baseline.repeats)
     for tries_left in reversed(range(_TRIES)):
-        found = _measured(setting, console, interruption)
-        if found is None:
+        ratios = _measure(setting, console, interruption)
+        if ratios is None:
             return interruption.exit_code
         try:
-            console.print(judged(found, kept.headrace_by_limit), soft_wrap=True)
+            console.print(judge(ratios, baseline.headrace_by_limit), soft_wrap=True)
         except BenchFailed as error:
             if not tries_left:
                 raise
@@ -88,7 +88,7 @@ def main(*, record: bool) -> int:
     return 0
 
 
-def _measured(setting: Setting, console: Console, interruption: Interruption) -> Spread | None:
+def _measure(setting: Setting, console: Console, interruption: Interruption) -> Spread | None:
     """Return the ratio that is found, or None when a signal came."""
     with show.Screen(console) as screen:
         runs = play(setting, BenchDirectory(None), screen, interruption)

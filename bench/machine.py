@@ -36,7 +36,7 @@ class Machine:
         return f"Spark {self.packages['pyspark']}, Python {self.python}, Java {self.java}"
 
 
-def here() -> Machine:
+def inspect_machine() -> Machine:
     """Look at this machine. Raises JavaMissing."""
     return Machine(
         processor=_processor(),
@@ -57,7 +57,7 @@ def _processor() -> str:
 
 
 def _java() -> str:
-    said = subprocess.run(  # noqa: S603
+    process = subprocess.run(  # noqa: S603
         [java_artifacts.java(), "-version"], capture_output=True, text=True, check=True, timeout=60
     ).stderr
-    return said.split('"')[1]
+    return process.split('"')[1]

@@ -17,25 +17,29 @@ def draw(runs: Sequence[Run], setting: Setting, machine: Machine, path: Path) ->
     from matplotlib.figure import Figure
 
     names = contenders_of(runs)[::-1]  # the first on top
-    found = [summary(runs, name).warm_events_per_cpu_s for name in names]
-    medians = [each.median / 1000 for each in found]
+    spreads = [summary(runs, name).warm_events_per_cpu_s for name in names]
+    medians = [spread.median / 1000 for spread in spreads]
     figure = Figure(figsize=(8, 1.3 + 0.55 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     colours = [_OURS if name == "headrace" else _OTHER for name in names]
     errors = [
-        [(each.median - each.least) / 1000 for each in found],
-        [(each.most - each.median) / 1000 for each in found],
+        [(spread.median - spread.least) / 1000 for spread in spreads],
+        [(spread.most - spread.median) / 1000 for spread in spreads],
     ]
     axes.barh(names, medians, color=colours, height=0.62)
     if setting.repeats > 1:
         axes.errorbar(medians, names, xerr=errors, fmt="none", ecolor=_INK, elinewidth=1, capsize=3)
-    for name, each in zip(names, found, strict=True):
+    for name, spread in zip(names, spreads, strict=True):
         axes.annotate(
-            f"{each.median / 1000:,.0f}", (each.most / 1000, name), xytext=(6, 0), textcoords="offset points",
-            va="center", color=_INK,
-        )  # fmt: skip
-    axes.set_xlim(0, max(each.most for each in found) / 1000 * 1.12)
+            f"{spread.median / 1000:,.0f}",
+            (spread.most / 1000, name),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            color=_INK,
+        )
+    axes.set_xlim(0, max(spread.most for spread in spreads) / 1000 * 1.12)
     axes.set_xlabel("thousand events per CPU-second", color=_FAINT, loc="left")
     axes.set_title(_title(setting), loc="left", color=_INK, fontsize=11)
     axes.tick_params(length=0, colors=_FAINT)

@@ -22,7 +22,7 @@ def as_json(runs: Sequence[Run], setting: Setting, machine: Machine) -> dict[str
             **({} if setting.partitions else {"batch_events": setting.batch_events, "warm_from": setting.warm_from}),
         },
         "machine": asdict(machine),
-        **({"topics": [asdict(each) for each in costs(runs)]} if setting.partitions else _race(runs)),
+        **({"topics": [asdict(cost) for cost in costs(runs)]} if setting.partitions else _race(runs)),
         "runs": [asdict(run) for run in runs],
     }
 
@@ -31,6 +31,6 @@ def _race(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "contenders": {name: asdict(summary(runs, name)) for name in contenders_of(runs)},
         "warm_events_per_cpu_s_ratios": {
-            f"{contenders_of(runs)[0]} / {other}": asdict(found) for other, found in ratios(runs).items()
+            f"{contenders_of(runs)[0]} / {other}": asdict(spread) for other, spread in ratios(runs).items()
         },
     }

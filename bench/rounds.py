@@ -67,16 +67,18 @@ class Setting:
             raise ConfigError(f"{self.repeats} repeats measure nothing; take 1 or more")
         if not 0 < self.warm_from < 1:
             raise ConfigError(f"warm from {self.warm_from:g} of the events cannot be; take a share such as 0.67")
-        wrong = [each for each in self.partitions if not 0 < each <= _PARTITIONS_MAX]
-        if wrong or len(set(self.partitions)) < len(self.partitions):
+        invalid = [count for count in self.partitions if not 0 < count <= _PARTITIONS_MAX]
+        if invalid or len(set(self.partitions)) < len(self.partitions):
             raise ConfigError(
                 f"partitions {', '.join(map(str, self.partitions))} cannot be: name each number once, of 1 to "
                 f"{_PARTITIONS_MAX:,}"
             )
         files = sum(topic.partitions for topic in self.topics) + _OTHER_FILES
-        allowed = getrlimit(RLIMIT_NOFILE)[1]
-        if allowed != RLIM_INFINITY and files > allowed:
-            raise ConfigError(f"the broker needs {files:,} open files, and {allowed:,} are allowed: see `ulimit -Hn`")
+        open_files_max = getrlimit(RLIMIT_NOFILE)[1]
+        if open_files_max != RLIM_INFINITY and files > open_files_max:
+            raise ConfigError(
+                f"the broker needs {files:,} open files, and {open_files_max:,} are allowed: see `ulimit -Hn`"
+            )
 
     @property
     def batch_events(self) -> int:
@@ -89,10 +91,10 @@ class Setting:
         if not self.partitions:
             return [Topic(TOPIC, PARTITIONS, self.events, self.batch_events)]
         return [
-            Topic(f"{kind}-{each}", each, events, min(BATCH_EVENTS_MAX, events) + _ROUNDING)
-            for each in self.partitions
-            for kind, events in (("sparse", SPARSE * each), ("dense", self.events))
-            if kind == "sparse" or events > SPARSE * each
+            Topic(f"{kind}-{count}", count, events, min(BATCH_EVENTS_MAX, events) + _ROUNDING)
+            for count in self.partitions
+            for kind, events in (("sparse", SPARSE * count), ("dense", self.events))
+            if kind == "sparse" or events > SPARSE * count
         ]
 
 
@@ -105,13 +107,13 @@ class ProgressObserver(Protocol):
     def begin(self, doing: str, events: int) -> None:
         """Show that something goes on, with `events` to carry."""
 
-    def at(self, events: int) -> None:
+    def show_events(self, events: int) -> None:
         """Show how far it is."""
 
-    def done(self, what: str) -> None:
+    def finish_step(self, step: str) -> None:
         """Show that it is done."""
 
-    def finished(self, run: Run) -> None:
+    def show_run(self, run: Run) -> None:
         """Show a finished run."""
 
 
@@ -122,17 +124,19 @@ class BenchDirectory:
         """Raise ConfigError if `keep` holds something already."""
         name = f"headrace-bench-{secrets.token_hex(4)}"
         self.directory = (keep or Path(tempfile.gettempdir()) / name).absolute()
-        self.kept = keep is not None
+        self.is_kept = keep is not None
         self.stack = Stack(self.directory / "servers")
         if keep and (keep.is_file() or (keep.is_dir() and any(keep.iterdir()))):
             raise ConfigError(f"{keep} is not empty. Give --keep a directory that is new.")
-        if odd := sorted(set(str(self.directory)) & set("[]{}%?*#")):
-            raise ConfigError(f"{self.directory} holds {' '.join(odd)}, which a table's path must not. Choose another.")
+        if forbidden := sorted(set(str(self.directory)) & set("[]{}%?*#")):
+            raise ConfigError(
+                f"{self.directory} holds {' '.join(forbidden)}, which a table's path must not. Choose another."
+            )
 
     def make(self) -> None:
         """Create the directory."""
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=self.kept)
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=self.is_kept)
         except OSError as error:
             raise ConfigError(f"cannot create {self.directory}: {error.strerror}. Choose another directory.") from error
 
@@ -141,7 +145,7 @@ class BenchDirectory:
         try:
             self.stack.stop()
         finally:
-            shutil.rmtree(self.stack_directory if self.kept else self.directory, ignore_errors=True)
+            shutil.rmtree(self.stack_directory if self.is_kept else self.directory, ignore_errors=True)
 
     @property
     def stack_directory(self) -> Path:
@@ -150,7 +154,7 @@ class BenchDirectory:
 
 
 def play(
-    setting: Setting, place: BenchDirectory, onlooker: ProgressObserver, interruption: Interruption
+    setting: Setting, directory: BenchDirectory, observer: ProgressObserver, interruption: Interruption
 ) -> list[Run] | None:
     """Run everything; None when a signal stopped it. Whatever happens, nothing is left running.
 
@@ -160,8 +164,8 @@ def play(
     try:
         try:
             interruption.listen()
-            place.make()
-            runs = _rounds(setting, place, onlooker, interruption)
+            directory.make()
+            runs = _rounds(setting, directory, observer, interruption)
         finally:
             interruption.hold()  # cut short or not, the outer `finally` is entered
     except Stopped:
@@ -169,75 +173,96 @@ def play(
     except KafkaException as error:
         raise BenchFailed(f"the broker takes no events: {error.args[0].str()}") from error
     finally:
-        place.clear()
+        directory.clear()
         interruption.restore_handlers()
     return None if interruption.asked is not None else runs
 
 
 def _rounds(
-    setting: Setting, place: BenchDirectory, onlooker: ProgressObserver, interruption: Interruption
+    setting: Setting, directory: BenchDirectory, observer: ProgressObserver, interruption: Interruption
 ) -> list[Run]:
     for bundle in _bundles(setting):
-        java_artifacts.fetch(bundle, progress=onlooker.show_progress)
-    most = getrlimit(RLIMIT_NOFILE)[1]
-    setrlimit(RLIMIT_NOFILE, (most, most))  # for the broker, which inherits it
-    onlooker.begin("starting broker and registry", 0)
-    place.stack.start()
-    onlooker.done("broker and registry answer")
-    filled = {topic: _fill(setting, topic, place.stack, onlooker, interruption) for topic in setting.topics}
+        java_artifacts.fetch(bundle, progress=observer.show_progress)
+    open_files_max = getrlimit(RLIMIT_NOFILE)[1]
+    setrlimit(RLIMIT_NOFILE, (open_files_max, open_files_max))  # for the broker, which inherits it
+    observer.begin("starting broker and registry", 0)
+    directory.stack.start()
+    observer.finish_step("broker and registry answer")
+    filled_topics = {topic: _fill(setting, topic, directory.stack, observer, interruption) for topic in setting.topics}
     runs = []
-    for repeat, topic, contender in product(range(1, setting.repeats + 1), filled, setting.contenders):
+    for repeat, topic, contender in product(range(1, setting.repeats + 1), filled_topics, setting.contenders):
         name = f"{repeat}-{contender.letter}-{contender.name}"
-        job = _job(setting, place, topic, filled[topic], f"{topic.name}-{name}" if setting.partitions else name)
-        onlooker.begin(f"{contender.name}, repeat {repeat} of {setting.repeats}", topic.events)
+        job = _job(
+            setting, directory, topic, filled_topics[topic], f"{topic.name}-{name}" if setting.partitions else name
+        )
+        observer.begin(f"{contender.name}, repeat {repeat} of {setting.repeats}", topic.events)
         run = race.run(
-            contender, job, repeat=repeat, avro_bytes=filled[topic].bytes, profile=setting.profile,
-            look=_checked(onlooker.at, interruption), warm_from=setting.warm_from,
-        )  # fmt: skip
+            contender,
+            job,
+            repeat=repeat,
+            avro_bytes=filled_topics[topic].bytes,
+            profile=setting.profile,
+            look=_interruptible(observer.show_events, interruption),
+            warm_from=setting.warm_from,
+        )
         if not setting.partitions:
             warm(run)  # raises where there is no warm part to compare
         runs.append(run)
-        onlooker.finished(run)
-        if not place.kept:
+        observer.show_run(run)
+        if not directory.is_kept:
             shutil.rmtree(job.directory)  # ten million events are a gigabyte
     return runs
 
 
 def _fill(
-    setting: Setting, topic: Topic, stack: Stack, onlooker: ProgressObserver, interruption: Interruption
+    setting: Setting, topic: Topic, stack: Stack, observer: ProgressObserver, interruption: Interruption
 ) -> FilledTopic:
-    onlooker.begin(f"filling the topic of {topic.partitions:,} partitions", topic.events)
+    observer.begin(f"filling the topic of {topic.partitions:,} partitions", topic.events)
     with interruption.later():
         filled = fill(
-            stack.broker.bootstrap, stack.registry.url, topic.name, setting.data, topic.events,
-            partitions=topic.partitions, progress=_checked(onlooker.at, interruption),
-        )  # fmt: skip
+            stack.broker.bootstrap,
+            stack.registry.url,
+            topic.name,
+            setting.data,
+            topic.events,
+            partitions=topic.partitions,
+            progress=_interruptible(observer.show_events, interruption),
+        )
     size = filled.bytes / filled.events
-    onlooker.done(f"{filled.events:,} events of {size:.0f} bytes are in Kafka, on {topic.partitions:,} partitions")
+    observer.finish_step(
+        f"{filled.events:,} events of {size:.0f} bytes are in Kafka, on {topic.partitions:,} partitions"
+    )
     return filled
 
 
-def _checked(look: Callable[[int], None], interruption: Interruption) -> Callable[[int], None]:
-    def checked(events: int) -> None:
+def _interruptible(look: Callable[[int], None], interruption: Interruption) -> Callable[[int], None]:
+    def report_progress(events: int) -> None:
         interruption.check()
         look(events)
 
-    return checked
+    return report_progress
 
 
 def _bundles(setting: Setting) -> list[Bundle]:
     """Return what must be fetched before anything is measured."""
     letters = {contender.letter for contender in setting.contenders}
     return [
-        *java_artifacts.BUNDLES.values(), *(PLAIN_BUNDLES if letters & {"b", "c"} else ()),
+        *java_artifacts.BUNDLES.values(),
+        *(PLAIN_BUNDLES if letters & {"b", "c"} else ()),
         *((FLINK,) if letters & {"g", "h"} else ()),
-    ]  # fmt: skip
+    ]
 
 
-def _job(setting: Setting, place: BenchDirectory, topic: Topic, filled: FilledTopic, name: str) -> Job:
+def _job(setting: Setting, directory: BenchDirectory, topic: Topic, filled: FilledTopic, name: str) -> Job:
     return Job(
-        bootstrap=place.stack.broker.bootstrap, registry_url=place.stack.registry.url, topic=filled.topic,
-        schema_id=filled.schema_id, schema_text=setting.data.schema_text, events=filled.events,
-        batch_events=topic.batch_events, time_field=TIME_FIELD, directory=str(place.directory / name),
+        bootstrap=directory.stack.broker.bootstrap,
+        registry_url=directory.stack.registry.url,
+        topic=filled.topic,
+        schema_id=filled.schema_id,
+        schema_text=setting.data.schema_text,
+        events=filled.events,
+        batch_events=topic.batch_events,
+        time_field=TIME_FIELD,
+        directory=str(directory.directory / name),
         partitions=topic.partitions,
-    )  # fmt: skip
+    )

@@ -24,9 +24,14 @@ class Screen:
         self._console = console
         self._began = time.monotonic()
         self._bars = Progress(
-            SpinnerColumn(), TextColumn("{task.description:<30}"), BarColumn(24), TextColumn("{task.fields[far]}"),
-            console=console, transient=True, disable=not console.is_terminal,
-        )  # fmt: skip
+            SpinnerColumn(),
+            TextColumn("{task.description:<30}"),
+            BarColumn(24),
+            TextColumn("{task.fields[far]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
@@ -46,22 +51,22 @@ class Screen:
         self._remove()
         self._task = self._bars.add_task(doing, total=events or None, far="")
 
-    def at(self, events: int) -> None:
+    def show_events(self, events: int) -> None:
         """Move the bar."""
         if self._task is not None:
             self._bars.update(self._task, completed=events, far=f"{events:,} events" if events else "starting")
 
-    def done(self, what: str) -> None:
+    def finish_step(self, step: str) -> None:
         """Print the line of what is done, with its seconds."""
         self._remove()
-        self._console.print(f"{mark(self._console)} {what:<64}[dim]{time.monotonic() - self._began:9.1f} s[/]")
+        self._console.print(f"{mark(self._console)} {step:<64}[dim]{time.monotonic() - self._began:9.1f} s[/]")
 
-    def finished(self, run: Run) -> None:
+    def show_run(self, run: Run) -> None:
         """Print the line of a run."""
-        who, what = f"{run.contender}, repeat {run.repeat}", f"{run.events:,} events at once"
+        title, figure = f"{run.contender}, repeat {run.repeat}", f"{run.events:,} events at once"
         if len(run.marks) > 1:
-            what = f"{_count(warm(run).events_per_cpu_s)} events/CPU-s"
-        self.done(f"{who:<26}{what:>22}, rows checked")
+            figure = f"{_count(warm(run).events_per_cpu_s)} events/CPU-s"
+        self.finish_step(f"{title:<26}{figure:>22}, rows checked")
 
     def _remove(self) -> None:
         if self._task is not None:
@@ -104,30 +109,37 @@ def results(runs: Sequence[Run], width: int) -> Table:
     table = NumberTable(box=None, padding=(0, 1), pad_edge=False, collapse_padding=close, header_style="bold")
     table.add_column("", no_wrap=True)
     for title in (
-        "warm\nevents\n/CPU-s", "\nMB\n/CPU-s", "\nevents\n/s", "\nJVM's\nshare", "whole\nevents\n/CPU-s", "\n\ns",
-        "peak\nRSS\nGiB", "table\n\nfiles", "\n\nMiB",
-    ):  # fmt: skip
+        "warm\nevents\n/CPU-s",
+        "\nMB\n/CPU-s",
+        "\nevents\n/s",
+        "\nJVM's\nshare",
+        "whole\nevents\n/CPU-s",
+        "\n\ns",
+        "peak\nRSS\nGiB",
+        "table\n\nfiles",
+        "\n\nMiB",
+    ):
         table.add_column(title, justify="right", no_wrap=True)
     for name in contenders_of(runs):
         table.add_row(name, *_cells(summary(runs, name)))
     return table
 
 
-def _cells(found: Summary) -> list[str]:
+def _cells(summary_: Summary) -> list[str]:
     return [
-        f"[bold]{_count(found.warm_events_per_cpu_s.median)}[/]{_plus_minus(found.warm_events_per_cpu_s)}",
-        f"{found.warm_megabytes_per_cpu_s.median:.1f}",
-        _count(found.warm_events_per_s.median),
-        f"{found.warm_jvm_share.median:.0%}",
-        _count(found.whole_events_per_cpu_s.median),
-        f"{found.whole_s.median:.0f}",
-        f"{found.rss_peak_bytes.median / 2**30:.1f}",
-        f"{found.files.median:,.0f}",
-        f"{found.bytes.median / 2**20:,.0f}",
+        f"[bold]{_count(summary_.warm_events_per_cpu_s.median)}[/]{_plus_minus(summary_.warm_events_per_cpu_s)}",
+        f"{summary_.warm_megabytes_per_cpu_s.median:.1f}",
+        _count(summary_.warm_events_per_s.median),
+        f"{summary_.warm_jvm_share.median:.0%}",
+        _count(summary_.whole_events_per_cpu_s.median),
+        f"{summary_.whole_s.median:.0f}",
+        f"{summary_.rss_peak_bytes.median / 2**30:.1f}",
+        f"{summary_.files.median:,.0f}",
+        f"{summary_.bytes.median / 2**20:,.0f}",
     ]
 
 
-def by_partitions(found: Sequence[Cost]) -> Table:
+def by_partitions(costs: Sequence[Cost]) -> Table:
     """Tabulate what each topic took each contender: sparse and dense, of few partitions and of many."""
     table = NumberTable(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
     for title in ("partitions", "events\neach", "\nevents"):
@@ -135,13 +147,17 @@ def by_partitions(found: Sequence[Cost]) -> Table:
     table.add_column("", no_wrap=True)
     for title in ("whole\ns", "batches\ns", "whole\nCPU-s", "table\nfiles"):
         table.add_column(title, justify="right", no_wrap=True)
-    for one in found:
+    for cost in costs:
         table.add_row(
-            f"{one.partitions:,}", f"{one.events_per_partition:,}", f"{one.events:,}", one.contender,
-            f"{one.whole_s.median:.0f}",
-            f"[bold]{one.batches_s.median:.1f}[/]{_plus_minus(one.batches_s)}" if one.batches_s else "",
-            f"{one.cpu_s.median:.0f}", f"{one.files.median:,.0f}",
-        )  # fmt: skip
+            f"{cost.partitions:,}",
+            f"{cost.events_per_partition:,}",
+            f"{cost.events:,}",
+            cost.contender,
+            f"{cost.whole_s.median:.0f}",
+            f"[bold]{cost.batches_s.median:.1f}[/]{_plus_minus(cost.batches_s)}" if cost.batches_s else "",
+            f"{cost.cpu_s.median:.0f}",
+            f"{cost.files.median:,.0f}",
+        )
     return table
 
 
@@ -149,9 +165,9 @@ def comparison(runs: Sequence[Run]) -> list[str]:
     """Say how the first contender compares with the others, a sentence each."""
     first = contenders_of(runs)[0]
     return [
-        f"{first + ' against ' + other:<32}[bold]{found.median:.2f}[/] times the warm events of a CPU-second"
-        f"{_range(found)}"
-        for other, found in ratios(runs).items()
+        f"{first + ' against ' + other:<32}[bold]{ratio.median:.2f}[/] times the warm events of a CPU-second"
+        f"{_range(ratio)}"
+        for other, ratio in ratios(runs).items()
     ]
 
 
@@ -177,23 +193,26 @@ def profile(runs: Sequence[Run]) -> Table:
         table.add_column(name, justify="right")
     every = {part for column in columns.values() for part in column}
     for part in sorted(every, key=lambda part: -max(column.get(part, 0) for column in columns.values())):
-        found = [column.get(part, 0) for column in columns.values()]
-        if max(found) >= 0.005:  # noqa: PLR2004 - what rounds to nothing says nothing
-            table.add_row(part, *(f"{value:.2f}" if value else "" for value in found))
+        values = [column.get(part, 0) for column in columns.values()]
+        if max(values) >= 0.005:  # noqa: PLR2004 - what rounds to nothing says nothing
+            table.add_row(part, *(f"{value:.2f}" if value else "" for value in values))
     table.add_row("all", *(f"{sum(column.values()):.2f}" for column in columns.values()), style="bold")
     return table
 
 
-def _mean(of: list[dict[str, float]]) -> dict[str, float]:
-    return {part: sum(each.get(part, 0) for each in of) / len(of) for part in {part for each in of for part in each}}
+def _mean(columns: list[dict[str, float]]) -> dict[str, float]:
+    return {
+        part: sum(column.get(part, 0) for column in columns) / len(columns)
+        for part in {part for column in columns for part in column}
+    }
 
 
-def _range(found: Spread) -> str:
-    return "" if found.least == found.most else f" ({found.least:.2f} to {found.most:.2f})"
+def _range(spread: Spread) -> str:
+    return "" if spread.least == spread.most else f" ({spread.least:.2f} to {spread.most:.2f})"
 
 
-def _plus_minus(found: Spread) -> str:
-    return "" if found.least == found.most else f" ±{found.share:.0%}"
+def _plus_minus(spread: Spread) -> str:
+    return "" if spread.least == spread.most else f" ±{spread.share:.0%}"
 
 
 def _count(value: float) -> str:
@@ -202,7 +221,7 @@ def _count(value: float) -> str:
     return f"{round(value, min(0, 3 - digits)):,.0f}"
 
 
-def asked_less(setting: Setting) -> str | None:
+def smaller_setting_hint(setting: Setting) -> str | None:
     """Name the published setting when this is a smaller one."""
     if setting.events >= 24_000_000 and setting.warm_from > 0.6:  # noqa: PLR2004
         return None

@@ -40,7 +40,7 @@ def chaos(
     screen.write(f"headrace chaos: seed {seed}, {minutes:g} minutes of faults, {form}", style="bold")
     if plan:
         for event in script(seed, lasts):
-            screen.write(f"  {timedelta(seconds=int(event.at.total_seconds()))}  {event}")
+            screen.write(f"  {timedelta(seconds=int(event.offset.total_seconds()))}  {event}")
         return
     if find_spec("psutil") is None:
         raise ConfigError("headrace chaos needs psutil: pip install 'headrace[bench]'")

@@ -13,7 +13,7 @@ from bench.chaos.schedule import DAMAGES
 def damage(run: Path, kind: str, rnd: Random) -> str:
     """Damage the checkpoint of a run. Returns what was done, or why there was nothing to do it to."""
     try:
-        return _HANDS[kind](run, rnd)
+        return _DAMAGE_FUNCTIONS[kind](run, rnd)
     except (OSError, IndexError, ValueError) as error:  # Spark has not come so far, or is about to replace the file
         return f"nothing to damage ({type(error).__name__})"
 
@@ -30,12 +30,12 @@ def _zero(file: Path) -> str:
 
 def _cut(file: Path, rnd: Random) -> str:
     content = file.read_bytes()
-    kept = rnd.randrange(len(content))
-    file.write_bytes(content[:kept])
-    return f"{file.parent.name}/{file.name} cut to {kept} bytes"
+    size = rnd.randrange(len(content))
+    file.write_bytes(content[:size])
+    return f"{file.parent.name}/{file.name} cut to {size} bytes"
 
 
-def _gone(file: Path) -> str:
+def _remove(file: Path) -> str:
     file.unlink()
     return f"{file.parent.name}/{file.name} removed"
 
@@ -59,11 +59,11 @@ def _edit(run: Path, rnd: Random) -> str:
     offsets = json.loads(last)
     topic = rnd.choice(sorted(offsets))
     partition = rnd.choice(sorted(offsets[topic]))
-    by = rnd.choice([-7, -1, 1, 7, 1000])
-    offsets[topic][partition] = max(0, offsets[topic][partition] + by)
+    shift = rnd.choice([-7, -1, 1, 7, 1000])
+    offsets[topic][partition] = max(0, offsets[topic][partition] + shift)
     file.write_text("\n".join([*head, json.dumps(offsets)]))
     (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
-    return f"{topic}/{partition} moved by {by:+} in offsets/{file.name}"
+    return f"{topic}/{partition} moved by {shift:+} in offsets/{file.name}"
 
 
 def _all(run: Path, _rnd: Random) -> str:
@@ -71,17 +71,17 @@ def _all(run: Path, _rnd: Random) -> str:
     return f"run {run.name} removed"
 
 
-_HANDS: Mapping[str, Callable[[Path, Random], str]] = dict(
+_DAMAGE_FUNCTIONS: Mapping[str, Callable[[Path, Random], str]] = dict(
     zip(
         DAMAGES,
         (
             lambda run, _: _zero(_batches(run / "offsets")[-1]),
             lambda run, rnd: _cut(_batches(run / "offsets")[-1], rnd),
-            lambda run, _: _gone(_batches(run / "offsets")[-1]),
-            lambda run, _: _gone(_batches(run / "offsets")[-2]),
+            lambda run, _: _remove(_batches(run / "offsets")[-1]),
+            lambda run, _: _remove(_batches(run / "offsets")[-2]),
             lambda run, _: _zero(_batches(run / "commits")[-1]),
             _all_commits,
-            lambda run, _: _gone(run / "metadata"),
+            lambda run, _: _remove(run / "metadata"),
             _other_query,
             _edit,
             _all,

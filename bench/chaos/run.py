@@ -13,7 +13,7 @@ from rich.text import Text
 
 from bench.chaos.schedule import Event, script
 from bench.chaos.stack import PIPELINE, ChaosStack
-from bench.chaos.verification import Verdict, judge, look
+from bench.chaos.verification import Verdict, judge, read_offsets
 from writer.audit.audit import audit
 from writer.config.loader import load
 from writer.config.table_sections import TableFormat
@@ -27,7 +27,7 @@ FIRST = 1000  # events of each topic, before the first fault
 
 
 def chaos(
-    seed: int, lasts: timedelta, form: TableFormat, keep: Path | None, screen: Screen, *, as_json: bool = False
+    seed: int, lasts: timedelta, table_format: TableFormat, keep: Path | None, screen: Screen, *, as_json: bool = False
 ) -> int:
     """Run it. Returns 0 when nothing was lost or doubled and the writer recovered, 1 if not, 128 + n on signal n.
 
@@ -37,7 +37,7 @@ def chaos(
     """
     require_extra("chaos", "bench")
     directory = keep or Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
-    workspace, interruption = Workspace(directory, form), Interruption()
+    workspace, interruption = Workspace(directory, table_format), Interruption()
     verdict: Verdict | None = None
     try:
         try:
@@ -58,72 +58,74 @@ def chaos(
         screen.write("stopped; nothing is left running")
         return interruption.exit_code
     if as_json:
-        found = {"seed": seed, "minutes": lasts / timedelta(minutes=1), "clean": clean, **asdict(verdict)}
-        emit_whole(found)
+        document = {"seed": seed, "minutes": lasts / timedelta(minutes=1), "clean": clean, **asdict(verdict)}
+        emit_whole(document)
     else:
-        _conclude(verdict, seed, lasts, form, directory, screen, clean=clean)
+        _conclude(verdict, seed, lasts, table_format, directory, screen, clean=clean)
     return 0 if clean else 1
 
 
-def _play(stage: ChaosStack, events: Sequence[Event], screen: Screen, interruption: Interruption) -> Verdict:
+def _play(stack: ChaosStack, events: Sequence[Event], screen: Screen, interruption: Interruption) -> Verdict:
     """Produce and strike, until the script is over; then let the writer read to the end, and judge."""
     try:
         with screen.step("starting broker, registry and supervisor", "broker, registry and supervisor started"):
-            stage.start()
+            stack.start()
         with screen.step("waiting for the first commit", "the first events are in the lake"):
-            stage.produce(FIRST, 0)
-            if not stage.settle():
-                raise ServerFailed(f"no commit within ten minutes, and no fault was done yet: see {stage.log}")
-        begun = time.monotonic()
+            stack.produce(FIRST, 0)
+            if not stack.settle():
+                raise ServerFailed(f"no commit within ten minutes, and no fault was done yet: see {stack.log}")
+        start_s = time.monotonic()
         for event in events:
-            while time.monotonic() - begun < event.at.total_seconds():
+            while time.monotonic() - start_s < event.offset.total_seconds():
                 interruption.check()
                 time.sleep(0.1)
-            stage.produce(event.events, event.seed, event.broken)
-            done = stage.strike(event)
+            stack.produce(event.events, event.seed, event.broken)
+            outcome = stack.strike(event)
             interruption.check()
-            at = timedelta(seconds=int(time.monotonic() - begun))
-            screen.finish_step(f"{at}  {event}{f' ({done})' if done else ''}")
+            elapsed = timedelta(seconds=int(time.monotonic() - start_s))
+            screen.finish_step(f"{elapsed}  {event}{f' ({outcome})' if outcome else ''}")
         with screen.step("waiting until the writer has read everything", "the faults are over; the logs are read"):
-            settled = stage.settle()
-        ended = stage.finish()
-        reading = screen.step("reading the lake with DuckDB", "lake read by DuckDB; audit of every file")
-        with reading, interruption.later():
-            return _judged(stage, settled=settled, ended=ended)
+            settled = stack.settle()
+        exit_code = stack.finish()
+        step = screen.step("reading the lake with DuckDB", "lake read by DuckDB; audit of every file")
+        with step, interruption.later():
+            return _verify_lake(stack, settled=settled, exit_code=exit_code)
     finally:
-        stage.stop()
+        stack.stop()
 
 
-def _judged(stage: ChaosStack, *, settled: bool, ended: int | None) -> Verdict:
-    numbers = stage.numbers()
-    unseen = len(numbers)  # a life that ended before the writer saw it has no number; it has no row either
+def _verify_lake(stack: ChaosStack, *, settled: bool, exit_code: int | None) -> Verdict:
+    numbers = stack.numbers()
+    unnumbered = len(numbers)  # a life that ended before the writer saw it has no number; it has no row either
     lives = {}
-    for life_id, life in stage.lives.items():
-        unseen += life_id not in numbers
-        lives[life.topic, numbers.get(life_id, -unseen)] = life
-    verdict = judge(lives, look([stage.lake, stage.dead_letters]))
-    said = list(verdict.said)
+    for life_id, life in stack.lives.items():
+        unnumbered += life_id not in numbers
+        lives[life.topic, numbers.get(life_id, -unnumbered)] = life
+    verdict = judge(lives, read_offsets([stack.lake, stack.dead_letters]))
+    problems = list(verdict.said)
     if not settled:
-        said.append("the writer did not read to the end of the logs within ten minutes after the last fault")
-    if ended != 0:
-        said.append(f"asked to drain, the supervisor ended with code {ended}")
-    found = audit(load(stage.config), PIPELINE, since=None, deep=True)
-    said += [f"audit: {p.description} {p.part} {p.spans}" for p in found.problems]
-    return Verdict(**{**asdict(verdict), "said": tuple(said)})
+        problems.append("the writer did not read to the end of the logs within ten minutes after the last fault")
+    if exit_code != 0:
+        problems.append(f"asked to drain, the supervisor ended with code {exit_code}")
+    report = audit(load(stack.config), PIPELINE, since=None, deep=True)
+    problems += [f"audit: {problem.description} {problem.part} {problem.spans}" for problem in report.problems]
+    return Verdict(**{**asdict(verdict), "said": tuple(problems)})
 
 
 def _conclude(
-    verdict: Verdict, seed: int, lasts: timedelta, form: str, directory: Path, screen: Screen, *, clean: bool
+    verdict: Verdict, seed: int, lasts: timedelta, table_format: str, directory: Path, screen: Screen, *, clean: bool
 ) -> None:
-    words = (
+    totals = (
         f"{verdict.produced:,} produced = {verdict.held:,} held + {verdict.taken:,} taken by retention + "
         f"{verdict.died:,} deleted with their topic + {verdict.lost:,} lost, {verdict.twice:,} twice"
     )
     screen.write()
-    screen.write(Text.assemble(screen.mark(good=clean), (f" {words}", "bold green" if clean else "bold")))
+    screen.write(Text.assemble(screen.mark(good=clean), (f" {totals}", "bold green" if clean else "bold")))
     for line in verdict.said:
         screen.write(f"  {line}", style="red")
-    screen.write(f"  again: headrace chaos --seed {seed} --minutes {lasts / timedelta(minutes=1):g} --format {form}")
+    screen.write(
+        f"  again: headrace chaos --seed {seed} --minutes {lasts / timedelta(minutes=1):g} --format {table_format}"
+    )
     if not clean:
         with suppress(OSError):
             screen.write(f"  the lake, the checkpoints and the writer's log: {directory}")

@@ -9,7 +9,7 @@ from random import Random
 EVERY_S = (6.0, 20.0)  # between two faults; a start of Spark takes about eight seconds
 QUIET = timedelta(seconds=2)  # after the first commit
 TOPICS: Mapping[str, int] = {"clicks": 3, "views": 2}  # partitions
-_PORTION = (50, 3000)  # events before each fault
+_EVENTS_PER_FAULT = (50, 3000)  # events before each fault
 _BROKEN_MAX = 5  # of them undecodable
 
 
@@ -30,22 +30,38 @@ class Fault(StrEnum):
 
 # What becomes of a checkpoint: see `damage.py`.
 DAMAGES = (
-    "newest offsets zeroed", "newest offsets cut", "newest offsets gone", "an older offsets file gone",
-    "newest commit zeroed", "all commits gone", "metadata gone", "metadata of another query", "offsets edited",
+    "newest offsets zeroed",
+    "newest offsets cut",
+    "newest offsets gone",
+    "an older offsets file gone",
+    "newest commit zeroed",
+    "all commits gone",
+    "metadata gone",
+    "metadata of another query",
+    "offsets edited",
     "all gone",
-)  # fmt: skip
+)
 _SECONDS: Mapping[Fault, tuple[float, float]] = {
-    Fault.PAUSE: (2.0, 15.0), Fault.BROKER: (2.0, 20.0), Fault.STORAGE: (5.0, 25.0),
-}  # fmt: skip
+    Fault.PAUSE: (2.0, 15.0),
+    Fault.BROKER: (2.0, 20.0),
+    Fault.STORAGE: (5.0, 25.0),
+}
+
+
+_TARGETS: Mapping[Fault, tuple[str, ...]] = {
+    Fault.DAMAGE: DAMAGES,
+    Fault.RETENTION: tuple(TOPICS),
+    Fault.RECREATE: tuple(TOPICS),
+}
 
 
 @dataclass(frozen=True)
 class Event:
     """A fault at a moment, and what is produced right before it."""
 
-    at: timedelta  # since the begin, at the earliest
+    offset: timedelta  # since the begin, at the earliest
     fault: Fault
-    what: str  # which topic, which damage; empty where there is no choice
+    target: str  # which topic, which damage; empty where there is no choice
     seconds: float  # how long it lasts, or 0
     events: int  # produced before it, to both topics
     broken: int
@@ -53,23 +69,32 @@ class Event:
 
     def __str__(self) -> str:
         """One line, without what is produced."""
-        return f"{self.fault}{f': {self.what}' if self.what else ''}{f', {self.seconds:.0f} s' if self.seconds else ''}"
+        line = str(self.fault)
+        if self.target:
+            line += f": {self.target}"
+        if self.seconds:
+            line += f", {self.seconds:.0f} s"
+        return line
 
 
-def script(seed: int, lasts: timedelta) -> list[Event]:
+def script(seed: int, duration: timedelta) -> list[Event]:
     """Return the events of a run, in their order. Each fault comes once before any comes again."""
     rnd = Random(f"chaos/{seed}")  # noqa: S311 - no secret
     events: list[Event] = []
     deck: list[Fault] = []
-    at_s = QUIET.total_seconds()
-    while at_s < lasts.total_seconds():
+    offset_s = QUIET.total_seconds()
+    while offset_s < duration.total_seconds():
         deck = deck or rnd.sample(list(Fault), len(Fault))
         fault = deck.pop()
-        seconds = round(rnd.uniform(*_SECONDS[fault]), 1) if fault in _SECONDS else 0.0
-        choices = {Fault.DAMAGE: DAMAGES, Fault.RETENTION: tuple(TOPICS), Fault.RECREATE: tuple(TOPICS)}.get(fault)
-        what = rnd.choice(choices) if choices else ""
-        count, broken = rnd.randint(*_PORTION), rnd.randint(0, _BROKEN_MAX)
-        at = timedelta(seconds=round(at_s, 1))
-        events.append(Event(at, fault, what, seconds, count, broken, rnd.getrandbits(32)))
-        at_s += seconds + rnd.uniform(*EVERY_S)
+        seconds = 0.0
+        if fault in _SECONDS:
+            seconds = round(rnd.uniform(*_SECONDS[fault]), 1)
+        target = ""
+        if targets := _TARGETS.get(fault):
+            target = rnd.choice(targets)
+        count = rnd.randint(*_EVENTS_PER_FAULT)
+        broken = rnd.randint(0, _BROKEN_MAX)
+        offset = timedelta(seconds=round(offset_s, 1))
+        events.append(Event(offset, fault, target, seconds, count, broken, rnd.getrandbits(32)))
+        offset_s += seconds + rnd.uniform(*EVERY_S)
     return events

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.chaos.damage import damage
 from bench.chaos.schedule import TOPICS, Event, Fault
-from bench.chaos.verification import TopicLife, look, without
+from bench.chaos.verification import TopicLife, read_offsets, subtract_spans
 from writer.clients.kafka import Cluster
 from writer.config.loader import load
 from writer.core.errors import TopicMissing
@@ -30,7 +30,7 @@ from writer.table.factory import main_table
 PIPELINE = "chaos"
 _ANSWER = timedelta(seconds=30)
 _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a third off the start on two cores
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _FAILING = "0.25 0.3"  # share of operations, seconds
 _DRAINED_WITHIN_S = 120.0
 
@@ -45,7 +45,7 @@ class ChaosStack:
         self.dead_letters = directory / "lake" / f"{PIPELINE}_dead_letters"
         self.log = directory / "writer.log"
         self.lives: dict[str, TopicLife] = {}  # by topic id
-        self._form = workspace.format
+        self._table_format = workspace.format
         self._trouble = directory / "trouble"
         self._scratch = directory / "scratch"
         self._stack = workspace.stack = Stack(directory / "servers")
@@ -70,9 +70,15 @@ class ChaosStack:
         """Produce so many events to each topic."""
         for turn, topic in enumerate(TOPICS):
             produce(
-                self._stack.broker.bootstrap, self._stack.registry.url, topic, events, kind="clicks",
-                now=datetime.now(UTC), seed=seed + turn, broken=broken,
-            )  # fmt: skip
+                self._stack.broker.bootstrap,
+                self._stack.registry.url,
+                topic,
+                events,
+                kind="clicks",
+                now=datetime.now(UTC),
+                seed=seed + turn,
+                broken=broken,
+            )
 
     def strike(self, event: Event) -> str:
         """Do a fault, and undo it where it lasts. Returns what was done where chance or the moment decided it."""
@@ -84,7 +90,7 @@ class ChaosStack:
                 return self._pause(event.seconds)
             case Fault.DAMAGE:
                 runs = sorted((self.directory / "checkpoints" / PIPELINE).glob("[0-9]*"))
-                done = damage(runs[-1], event.what, rnd) if runs else "there is no checkpoint yet"
+                done = damage(runs[-1], event.target, rnd) if runs else "there is no checkpoint yet"
                 return f"{done}; {self._kill(Fault.KILL_DRIVER)}"
             case Fault.BROKER:
                 self._stack.broker.stop()
@@ -97,18 +103,18 @@ class ChaosStack:
                 self._trouble.unlink()
                 return ""
             case Fault.RETENTION:
-                return self._take(event.what, rnd)
+                return self._apply_retention(event.target, rnd)
             case Fault.RECREATE:
-                return self._again(event.what)
+                return self._recreate(event.target)
 
     def settle(self) -> bool:
         """Let the writer read to the end of the logs. False when it does not, for as long as a last resort takes."""
         deadline = time.monotonic() + 10 * 60
         while time.monotonic() < deadline:
-            if self._caught_up():
+            if self._has_caught_up():
                 return True
             self._revive()
-            time.sleep(_LOOK_S * 5)
+            time.sleep(_POLL_S * 5)
         return False
 
     def finish(self) -> int | None:
@@ -127,83 +133,83 @@ class ChaosStack:
         for topic in cluster.topics(list(TOPICS)).values():
             ends = cluster.latest([(topic.name, p) for p in range(topic.partitions)])
             life = self.lives.setdefault(topic.id, TopicLife(topic.name, {}))
-            life.ends = {p: end for (_, p), end in ends.items()}
+            life.ends = {p: log_end for (_, p), log_end in ends.items()}
 
-    def _caught_up(self) -> bool:
+    def _has_caught_up(self) -> bool:
         """Return whether the lake holds the last record of each log, as far as retention left one."""
         self.note_ends()
-        last: dict[tuple[str, int], tuple[int, int]] = {}  # of the newest life that has rows
-        for (topic, number, partition), found in look([self.lake, self.dead_letters]).items():
-            seen = (number, max(end for _, end in found.spans))
-            last[topic, partition] = max(last.get((topic, partition), (0, 0)), seen)
+        newest: dict[tuple[str, int], tuple[int, int]] = {}  # of the newest life that has rows
+        for (topic, number, partition), offsets in read_offsets([self.lake, self.dead_letters]).items():
+            progress = (number, max(stop for _, stop in offsets.spans))
+            newest[topic, partition] = max(newest.get((topic, partition), (0, 0)), progress)
         for life in self.lives.values():
-            for partition, end in life.ends.items() if not life.deleted else ():
-                at = last.get((life.topic, partition), (0, 0))[1]
-                if any(without((min(at, end), end), sorted(life.taken.get(partition, ())))):
+            for partition, log_end in life.ends.items() if not life.deleted else ():
+                last_offset = newest.get((life.topic, partition), (0, 0))[1]
+                if any(subtract_spans((min(last_offset, log_end), log_end), sorted(life.taken.get(partition, ())))):
                     return False
         return True
 
     def _kill(self, fault: Fault) -> str:
-        found = self._target(fault)
-        if found is None:
+        process = self._find_process(fault)
+        if process is None:
             return "there is none at the moment"
         with suppress(psutil.NoSuchProcess):
-            found.kill()
+            process.kill()
         if fault is Fault.KILL_SUPERVISOR:
             self._revive()
         return ""
 
     def _pause(self, seconds: float) -> str:
         """Let driver and JVM stand still together, as a frozen machine does."""
-        driver = self._target(Fault.KILL_DRIVER)
+        driver = self._find_process(Fault.KILL_DRIVER)
         if driver is None:
             return "there is none at the moment"
         with suppress(psutil.NoSuchProcess):
-            frozen = [driver, *driver.children(recursive=True)]
-            for process in frozen:
+            processes = [driver, *driver.children(recursive=True)]
+            for process in processes:
                 process.suspend()
             time.sleep(seconds)
-            for process in frozen:
+            for process in processes:
                 with suppress(psutil.NoSuchProcess):
                     process.resume()
         return ""
 
-    def _take(self, topic: str, rnd: Random) -> str:
+    def _apply_retention(self, topic: str, rnd: Random) -> str:
         """Delete records up to an offset somewhere in what is held, as retention does."""
         cluster = Cluster(self._stack.broker.bootstrap, _ANSWER)
-        found = cluster.topics([topic])[topic]
-        sources = [(topic, p) for p in range(found.partitions)]
+        metadata = cluster.topics([topic])[topic]
+        sources = [(topic, number) for number in range(metadata.partitions)]
         earliest, ends = cluster.earliest(sources), cluster.latest(sources)
-        partition = rnd.randrange(found.partitions)
-        start, end = earliest[topic, partition], ends[topic, partition]
-        until = rnd.randint(start, end)
-        wanted = [TopicPartition(topic, partition, until)]
-        for future in self._admin.delete_records(wanted).values():
+        partition = rnd.randrange(metadata.partitions)
+        start, log_end = earliest[topic, partition], ends[topic, partition]
+        until = rnd.randint(start, log_end)
+        requests = [TopicPartition(topic, partition, until)]
+        for future in self._admin.delete_records(requests).values():
             future.result(_ANSWER.total_seconds())
-        self.lives[found.id].taken.setdefault(partition, []).append((start, until))
-        return f"{topic}/{partition} begins at {until}, ends at {end}"
+        self.lives[metadata.id].taken.setdefault(partition, []).append((start, until))
+        return f"{topic}/{partition} begins at {until}, ends at {log_end}"
 
-    def _again(self, topic: str) -> str:
+    def _recreate(self, topic: str) -> str:
         """Delete a topic and create it again under its name. The life that ends keeps its last ends."""
         self.note_ends()
-        before = next(life for life in self.lives.values() if life.topic == topic and not life.deleted)
-        before.deleted = True
+        topic_life = next(life for life in self.lives.values() if life.topic == topic and not life.deleted)
+        topic_life.deleted = True
         self._admin.delete_topics([topic])[topic].result(_ANSWER.total_seconds())
         self._create(topic)
-        return f"{topic} had {sum(before.ends.values())} records"
+        return f"{topic} had {sum(topic_life.ends.values())} records"
 
     def _create(self, topic: str) -> None:
         deadline = time.monotonic() + _ANSWER.total_seconds()
         while True:
             try:
-                made = self._admin.create_topics([NewTopic(topic, TOPICS[topic], 1)])[topic]
-                made.result(_ANSWER.total_seconds())
+                future = self._admin.create_topics([NewTopic(topic, TOPICS[topic], 1)])[topic]
+                future.result(_ANSWER.total_seconds())
                 break
             except KafkaException as error:
                 deleting = error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
                 if not deleting or time.monotonic() > deadline:
                     raise
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         self.note_life(topic)
 
     def note_life(self, topic: str) -> None:
@@ -211,22 +217,23 @@ class ChaosStack:
         cluster, deadline = Cluster(self._stack.broker.bootstrap, _ANSWER), time.monotonic() + _ANSWER.total_seconds()
         while True:
             try:
-                found = cluster.topics([topic])[topic]
+                metadata = cluster.topics([topic])[topic]
                 break
             except TopicMissing:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(_LOOK_S)
-        self.lives[found.id] = TopicLife(topic, dict.fromkeys(range(found.partitions), 0))
+                time.sleep(_POLL_S)
+        self.lives[metadata.id] = TopicLife(topic, dict.fromkeys(range(metadata.partitions), 0))
 
     def _launch(self) -> None:
         environment = {
-            "HEADRACE_TROUBLE": str(self._trouble), "TMPDIR": str(self._scratch),
+            "HEADRACE_TROUBLE": str(self._trouble),
+            "TMPDIR": str(self._scratch),
             "SPARK_LOCAL_DIRS": str(self._scratch),
             "PYTHONPATH": os.pathsep.join(
                 [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
             ),
-        }  # fmt: skip
+        }
         command: list[str | Path] = [sys.executable, "-m", "writer.cli", "supervisor", "run", self.config]
         self._supervisor = Process("the supervisor", command, cwd=self._scratch, log=self.log, env=environment)
         self._supervisor.launch()
@@ -242,19 +249,19 @@ class ChaosStack:
         """Return the supervisor, if it lives."""
         pid = self._supervisor and self._supervisor.pid
         with suppress(psutil.NoSuchProcess):
-            found = psutil.Process(pid) if pid else None
-            return found if found and found.status() != psutil.STATUS_ZOMBIE else None
+            process = psutil.Process(pid) if pid else None
+            return process if process and process.status() != psutil.STATUS_ZOMBIE else None
         return None
 
-    def _target(self, fault: Fault) -> psutil.Process | None:
+    def _find_process(self, fault: Fault) -> psutil.Process | None:
         """Return the process that a fault is for. Among several workers, the oldest."""
         supervisor = self._process()
         if supervisor is None or fault is Fault.KILL_SUPERVISOR:
             return supervisor
         with suppress(psutil.Error):
             for process in supervisor.children(recursive=True):
-                words = process.cmdline()
-                if _is(fault, words):
+                command_line = process.cmdline()
+                if _matches_process(fault, command_line):
                     return process
         return None
 
@@ -272,7 +279,7 @@ class ChaosStack:
                         "topics": list(TOPICS),
                         "table": {
                             "location": str(self.lake),
-                            "format": self._form,
+                            "format": self._table_format,
                             "dead_letters": str(self.dead_letters),
                         },
                         "event_time": {"field": "event_time"},
@@ -290,16 +297,16 @@ class ChaosStack:
 
     def numbers(self) -> dict[str, int]:
         """Return the number that the table gives each life, by topic id."""
-        known = main_table(PIPELINE, self._headrace).snapshot().incarnations()
-        return {life: number for lives in known.values() for number, life in enumerate(lives, 1)}
+        incarnations = main_table(PIPELINE, self._headrace).snapshot().incarnations()
+        return {life: number for lives in incarnations.values() for number, life in enumerate(lives, 1)}
 
 
-def _is(fault: Fault, words: Sequence[str]) -> bool:
-    line = " ".join(words)
+def _matches_process(fault: Fault, command_line: Sequence[str]) -> bool:
+    line = " ".join(command_line)
     match fault:
         case Fault.KILL_JVM:
             return "org.apache.spark.deploy.SparkSubmit" in line
         case Fault.KILL_WORKER:
             return "pyspark.daemon" in line
         case _:
-            return "writer.cli" in line and " run " in f"{line} " and "supervisor" not in words
+            return "writer.cli" in line and " run " in f"{line} " and "supervisor" not in command_line

@@ -12,7 +12,7 @@ from pathlib import Path
 from writer.demo.table_reader import TableLog
 
 Interval = tuple[int, int]  # offsets [start, end)
-Place = tuple[str, int, int]  # topic, number of its life, partition
+PartitionKey = tuple[str, int, int]  # topic, number of its life, partition
 
 
 @dataclass
@@ -35,7 +35,7 @@ class PartitionOffsets:
     @property
     def distinct(self) -> int:
         """Offsets, each counted once."""
-        return sum(end - start for start, end in self.spans)
+        return sum(stop - start for start, stop in self.spans)
 
 
 @dataclass(frozen=True)
@@ -57,43 +57,45 @@ class Verdict:
         return not (self.lost or self.twice or self.unknown)
 
 
-def judge(lives: Mapping[tuple[str, int], TopicLife], held: Mapping[Place, PartitionOffsets]) -> Verdict:
+def judge(lives: Mapping[tuple[str, int], TopicLife], offsets: Mapping[PartitionKey, PartitionOffsets]) -> Verdict:
     """Compare. `lives` by topic and number, as the table numbers them. Pure."""
     lost = twice = unknown = taken = died = 0
-    said: list[str] = []
+    problems: list[str] = []
     for (topic, number), life in lives.items():
-        for partition, end in life.ends.items():
-            found = held.get((topic, number, partition), PartitionOffsets(0, ()))
-            last = max((stop for _, stop in found.spans), default=0)
-            until = min(last, end) if life.deleted else end
-            died += end - until
-            missing = list(without((0, until), found.spans))
-            gone = list(missing)
+        for partition, log_end in life.ends.items():
+            partition_offsets = offsets.get((topic, number, partition), PartitionOffsets(0, ()))
+            lake_end = max((stop for _, stop in partition_offsets.spans), default=0)
+            expected_end = min(lake_end, log_end) if life.deleted else log_end
+            died += log_end - expected_end
+            missing = list(subtract_spans((0, expected_end), partition_offsets.spans))
+            lost_spans = list(missing)
             for span in life.taken.get(partition, ()):
-                gone = [rest for one in gone for rest in without(one, [span])]
-            taken += sum(b - a for a, b in missing) - sum(b - a for a, b in gone)
-            lost += sum(b - a for a, b in gone)
-            twice += found.times - found.distinct
-            unknown += max(0, last - end)
+                lost_spans = [rest for one in lost_spans for rest in subtract_spans(one, [span])]
+            taken += sum(b - a for a, b in missing) - sum(b - a for a, b in lost_spans)
+            lost += sum(b - a for a, b in lost_spans)
+            twice += partition_offsets.times - partition_offsets.distinct
+            unknown += max(0, lake_end - log_end)
             where = f"{topic}/{partition} (life {number})"
-            said += [f"{where}: offsets [{a}, {b}) are nowhere in the lake" for a, b in gone]
-            if found.times > found.distinct:
-                said.append(f"{where}: {found.times - found.distinct} offsets are there more than once")
-            if last > end:
-                said.append(f"{where}: the lake goes to offset {last}, Kafka ended at {end}")
-    strange = {place: one for place, one in held.items() if place[2] not in _ends(lives, place)}
-    unknown += sum(one.distinct for one in strange.values())
-    said += [f"{t}/{p} (life {n}): never existed, and has rows" for t, n, p in strange]
+            problems += [f"{where}: offsets [{a}, {b}) are nowhere in the lake" for a, b in lost_spans]
+            if partition_offsets.times > partition_offsets.distinct:
+                problems.append(
+                    f"{where}: {partition_offsets.times - partition_offsets.distinct} offsets are there more than once"
+                )
+            if lake_end > log_end:
+                problems.append(f"{where}: the lake goes to offset {lake_end}, Kafka ended at {log_end}")
+    foreign_offsets = {place: one for place, one in offsets.items() if place[2] not in _ends(lives, place)}
+    unknown += sum(one.distinct for one in foreign_offsets.values())
+    problems += [f"{t}/{p} (life {n}): never existed, and has rows" for t, n, p in foreign_offsets]
     produced = sum(sum(life.ends.values()) for life in lives.values())
-    return Verdict(produced, sum(h.distinct for h in held.values()), lost, twice, unknown, taken, died, said)
+    return Verdict(produced, sum(h.distinct for h in offsets.values()), lost, twice, unknown, taken, died, problems)
 
 
-def _ends(lives: Mapping[tuple[str, int], TopicLife], place: Place) -> Mapping[int, int]:
-    life = lives.get(place[:2])
+def _ends(lives: Mapping[tuple[str, int], TopicLife], key: PartitionKey) -> Mapping[int, int]:
+    life = lives.get(key[:2])
     return {} if life is None else life.ends
 
 
-def without(whole: Interval, spans: Sequence[Interval]) -> Iterator[Interval]:
+def subtract_spans(whole: Interval, spans: Sequence[Interval]) -> Iterator[Interval]:
     """Yield what is left of an interval, `spans` sorted and disjoint."""
     at, end = whole
     for start, stop in spans:
@@ -106,7 +108,7 @@ def without(whole: Interval, spans: Sequence[Interval]) -> Iterator[Interval]:
         yield at, end
 
 
-def look(tables: Sequence[Path]) -> dict[Place, PartitionOffsets]:
+def read_offsets(tables: Sequence[Path]) -> dict[PartitionKey, PartitionOffsets]:
     """Read the offsets of all rows and dead letters that the tables' logs name, with DuckDB."""
     import duckdb
 
@@ -117,7 +119,7 @@ def look(tables: Sequence[Path]) -> dict[Place, PartitionOffsets]:
         files += [str(table / path) for path in log.files]
     if not files:
         return {}
-    found = duckdb.execute(
+    islands = duckdb.execute(
         """
         WITH places AS (
           SELECT _topic AS t, _incarnation AS i, _partition AS p, _offset AS o, count(*) AS times
@@ -128,10 +130,10 @@ def look(tables: Sequence[Path]) -> dict[Place, PartitionOffsets]:
         """,
         [files],
     ).fetchall()
-    spans: dict[Place, list[Interval]] = {}
-    times: dict[Place, int] = {}
-    for topic, incarnation, partition, start, end, count in found:
-        place = (str(topic), int(incarnation), int(partition))
-        spans.setdefault(place, []).append((int(start), int(end)))
-        times[place] = times.get(place, 0) + int(count)
-    return {place: PartitionOffsets(times[place], spans[place]) for place in spans}
+    spans: dict[PartitionKey, list[Interval]] = {}
+    times: dict[PartitionKey, int] = {}
+    for topic, incarnation, partition, start, stop, count in islands:
+        key = (str(topic), int(incarnation), int(partition))
+        spans.setdefault(key, []).append((int(start), int(stop)))
+        times[key] = times.get(key, 0) + int(count)
+    return {key: PartitionOffsets(times[key], spans[key]) for key in spans}

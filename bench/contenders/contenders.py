@@ -30,18 +30,18 @@ class Contender:
     name: str
     about: str
     command: Callable[[Job], list[str]]
-    written: Callable[[Job], WrittenTable]
+    count_rows: Callable[[Job], WrittenTable]
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def chosen(letters: str) -> list[Contender]:
+def parse_contenders(letters: str) -> list[Contender]:
     """Read `a,b,d`. Raises ConfigError for a letter that is none, or stands twice."""
-    wanted = [letter.strip() for letter in letters.split(",") if letter.strip()]
-    unknown = sorted(set(wanted) - set(CONTENDERS))
-    if unknown or not wanted or len(set(wanted)) < len(wanted):
-        known = ", ".join(f"{c.letter} ({c.name})" for c in CONTENDERS.values())
-        raise ConfigError(f"contenders {letters!r} cannot be: name each once, of {known}")
-    return [CONTENDERS[letter] for letter in wanted]
+    names = [letter.strip() for letter in letters.split(",") if letter.strip()]
+    unknown = sorted(set(names) - set(CONTENDERS))
+    if unknown or not names or len(set(names)) < len(names):
+        choices = ", ".join(f"{c.letter} ({c.name})" for c in CONTENDERS.values())
+        raise ConfigError(f"contenders {letters!r} cannot be: name each once, of {choices}")
+    return [CONTENDERS[letter] for letter in names]
 
 
 def environment(job: Job) -> Mapping[str, str]:
@@ -128,10 +128,14 @@ def _in_iceberg(job: Job) -> WrittenTable:
     """Count what the table's current snapshot names; the rows are counted in the files."""
     from pyiceberg.catalog import load_catalog
 
-    place = load(_file(job)).catalog_place(PIPELINE, str(job.table))
-    assert place is not None, "the configuration has a catalog"
-    found = load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier).inspect.files()
-    sizes, paths = found.column("file_size_in_bytes").to_pylist(), found.column("file_path").to_pylist()
+    catalog_table = load(_file(job)).catalog_place(PIPELINE, str(job.table))
+    assert catalog_table is not None, "the configuration has a catalog"
+    files = (
+        load_catalog(catalog_table.catalog, **dict(catalog_table.settings))
+        .load_table(catalog_table.identifier)
+        .inspect.files()
+    )
+    sizes, paths = files.column("file_size_in_bytes").to_pylist(), files.column("file_path").to_pylist()
     rows = sum(parquet.read_metadata(path.removeprefix("file://")).num_rows for path in paths)
     return WrittenTable(len(sizes), sum(sizes), rows)
 
@@ -148,38 +152,63 @@ CONTENDERS = {
     for contender in (
         Contender("a", "headrace", "headrace run --once, as it is", _headrace(), _in_delta),
         Contender(
-            "b", "plain", "PySpark as one writes it first: from_avro, Delta, partitionBy(hour)",
-            _module("bench.contenders.plain"), _in_delta,
+            "b",
+            "plain",
+            "PySpark as one writes it first: from_avro, Delta, partitionBy(hour)",
+            _module("bench.contenders.plain"),
+            _in_delta,
         ),
         Contender(
-            "c", "repartitioned", "the same with repartition(hour) before the write",
-            _module("bench.contenders.plain", "--repartition"), _in_delta,
+            "c",
+            "repartitioned",
+            "the same with repartition(hour) before the write",
+            _module("bench.contenders.plain", "--repartition"),
+            _in_delta,
         ),
         Contender(
-            "d", "limit", "headrace's steps in one process without Spark and without commits",
-            _module("bench.contenders.limit"), _in_files, WORKER_ENVIRONMENT,
+            "d",
+            "limit",
+            "headrace's steps in one process without Spark and without commits",
+            _module("bench.contenders.limit"),
+            _in_files,
+            WORKER_ENVIRONMENT,
         ),
         Contender(
-            "e", "waiting", "headrace with kafka.reader: spark and Kafka's default of kafka.fetch_max_wait, 500 ms",
-            _headrace(reader="spark", fetch_max_wait="500 ms"), _in_delta,
+            "e",
+            "waiting",
+            "headrace with kafka.reader: spark and Kafka's default of kafka.fetch_max_wait, 500 ms",
+            _headrace(reader="spark", fetch_max_wait="500 ms"),
+            _in_delta,
         ),
         Contender("f", "spark", "headrace with kafka.reader: spark", _headrace(reader="spark"), _in_delta),
         Contender(
-            "g", "flink", "Flink's FileSink: Parquet in hourly folders, checkpoints every 10 s",
-            _module("bench.contenders.flink"), _in_files,
+            "g",
+            "flink",
+            "Flink's FileSink: Parquet in hourly folders, checkpoints every 10 s",
+            _module("bench.contenders.flink"),
+            _in_files,
         ),
         Contender(
-            "h", "flink-tuned", "the same with object reuse, and zstd at level 1 as all others",
-            _module("bench.contenders.flink", "--tuned"), _in_files,
+            "h",
+            "flink-tuned",
+            "the same with object reuse, and zstd at level 1 as all others",
+            _module("bench.contenders.flink", "--tuned"),
+            _in_files,
         ),
         Contender(
-            "i", "script", "confluent_kafka, fastavro and deltalake in one process",
-            _module("bench.contenders.script"), _in_delta,
+            "i",
+            "script",
+            "confluent_kafka, fastavro and deltalake in one process",
+            _module("bench.contenders.script"),
+            _in_delta,
         ),
         Contender(
-            "j", "iceberg", "headrace with table.format: iceberg, an SQLite catalog",
-            _headrace(is_iceberg=True), _in_iceberg,
+            "j",
+            "iceberg",
+            "headrace with table.format: iceberg, an SQLite catalog",
+            _headrace(is_iceberg=True),
+            _in_iceberg,
         ),
         Contender("k", "raw", "headrace with a raw table", _headrace(raw=True), _in_delta),
     )
-}  # fmt: skip
+}

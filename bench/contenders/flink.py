@@ -43,7 +43,7 @@ def command(job: Job, *, tuned: bool) -> list[str]:
     ArtifactError, CannotCompile.
     """
     java = str(java_artifacts.java())
-    jars = [*java_artifacts.fetch(FLINK, progress=print).glob("*.jar"), *java_artifacts.spark_jars(), *_provided()]
+    jars = [*java_artifacts.fetch(FLINK, progress=print).glob("*.jar"), *java_artifacts.spark_jars(), *_provided_jars()]
     classes, schema = job.scratch / "classes", job.scratch / "schema.avsc"
     classpath = os.pathsep.join(map(str, [classes, *jars]))
     compiler = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-d", str(classes), "-cp", classpath, str(_SOURCE)]
@@ -53,14 +53,28 @@ def command(job: Job, *, tuned: bool) -> list[str]:
     schema.write_text(job.schema_text, encoding="utf-8")
     opens = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENS]
     return [
-        java, f"-Xmx{DRIVER_MEMORY}", f"-Djava.io.tmpdir={job.scratch}", "-XX:-UsePerfData", *opens,
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath, "FlinkFileSink",
-        job.bootstrap, job.topic, str(schema), job.time_field, BUCKET, str(job.table), f"{job.directory}/checkpoints",
-        str(CORES), str(tuned).lower(),
-    ]  # fmt: skip
+        java,
+        f"-Xmx{DRIVER_MEMORY}",
+        f"-Djava.io.tmpdir={job.scratch}",
+        "-XX:-UsePerfData",
+        *opens,
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-cp",
+        classpath,
+        "FlinkFileSink",
+        job.bootstrap,
+        job.topic,
+        str(schema),
+        job.time_field,
+        BUCKET,
+        str(job.table),
+        f"{job.directory}/checkpoints",
+        str(CORES),
+        str(tuned).lower(),
+    ]
 
 
-def _provided() -> list[Path]:
+def _provided_jars() -> list[Path]:
     return [jar for pattern in _PROVIDED for jar in java_artifacts.pyspark_jars(pattern)]
 
 

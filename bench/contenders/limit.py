@@ -33,13 +33,13 @@ def run(job: Job, now: datetime) -> None:
     """Carry the topic into files, batch after batch, each of as many events as the others commit at once."""
     plan, cluster = _plan(job, now), ClusterAddress(addresses(job.bootstrap))
     shares = list(_batches(ends_of(job.bootstrap, job.topic, job.partitions), job.batch_events))
-    with cluster.open() as asked:
-        leaders = asked.ask_leaders({job.topic})
+    with cluster.open() as connection:
+        leaders = connection.ask_leaders({job.topic})
     limits = ReadLimits(rows=Memory.model_validate({}).batch_records)
     reading = ReadPlan(cluster, leaders, leaders.topic_ids, ColumnChoice(topic=False), limits, shares)
     for batch in range(len(shares)):
-        (found,) = range_task.run(iter([pa.RecordBatch.from_pydict({"id": [batch]})]), plan, reading)
-        report = Report.from_json(found["report"][0].as_py())
+        (rows,) = range_task.run(iter([pa.RecordBatch.from_pydict({"id": [batch]})]), plan, reading)
+        report = Report.from_json(rows["report"][0].as_py())
         mark(batch, sum(counts.rows for counts in report.counts.values()), report.seconds)
 
 
@@ -48,9 +48,9 @@ def _batches(ends: Mapping[Source, int], events: int) -> Sequence[Sequence[Offse
     each = -(-events // len(ends))
     return [
         [
-            OffsetRange(TopicPartition(topic, 1, partition), start, min(start + each, end))
-            for (topic, partition), end in ends.items()
-            if start < end
+            OffsetRange(TopicPartition(topic, 1, partition), start, min(start + each, log_end))
+            for (topic, partition), log_end in ends.items()
+            if start < log_end
         ]
         for start in range(0, max(ends.values()), each)
     ]
@@ -60,13 +60,19 @@ def _plan(job: Job, now: datetime) -> TaskPlan:
     schemas = SchemaPlan(pa.schema([]), frozenset(c.lower() for c in (*PROVENANCE.names, BUCKET)))
     ever = timedelta(days=36_500)
     return TaskPlan(
-        now=now, frontier={}, incarnations={job.topic: 1}, schemas=schemas.extend(job.schema_id, job.schema_text),
+        now=now,
+        frontier={},
+        incarnations={job.topic: 1},
+        schemas=schemas.extend(job.schema_id, job.schema_text),
         time_rule=TimeRule(job.time_field, "auto", ever, ever),
         bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
-        table=str(job.table), dead_letters=f"{job.directory}/dead_letters", prefix="limit",
-        budget=Memory.model_validate({}).buffer, target_file_size=Roll.model_validate({}).target_file_size,
+        table=str(job.table),
+        dead_letters=f"{job.directory}/dead_letters",
+        prefix="limit",
+        budget=Memory.model_validate({}).buffer,
+        target_file_size=Roll.model_validate({}).target_file_size,
         topic=job.topic,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -37,14 +37,14 @@ class Meter:
         self._others = others
         self._me = psutil.Process()
         self._began = time.monotonic()
-        self._waited_before = _waited_for()
+        self._waited_before = _child_seconds()
         self._jvms: dict[tuple[int, float], float] = {}
         self._cpu_s = 0.0
         self.rss_peak_bytes = 0
 
     def read(self) -> Usage:
         """Sample the tree. Returns what it has used since the beginning, ended processes included."""
-        total, resident = _waited_for() - self._waited_before, 0
+        total, resident = _child_seconds() - self._waited_before, 0
         for process in self._tree():
             with suppress(psutil.NoSuchProcess):
                 with process.oneshot():
@@ -61,14 +61,14 @@ class Meter:
 
     def threads(self) -> dict[str, float]:
         """Return the processor seconds of the JVM's threads that are alive, by what they do."""
-        found: Counter[str] = Counter()
+        seconds: Counter[str] = Counter()
         for process in self._tree():
             with suppress(psutil.Error, OSError):
                 if process.name() == _JAVA:
                     for thread in process.threads():
                         comm = Path(f"/proc/{process.pid}/task/{thread.id}/comm").read_text(encoding="utf-8")
-                        found[duty(comm)] += thread.user_time + thread.system_time
-        return dict(found)
+                        seconds[duty(comm)] += thread.user_time + thread.system_time
+        return dict(seconds)
 
     def _tree(self) -> list[psutil.Process]:
         return [process for process in self._me.children(recursive=True) if process.pid not in self._others]
@@ -76,10 +76,10 @@ class Meter:
 
 def duty(thread: str) -> str:
     """Say what a thread of a JVM does, by its name."""
-    return next((what for start, what in _DUTIES.items() if thread.startswith(start)), "other")
+    return next((activity for prefix, activity in _DUTIES.items() if thread.startswith(prefix)), "other")
 
 
-def _waited_for() -> float:
+def _child_seconds() -> float:
     """Return the processor seconds of all children that this process has waited for, and of theirs."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -27,7 +27,7 @@ _MARK = re.compile(rb"\bbatch_committed\b.*\bread=(\d+)(?:.*\bseconds=([\d.]+))?
 class ContenderProcess(Process):
     """A contender's first process."""
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether it has ended. Raises BenchFailed if that was not in order."""
         assert self._child is not None, "launch comes before ended"
         code = self._child.poll()
@@ -52,16 +52,16 @@ class ContenderSample:
     output: BinaryIO
     profile: bool
     marks: list[BatchMark]
-    rest: bytes = b""
+    remainder: bytes = b""
 
     def look(self) -> None:
         """Sample the tree for each batch that was finished since the last look."""
-        *lines, self.rest = (self.rest + self.output.read()).split(b"\n")
-        for found in filter(None, map(_MARK.search, lines)):
+        *lines, self.remainder = (self.remainder + self.output.read()).split(b"\n")
+        for match in filter(None, map(_MARK.search, lines)):
             before = self.marks[-1].events if self.marks else 0
             threads = self.meter.threads() if self.profile else {}
-            steps, batch_s = json.loads(found[3] or "{}"), None if found[2] is None else float(found[2])
-            self.marks.append(BatchMark(before + int(found[1]), self.meter.read(), threads, steps, batch_s))
+            steps, batch_s = json.loads(match[3] or "{}"), None if match[2] is None else float(match[2])
+            self.marks.append(BatchMark(before + int(match[1]), self.meter.read(), threads, steps, batch_s))
 
 
 def run(
@@ -90,41 +90,49 @@ def run(
     meter = Meter(others)
     try:
         with job.log.open("rb") as output:
-            watch = ContenderSample(meter, output, profile, [])
+            sample = ContenderSample(meter, output, profile, [])
             process.launch()
-            finished = _watched(process, watch, look)
+            first_process_usage = _watch(process, sample, look)
         process_group.end(grace=JVM_GRACE)
-        end = replace(meter.read(), wall_s=finished.wall_s)
+        usage = replace(meter.read(), wall_s=first_process_usage.wall_s)
     finally:
         process.stop(grace=timedelta(0))
         process_group.end(grace=timedelta(0))
         shutil.rmtree(job.scratch, ignore_errors=True)
-    written = contender.written(job)
-    marks = _with_steps(contender, job, watch.marks) if profile else watch.marks
+    written = contender.count_rows(job)
+    marks = _with_steps(contender, job, sample.marks) if profile else sample.marks
     return Run(
-        contender.name, repeat, job.events, avro_bytes, tuple(marks), end, meter.rss_peak_bytes, written,
-        job.partitions, warm_from,
-    )  # fmt: skip
+        contender.name,
+        repeat,
+        job.events,
+        avro_bytes,
+        tuple(marks),
+        usage,
+        meter.rss_peak_bytes,
+        written,
+        job.partitions,
+        warm_from,
+    )
 
 
-def _watched(process: ContenderProcess, watch: ContenderSample, look: Callable[[int], None]) -> Usage:
+def _watch(process: ContenderProcess, sample: ContenderSample, look: Callable[[int], None]) -> Usage:
     """Look on until the first process has ended. Returns what was used by then."""
-    sampled = heard = time.monotonic()
+    sample_s = progress_s = time.monotonic()
     while True:
-        ended = process.ended()
-        known = len(watch.marks)
-        watch.look()
-        if ended:
-            return watch.meter.read()
+        has_ended = process.has_ended()
+        batches = len(sample.marks)
+        sample.look()
+        if has_ended:
+            return sample.meter.read()
         now = time.monotonic()
-        if len(watch.marks) > known:
-            heard = now
-        if now - heard > SILENCE_MAX.total_seconds():
+        if len(sample.marks) > batches:
+            progress_s = now
+        if now - progress_s > SILENCE_MAX.total_seconds():
             raise process.silent()
-        if now - sampled >= SAMPLE.total_seconds():
-            sampled = now
-            watch.meter.read()
-            look(watch.marks[-1].events if watch.marks else 0)
+        if now - sample_s >= SAMPLE.total_seconds():
+            sample_s = now
+            sample.meter.read()
+            look(sample.marks[-1].events if sample.marks else 0)
         time.sleep(_POLL.total_seconds())
 
 

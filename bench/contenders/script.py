@@ -57,9 +57,12 @@ def _event(value: bytes, schema: Any) -> Any:
 def _append(job: Job, rows: pa.Table) -> None:
     hour = pc.strftime(pc.floor_temporal(rows.column(job.time_field), unit="hour"), "%Y-%m-%d-%H")
     write_deltalake(
-        str(job.table), rows.append_column(BUCKET, hour), mode="append", partition_by=[BUCKET],
+        str(job.table),
+        rows.append_column(BUCKET, hour),
+        mode="append",
+        partition_by=[BUCKET],
         writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

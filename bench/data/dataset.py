@@ -19,10 +19,16 @@ from writer.core.errors import ConfigError
 SEED = 20
 TIME_FIELD = "event_time"
 _AGENTS = [
-    "okhttp/4.12.0 (Android 14)", "Mozilla/5.0 (iPhone; iOS 17_5)", "Mozilla/5.0 (Windows NT 10.0)",
-    "okhttp/4.9.3 (Android 11)", "Mozilla/5.0 (Macintosh; 10_15)", "okhttp/5.0.0 (Android 15)",
-    "Mozilla/5.0 (iPad; iOS 16_1)", "Mozilla/5.0 (X11; Linux x86_64)", "Dalvik/2.1.0 (Android 9)",
-]  # fmt: skip
+    "okhttp/4.12.0 (Android 14)",
+    "Mozilla/5.0 (iPhone; iOS 17_5)",
+    "Mozilla/5.0 (Windows NT 10.0)",
+    "okhttp/4.9.3 (Android 11)",
+    "Mozilla/5.0 (Macintosh; 10_15)",
+    "okhttp/5.0.0 (Android 15)",
+    "Mozilla/5.0 (iPad; iOS 16_1)",
+    "Mozilla/5.0 (X11; Linux x86_64)",
+    "Dalvik/2.1.0 (Android 9)",
+]
 _COUNTRIES = ["US", "IN", "BR", "DE", "JP", "ID", "MX", "FR", "GB", "TR", "VN", "PH", "KR", "EG", "NG", "PL"]
 _CITIES = ["New York", "Mumbai", "São Paulo", None, "Berlin", "東京", "Jakarta", None, "Paris", "London", "İstanbul"]
 _CURRENCIES = ["USD", "INR", None, "EUR", "BRL", "JPY"]
@@ -48,7 +54,7 @@ class DataSet:
         """Encode the events in [start, start + count): Confluent's header, then the Avro value."""
         numbers = draw(start, count, SEED)
         head = pa.scalar(header(schema_id), pa.binary())
-        return encode.joined([head, *(field.encode(numbers) for field in self.fields)])
+        return encode.join_parts([head, *(field.encode(numbers) for field in self.fields)])
 
 
 def dataset(name: str) -> DataSet:
@@ -60,12 +66,12 @@ def dataset(name: str) -> DataSet:
 
 def _click() -> list[Field]:
     return [
-        f.identity("event_id", words=2),
+        f.identity("event_id", word_count=2),
         f.time(TIME_FIELD),
         f.enum("event_name", _EVENTS),
         f.number("app_id", 1000, kind="long"),
         f.person("user_id", 50_000_000),
-        f.identity("session_id", words=1, by=8),
+        f.identity("session_id", word_count=1, by=8),
         f.url("url", "app.example/p", share=0.9),
         f.word("user_agent", _AGENTS),
         f.word("country", _COUNTRIES),
@@ -107,11 +113,11 @@ def _wide() -> list[Field]:
     return [*_click(), *more]
 
 
-def _nested() -> list[Field]:
+def _nested_fields() -> list[Field]:
     item = f.record(
         "item",
         [
-            f.identity("sku", words=1),
+            f.identity("sku", word_count=1),
             f.number("quantity", 10),
             f.amount("price", share=0.9),
             f.array("tags", f.word("tag", ["new", "sale", "gift", "bulk"]), 3),
@@ -127,7 +133,7 @@ def _nested() -> list[Field]:
         share=0.9,
     )
     return [
-        f.identity("event_id", words=2),
+        f.identity("event_id", word_count=2),
         f.time(TIME_FIELD),
         f.person("user_id", 50_000_000),
         f.enum("event_name", _EVENTS),
@@ -147,6 +153,6 @@ SETS = {
         ("1KB", "20 columns, about 1 KB, five of them texts", lambda: _with_prose(1010)),
         ("4KB", "20 columns, about 4 KB, five of them texts", lambda: _with_prose(4010)),
         ("200col", "200 columns of every primitive kind", _wide),
-        ("nested", "records in records, arrays of records, maps", _nested),
+        ("nested", "records in records, arrays of records, maps", _nested_fields),
     )
 }

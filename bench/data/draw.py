@@ -43,7 +43,7 @@ class Draw:
         """Draw yes for this share of the events."""
         return self.unit(column) < share
 
-    def shared(self, by: int) -> "Draw":
+    def group_draw(self, by: int) -> "Draw":
         """Draw alike for `by` events in a row, as those of one session do."""
         return Draw(self.positions // np.uint64(by), self.seed)
 

@@ -25,13 +25,13 @@ def longs(values: Longs) -> pa.BinaryArray:
     left = ((values << 1) ^ (values >> 63)).view(np.uint64)
     sevens = np.zeros((len(values), _VARINT_BYTES_MAX), np.uint8)
     lengths = np.ones(len(values), np.int64)
-    for at in range(_VARINT_BYTES_MAX):
-        sevens[:, at] = left & 0x7F
+    for position in range(_VARINT_BYTES_MAX):
+        sevens[:, position] = left & 0x7F
         left = left >> np.uint64(7)
         more = left != 0
         if not more.any():
-            return _ragged(sevens[:, : at + 1], lengths)
-        sevens[:, at] |= more.view(np.uint8) << 7
+            return _variable_width_array(sevens[:, : position + 1], lengths)
+        sevens[:, position] |= more.view(np.uint8) << 7
         lengths += more
     raise AssertionError("a 64-bit number has at most ten groups of seven bits")
 
@@ -39,29 +39,29 @@ def longs(values: Longs) -> pa.BinaryArray:
 def doubles(values: Doubles, present: Mask | None = None) -> pa.BinaryArray:
     """Encode `double`, or `["null", "double"]` where `present` tells which are not null."""
     raw = values.astype("<f8").view(np.uint8).reshape(-1, 8)
-    return fixed(raw) if present is None else _optional(raw, present)
+    return fixed_width_array(raw) if present is None else _optional(raw, present)
 
 
 def booleans(values: Mask) -> pa.BinaryArray:
     """Encode `boolean`."""
-    return fixed(values.view(np.uint8).reshape(-1, 1))
+    return fixed_width_array(values.view(np.uint8).reshape(-1, 1))
 
 
 def text(content: Bytes, present: Mask | None = None) -> pa.BinaryArray:
     """Encode `string` of one width, one row of the matrix each; `["null", "string"]` where `present` is given."""
     head = np.frombuffer(one_long(content.shape[1]), np.uint8)
     encoded = np.hstack([np.broadcast_to(head, (len(content), len(head))), content])
-    return fixed(encoded) if present is None else _optional(encoded, present)
+    return fixed_width_array(encoded) if present is None else _optional(encoded, present)
 
 
 def prose(words: npt.NDArray[np.uint64], counts: Longs) -> pa.BinaryArray:
     """Encode `string`: text i is the next `counts[i]` words of eight bytes."""
     ends = np.concatenate([[0], np.cumsum(counts * 8)]).astype(np.int32)
     content = pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(ends), pa.py_buffer(words)])
-    return joined([longs(counts * 8), content])
+    return join_parts([longs(counts * 8), content])
 
 
-def chosen(codes: Longs, encodings: Sequence[bytes]) -> pa.BinaryArray:
+def pick_encodings(codes: Longs, encodings: Sequence[bytes]) -> pa.BinaryArray:
     """Pick a ready encoding for each event: for columns of few values."""
     return pa.array(encodings, pa.binary()).take(pa.array(codes))
 
@@ -73,15 +73,15 @@ def blocks(items: pa.BinaryArray, counts: Longs) -> pa.BinaryArray:
     ends = item_ends[np.concatenate([[0], np.cumsum(counts)])]
     grouped = pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(ends), items.buffers()[2]])
     heads = [b"", *(one_long(n) for n in range(1, int(counts.max(initial=0)) + 1))]
-    return joined([chosen(counts, heads), grouped, pa.scalar(b"\0", pa.binary())])
+    return join_parts([pick_encodings(counts, heads), grouped, pa.scalar(b"\0", pa.binary())])
 
 
-def joined(parts: Sequence[pa.BinaryArray | pa.BinaryScalar]) -> pa.BinaryArray:
+def join_parts(parts: Sequence[pa.BinaryArray | pa.BinaryScalar]) -> pa.BinaryArray:
     """Lay the parts of each event end to end: a record is its fields and nothing else."""
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
 
 
-def fixed(matrix: Bytes) -> pa.BinaryArray:
+def fixed_width_array(matrix: Bytes) -> pa.BinaryArray:
     """Take the rows of a matrix as values of one width."""
     count, width = matrix.shape
     ends = np.arange(0, (count + 1) * width, width, dtype=np.int32)
@@ -101,12 +101,12 @@ def decimal(numbers: Longs) -> Bytes:
 
 def one_long(value: int) -> bytes:
     """Encode one number: a length, a count or a branch."""
-    rest, out = (value << 1) ^ (value >> 63), bytearray()
-    while rest & ~0x7F:
-        out.append((rest & 0x7F) | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+    remainder, encoded = (value << 1) ^ (value >> 63), bytearray()
+    while remainder & ~0x7F:
+        encoded.append((remainder & 0x7F) | 0x80)
+        remainder >>= 7
+    encoded.append(remainder)
+    return bytes(encoded)
 
 
 def one_text(value: str) -> bytes:
@@ -123,14 +123,14 @@ def one_optional_text(value: str | None) -> bytes:
 def _optional(encoded: Bytes, present: Mask) -> pa.BinaryArray:
     """Put the branch before each value: 0 for null, which has no bytes, 1 (zig-zag 2) for the value."""
     branch = (present.view(np.uint8) * 2).reshape(-1, 1)
-    return _ragged(np.hstack([branch, encoded]), np.where(present, encoded.shape[1] + 1, 1))
+    return _variable_width_array(np.hstack([branch, encoded]), np.where(present, encoded.shape[1] + 1, 1))
 
 
-def _ragged(matrix: Bytes, lengths: Longs) -> pa.BinaryArray:
+def _variable_width_array(matrix: Bytes, lengths: Longs) -> pa.BinaryArray:
     """Take the first `lengths[i]` bytes of row i as value i."""
     width = matrix.shape[1]
     if (lengths == width).all():
-        return fixed(matrix)
+        return fixed_width_array(matrix)
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return _array(ends, matrix[np.arange(width) < lengths[:, None]])
 

@@ -42,56 +42,56 @@ class Field:
 def time(name: str) -> Field:
     """Event times of a live stream: mostly the last hour, the recent minutes most, and a tail of some hours."""
 
-    def encoded(draw: Draw) -> pa.BinaryArray:
+    def encode_events(draw: Draw) -> pa.BinaryArray:
         arrival = int(ANCHOR.timestamp() * 1000) + (draw.positions // np.uint64(_EVENTS_PER_MS)).astype(np.int64)
         age = draw.unit(name)
         recent = age * age * age * _RECENT_MS
         delay = np.where(draw.happens(name + "/recent", _RECENT_SHARE), recent, draw.unit(name + "/tail") * _TAIL_MS)
         return encode.longs(arrival - delay.astype(np.int64))
 
-    return Field(name, {"type": "long", "logicalType": "timestamp-millis"}, encoded)
+    return Field(name, {"type": "long", "logicalType": "timestamp-millis"}, encode_events)
 
 
-def identity(name: str, *, words: int, by: int = 1) -> Field:
+def identity(name: str, *, word_count: int, by: int = 1) -> Field:
     """Hexadecimal ids of 16 digits a word, a new one for each `by` events."""
 
-    def encoded(draw: Draw) -> pa.BinaryArray:
-        shared = draw.shared(by)
-        parts = [encode.hexadecimal(shared.bits(f"{name}/{word}")) for word in range(words)]
+    def encode_events(draw: Draw) -> pa.BinaryArray:
+        group = draw.group_draw(by)
+        parts = [encode.hexadecimal(group.bits(f"{name}/{word}")) for word in range(word_count)]
         return encode.text(np.hstack(parts))
 
-    return Field(name, "string", encoded)
+    return Field(name, "string", encode_events)
 
 
 def person(name: str, people: int) -> Field:
     """Ids of people, such as `u000012345678`: most of a batch are seen once in it."""
 
-    def encoded(draw: Draw) -> pa.BinaryArray:
+    def encode_events(draw: Draw) -> pa.BinaryArray:
         numbers = encode.decimal(draw.below(name, people))
         return encode.text(np.hstack([np.full((len(draw), 1), ord("u"), np.uint8), numbers]))
 
-    return Field(name, "string", encoded)
+    return Field(name, "string", encode_events)
 
 
-def url(name: str, host: str, *, words: int = 1, share: float = 1.0) -> Field:
+def url(name: str, host: str, *, word_count: int = 1, share: float = 1.0) -> Field:
     """Addresses, every one of its own; `share` of them are not null."""
     head = np.frombuffer(f"https://{host}/".encode(), np.uint8)
 
-    def encoded(draw: Draw) -> pa.BinaryArray:
-        parts = [encode.hexadecimal(draw.bits(f"{name}/{word}")) for word in range(words)]
+    def encode_events(draw: Draw) -> pa.BinaryArray:
+        parts = [encode.hexadecimal(draw.bits(f"{name}/{word}")) for word in range(word_count)]
         content = np.hstack([np.broadcast_to(head, (len(draw), len(head))), *parts])
         return encode.text(content, draw.happens(f"{name}/present", share))
 
-    return Field(name, ["null", "string"], encoded)
+    return Field(name, ["null", "string"], encode_events)
 
 
 def word(name: str, values: Sequence[str | None]) -> Field:
     """One text of few, the first ones most; nullable where None is one of them."""
     if None in values:
         encodings, kind = [encode.one_optional_text(value) for value in values], ["null", "string"]
-        return Field(name, kind, lambda draw: encode.chosen(draw.few(name, len(values)), encodings))
+        return Field(name, kind, lambda draw: encode.pick_encodings(draw.few(name, len(values)), encodings))
     encodings = [encode.one_text(value) for value in values if value is not None]
-    return Field(name, "string", lambda draw: encode.chosen(draw.few(name, len(values)), encodings))
+    return Field(name, "string", lambda draw: encode.pick_encodings(draw.few(name, len(values)), encodings))
 
 
 def enum(name: str, symbols: Sequence[str]) -> Field:
@@ -118,10 +118,10 @@ def degrees(name: str, limit: int) -> Field:
 def amount(name: str, *, share: float) -> Field:
     """Money in cents of a unit; `share` of the events have some."""
 
-    def encoded(draw: Draw) -> pa.BinaryArray:
+    def encode_events(draw: Draw) -> pa.BinaryArray:
         return encode.doubles(draw.below(name, 100_000) / 100, draw.happens(f"{name}/present", share))
 
-    return Field(name, ["null", "double"], encoded)
+    return Field(name, ["null", "double"], encode_events)
 
 
 def flag(name: str, share: float) -> Field:
@@ -131,32 +131,32 @@ def flag(name: str, share: float) -> Field:
 
 def prose(name: str, mean: int) -> Field:
     """Texts of half to one and a half times `mean` bytes, of a thousand words: zstd makes a third of them."""
-    words = _words()
+    vocabulary = _words()
 
-    def encoded(draw: Draw) -> pa.BinaryArray:
+    def encode_events(draw: Draw) -> pa.BinaryArray:
         groups_mean = mean // (_TOKENS_PER_DRAW * _TOKEN_BYTES)
         counts = groups_mean // 2 + draw.below(f"{name}/length", groups_mean + 1)
-        drawn = draw.items(counts, 2 * groups_mean).bits(name)
+        bits = draw.items(counts, 2 * groups_mean).bits(name)
         shifts = np.arange(0, _TOKEN_BITS * _TOKENS_PER_DRAW, _TOKEN_BITS, dtype=np.uint64)
-        codes = (drawn[:, None] >> shifts) & np.uint64(2**_TOKEN_BITS - 1)
-        return encode.prose(words[codes.reshape(-1)], counts * _TOKENS_PER_DRAW)
+        codes = (bits[:, None] >> shifts) & np.uint64(2**_TOKEN_BITS - 1)
+        return encode.prose(vocabulary[codes.reshape(-1)], counts * _TOKENS_PER_DRAW)
 
-    return Field(name, "string", encoded)
+    return Field(name, "string", encode_events)
 
 
 def record(name: str, fields: Sequence[Field], *, share: float = 1.0) -> Field:
     """A record inside the record; nullable where `share` is below 1."""
     kind = {"type": "record", "name": f"{name.title().replace('_', '')}Record", "fields": [f.schema() for f in fields]}
 
-    def encoded(draw: Draw) -> pa.BinaryArray:
-        return encode.joined([field.encode(draw) for field in fields])
+    def encode_events(draw: Draw) -> pa.BinaryArray:
+        return encode.join_parts([field.encode(draw) for field in fields])
 
     def nullable(draw: Draw) -> pa.BinaryArray:
         present = draw.happens(f"{name}/present", share)
-        filled = encode.joined([pa.scalar(b"\2", pa.binary()), encoded(draw)])
-        return pa.compute.if_else(pa.array(present), filled, pa.scalar(b"\0", pa.binary()))
+        present_values = encode.join_parts([pa.scalar(b"\2", pa.binary()), encode_events(draw)])
+        return pa.compute.if_else(pa.array(present), present_values, pa.scalar(b"\0", pa.binary()))
 
-    return Field(name, kind, encoded) if share == 1 else Field(name, ["null", kind], nullable)
+    return Field(name, kind, encode_events) if share == 1 else Field(name, ["null", kind], nullable)
 
 
 def array(name: str, item: Field, most: int) -> Field:
@@ -169,18 +169,18 @@ def mapping(name: str, keys: Sequence[str], value: Field) -> Field:
     ready = [encode.one_text(key) for key in keys]
 
     def key(draw: Draw) -> pa.BinaryArray:
-        return encode.chosen((draw.positions % np.uint64(len(keys))).astype(np.int64), ready)
+        return encode.pick_encodings((draw.positions % np.uint64(len(keys))).astype(np.int64), ready)
 
     return Field(name, {"type": "map", "values": value.kind}, _blocks(name, [key, value.encode], len(keys)))
 
 
 def _blocks(name: str, parts: Sequence[Encoder], most: int) -> Encoder:
-    def encoded(draw: Draw) -> pa.BinaryArray:
+    def encode_events(draw: Draw) -> pa.BinaryArray:
         counts = draw.below(f"{name}/count", most + 1)
         items = draw.items(counts, most)
-        return encode.blocks(encode.joined([part(items) for part in parts]), counts)
+        return encode.blocks(encode.join_parts([part(items) for part in parts]), counts)
 
-    return encoded
+    return encode_events
 
 
 def _words() -> "np.ndarray[Any, np.dtype[np.uint64]]":
@@ -188,7 +188,9 @@ def _words() -> "np.ndarray[Any, np.dtype[np.uint64]]":
     letters = np.frombuffer(b"eeeetttaaaooiinnsshhrrddlucm", np.uint8)
     from bench.data.draw import draw
 
-    codes = np.stack([draw(0, 2**_TOKEN_BITS, seed=1).below(f"letter/{at}", len(letters)) for at in range(7)], axis=1)
+    codes = np.stack(
+        [draw(0, 2**_TOKEN_BITS, seed=1).below(f"letter/{position}", len(letters)) for position in range(7)], axis=1
+    )
     spaced = np.hstack([letters[codes], np.full((2**_TOKEN_BITS, 1), ord(" "), np.uint8)])
     return np.ascontiguousarray(spaced).view(np.uint64).reshape(-1)
 
@@ -196,6 +198,9 @@ def _words() -> "np.ndarray[Any, np.dtype[np.uint64]]":
 def schema_text(name: str, fields: Sequence[Field]) -> str:
     """Write the schema of a record of these fields as JSON."""
     root: Mapping[str, Any] = {
-        "type": "record", "name": name, "namespace": "headrace.bench", "fields": [field.schema() for field in fields],
-    }  # fmt: skip
+        "type": "record",
+        "name": name,
+        "namespace": "headrace.bench",
+        "fields": [field.schema() for field in fields],
+    }
     return json.dumps(root)

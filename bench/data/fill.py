@@ -45,8 +45,11 @@ def ends_of(bootstrap: str, topic: str, partitions: int) -> dict[Source, int]:
     """Ask for the ends of a topic's partitions."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
     try:
-        wanted = {(topic, p): TopicPartition(topic, p) for p in range(partitions)}
-        return {source: consumer.get_watermark_offsets(one, timeout=_SILENCE_S)[1] for source, one in wanted.items()}
+        partitions_by_source = {(topic, number): TopicPartition(topic, number) for number in range(partitions)}
+        return {
+            source: consumer.get_watermark_offsets(partition, timeout=_SILENCE_S)[1]
+            for source, partition in partitions_by_source.items()
+        }
     finally:
         consumer.close()
 
@@ -76,13 +79,11 @@ def fill(
     _create(admin, topic, partitions)
     with SchemaRegistryClient({"url": registry_url}) as registry:
         schema_id: int = registry.register_schema(f"{topic}-value", Schema(data.schema_text, "AVRO"))
-    size = _send(
-        bootstrap, topic, data, events, schema_id=schema_id, partitions=partitions, progress=progress
-    )  # fmt: skip
+    size = _send(bootstrap, topic, data, events, schema_id=schema_id, partitions=partitions, progress=progress)
     ends = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)})
-    held = sum(end.result(timeout=30).offset for end in ends.values())
-    if held != events:
-        raise NotFilled(f"topic {topic!r} on {bootstrap} holds {held} of {events} events. Fill another topic.")
+    record_count = sum(log_end.result(timeout=30).offset for log_end in ends.values())
+    if record_count != events:
+        raise NotFilled(f"topic {topic!r} on {bootstrap} holds {record_count} of {events} events. Fill another topic.")
     return FilledTopic(topic, schema_id, events, size, time.monotonic() - began)
 
 
@@ -98,23 +99,29 @@ def _create(admin: AdminClient, topic: str, partitions: int) -> None:
         timeout=_CREATED_WITHIN_S
     )
     for count in range(2 * _CREATED_AT_ONCE, partitions + _CREATED_AT_ONCE, _CREATED_AT_ONCE):
-        wanted = NewPartitions(topic, min(count, partitions))
-        admin.create_partitions([wanted])[topic].result(timeout=_CREATED_WITHIN_S)
-    end_s = time.monotonic() + _CREATED_WITHIN_S
+        request = NewPartitions(topic, min(count, partitions))
+        admin.create_partitions([request])[topic].result(timeout=_CREATED_WITHIN_S)
+    deadline_s = time.monotonic() + _CREATED_WITHIN_S
     while len(admin.list_topics(topic, timeout=30).topics[topic].partitions) < partitions:
-        if time.monotonic() > end_s:
+        if time.monotonic() > deadline_s:
             raise NotFilled(f"topic {topic!r} has not got {partitions:,} partitions within {_CREATED_WITHIN_S} s.")
         time.sleep(0.1)
 
 
 def _send(
-    bootstrap: str, topic: str, data: DataSet, events: int, *, schema_id: int, partitions: int,
+    bootstrap: str,
+    topic: str,
+    data: DataSet,
+    events: int,
+    *,
+    schema_id: int,
+    partitions: int,
     progress: Callable[[int], None],
-) -> int:  # fmt: skip
+) -> int:
     """Send block after block, to the partitions in turn. Returns the bytes of all values."""
     failures: list[KafkaError] = []
 
-    def failed(error: KafkaError | None, _: Message) -> None:
+    def note_failure(error: KafkaError | None, _: Message) -> None:
         if error is not None:
             failures.append(error)
 
@@ -130,14 +137,14 @@ def _send(
             "log_level": 3,
         }
     )
-    size, each = 0, block(events, partitions)
-    for turn, start in enumerate(range(0, events, each)):
-        values = data.encode(start, min(each, events - start), schema_id=schema_id)
+    size, block_events = 0, block(events, partitions)
+    for turn, start in enumerate(range(0, events, block_events)):
+        values = data.encode(start, min(block_events, events - start), schema_id=schema_id)
         size += values.buffers()[2].size
         messages = [{"value": value} for value in values.to_pylist()]
         while len(producer) > _IN_FLIGHT_MAX:
             producer.poll(0.05)
-        queued = producer.produce_batch(topic, messages, partition=turn % partitions, on_delivery=failed)
+        queued = producer.produce_batch(topic, messages, partition=turn % partitions, on_delivery=note_failure)
         producer.poll(0)
         if failures or queued != len(messages):
             break
@@ -152,8 +159,8 @@ def _send(
 
 def main() -> None:
     """Fill a topic of a broker that runs already."""
-    bootstrap, registry_url, topic, *rest = sys.argv[1:]
-    name, events = (*rest, *("200B", "1000000")[len(rest) :])
+    bootstrap, registry_url, topic, *options = sys.argv[1:]
+    name, events = (*options, *("200B", "1000000")[len(options) :])
     print(fill(bootstrap, registry_url, topic, dataset(name), int(events)))
 
 

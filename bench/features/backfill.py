@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from bench.cli import number
 from bench.data.dataset import DataSet, dataset
-from bench.features.live import Figures, LiveWriter, configured, served, verb
+from bench.features.live import Figures, LiveWriter, fill_topic, run_command, write_configuration
 from bench.figures import BenchFailed
 from bench.job import PARTITIONS, Job
 from writer.demo.devstack.stack import Stack
@@ -43,31 +43,37 @@ def measure(
     """Skip `events`, then fill the gap while `live` events a second come. Raises BenchFailed."""
     data = dataset("200B")
     with Stack(directory / "servers") as stack:
-        job = served(stack, "backfill", data, FIRST, directory / "writer")
-        path = configured(job)
-        verb("run", str(path), "--once")
+        job = fill_topic(stack, "backfill", data, FIRST, directory / "writer")
+        path = write_configuration(job)
+        run_command("run", str(path), "--once")
         progress(f"sending {events:,} events")
         _send(job, data, events)
-        verb("gaps", "open", str(path), "--reason", "a bench", "--yes")
-        seen = BackfillFigures(live, skipped=events)
+        run_command("gaps", "open", str(path), "--reason", "a bench", "--yes")
+        figures = BackfillFigures(live, skipped=events)
         with LiveWriter(job, path, data, FIRST + events, live) as writer:
-            seen.lag_before_s = writer.lag_alone()
+            figures.lag_before_s = writer.lag_alone()
             progress("filling the gap")
-            done = writer.beside("backfill", str(path), "--yes", *flags)
-            if done.said[-1]["gaps"][0]["state"] != "done":
-                raise BenchFailed(f"the gap is not filled: {done.said[-1]}")
-            seen.add_command(done)
-            seen.chunks, seen.events = done.count("chunk"), writer.finish()
-        seen.add_table(job, path)
-    return seen
+            command = writer.beside("backfill", str(path), "--yes", *flags)
+            if command.lines[-1]["gaps"][0]["state"] != "done":
+                raise BenchFailed(f"the gap is not filled: {command.lines[-1]}")
+            figures.add_command(command)
+            figures.chunks, figures.events = command.count("chunk"), writer.finish()
+        figures.add_table(job, path)
+    return figures
 
 
 def _send(job: Job, data: DataSet, events: int) -> None:
     """Send events behind the first ones."""
-    producer = Producer({
-        "bootstrap.servers": job.bootstrap, "log_level": 0, "enable.idempotence": True, "linger.ms": 50,
-        "compression.type": "lz4", "queue.buffering.max.messages": 400_000,
-    })  # fmt: skip
+    producer = Producer(
+        {
+            "bootstrap.servers": job.bootstrap,
+            "log_level": 0,
+            "enable.idempotence": True,
+            "linger.ms": 50,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 400_000,
+        }
+    )
     block = 20_000
     for turn, start in enumerate(range(0, events, block)):
         count = min(block, events - start)
@@ -79,7 +85,7 @@ def _send(job: Job, data: DataSet, events: int) -> None:
         raise BenchFailed(f"the broker {job.bootstrap} did not take all events within 120 s")
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measure, and say what was seen. Returns 1 when something is not as it must be."""
     parser = argparse.ArgumentParser(prog="python -m bench.features.backfill", description=__doc__)
     parser.add_argument("--events", type=number, default=5_000_000, help="how many are skipped")
@@ -87,11 +93,11 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--rate", help="rows a second that the backfill may bring")
     parser.add_argument("--chunk-rows", default="500000", help="offsets of one of its commits")
     parser.add_argument("--json", type=Path)
-    wanted = parser.parse_args(words)
-    flags = ["--chunk-rows", wanted.chunk_rows, *(["--rate", wanted.rate] if wanted.rate else [])]
+    options = parser.parse_args(arguments)
+    flags = ["--chunk-rows", options.chunk_rows, *(["--rate", options.rate] if options.rate else [])]
     with tempfile.TemporaryDirectory(prefix="headrace-backfill-", ignore_cleanup_errors=True) as directory:
-        seen = measure(wanted.events, wanted.live, flags, Path(directory), lambda line: print(line, flush=True))
-    return seen.show(wanted.json)
+        figures = measure(options.events, options.live, flags, Path(directory), lambda line: print(line, flush=True))
+    return figures.show(options.json)
 
 
 if __name__ == "__main__":

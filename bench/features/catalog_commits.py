@@ -41,17 +41,19 @@ class CommitSamples:
 
     def cpu(self) -> tuple[float, float, float]:
         """Return the mean CPU seconds of the first commits, of the last ones, and of the dearest hundred."""
-        windows = [fmean(self.cpu_s[at : at + WINDOW]) for at in range(0, len(self.cpu_s) - WINDOW + 1, WINDOW)]
+        windows = [
+            fmean(self.cpu_s[start : start + WINDOW]) for start in range(0, len(self.cpu_s) - WINDOW + 1, WINDOW)
+        ]
         return windows[0], fmean(self.cpu_s[-WINDOW:]), max(windows)
 
     def problems(self) -> list[str]:
         """What is beyond its limit, each as a sentence."""
-        (first, last, _), size, found = self.cpu(), max(self.metadata, default=0), []
+        (first, last, _), metadata_bytes, problems = self.cpu(), max(self.metadata, default=0), []
         if last > CPU_RATIO_MAX * first:
-            found.append(f"a commit took {last / first:.2f} times the CPU at the end, {CPU_RATIO_MAX} is the limit")
-        if size >= METADATA_MAX:
-            found.append(f"the metadata file had {size:,} bytes, {METADATA_MAX:,} is the limit")
-        return found
+            problems.append(f"a commit took {last / first:.2f} times the CPU at the end, {CPU_RATIO_MAX} is the limit")
+        if metadata_bytes >= METADATA_MAX:
+            problems.append(f"the metadata file had {metadata_bytes:,} bytes, {METADATA_MAX:,} is the limit")
+        return problems
 
     def sentence(self) -> str:
         """Say the figures."""
@@ -64,61 +66,61 @@ class CommitSamples:
         )
 
 
-def commit(commits: int, form: str, directory: Path, progress: Callable[[str], None]) -> CommitSamples:
+def commit(commits: int, table_format: str, directory: Path, progress: Callable[[str], None]) -> CommitSamples:
     """Commit files of one row each. Iceberg's catalog is an SQLite file in the directory."""
     settings = (("type", "sql"), ("uri", f"sqlite:///{directory}/catalog.db"))
-    place = CatalogTable("headrace", ("bench",), "clicks", settings) if form == "iceberg" else None
-    table = table_at(form, f"{directory}/clicks", PIPELINE, catalog=place)
+    catalog_table = CatalogTable("headrace", ("bench",), "clicks", settings) if table_format == "iceberg" else None
+    table = table_at(table_format, f"{directory}/clicks", PIPELINE, catalog=catalog_table)
     store = store_at(table.location)
     table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
     epoch = table.begin({_PARTITION: 0}, {"clicks": ["uuid-1"]})
     cpu_s, wall_s, metadata = list[float](), list[float](), list[int]()
-    for at in range(commits):
-        path, bucket = f"hour={at // 500}/{at}.parquet", (str(at // 500),)
+    for number in range(commits):
+        path, bucket = f"hour={number // 500}/{number}.parquet", (str(number // 500),)
         store.put(staged_name(path), b"")
-        stats = {"numRecords": 1, "minValues": {"id": at}, "maxValues": {"id": at}, "nullCount": {"id": 0}}
+        stats = {"numRecords": 1, "minValues": {"id": number}, "maxValues": {"id": number}, "nullCount": {"id": 0}}
         file = StagedFile(path, bucket, 1, 50, json.dumps(stats), _HOUR, _HOUR, {("clicks", 0): 1})
         account = {
             "topic": "clicks",
             "incarnation": 1,
             "partition": 0,
-            "start": at,
-            "end": at + 1,
+            "start": number,
+            "end": number + 1,
             "read": 1,
             "rows": 1,
         }
         facts = {"offsets": 1, "rows": 1, "files": 1, "ranges": [account]}
-        batch = Batch(str(at), epoch, [OffsetRange(_PARTITION, at, at + 1)], [file], facts=facts)
+        batch = Batch(str(number), epoch, [OffsetRange(_PARTITION, number, number + 1)], [file], facts=facts)
         cpu, wall = time.process_time(), time.monotonic()
         table.append(batch, table.snapshot())
         cpu, wall = time.process_time() - cpu, time.monotonic() - wall
-        metadata += [Path(table.metadata_file()).stat().st_size] if place else []
+        metadata += [Path(table.metadata_file()).stat().st_size] if catalog_table else []
         begun, begun_wall = time.process_time(), time.monotonic()
         table.tidy()  # as the driver does after each
         cpu_s.append(cpu + time.process_time() - begun)
         wall_s.append(wall + time.monotonic() - begun_wall)
-        if (at + 1) % WINDOW == 0:
-            progress(f"{at + 1} commits")
+        if (number + 1) % WINDOW == 0:
+            progress(f"{number + 1} commits")
     return CommitSamples(cpu_s, wall_s, metadata)
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Commit, and say what was seen. Returns 1 when a limit is passed."""
     parser = argparse.ArgumentParser(prog="python -m bench.features.catalog_commits", description=__doc__)
     parser.add_argument("--commits", type=int, default=2000, help=f"at least {2 * WINDOW}")
     parser.add_argument("--format", choices=["iceberg", "delta"], default="iceberg")
     parser.add_argument("--json", type=Path)
-    wanted = parser.parse_args(words)
-    if wanted.commits < 2 * WINDOW:
-        parser.error(f"--commits {wanted.commits} is below {2 * WINDOW}, of which the first and the last are compared")
+    options = parser.parse_args(arguments)
+    if options.commits < 2 * WINDOW:
+        parser.error(f"--commits {options.commits} is below {2 * WINDOW}, of which the first and the last are compared")
     with tempfile.TemporaryDirectory(prefix="headrace-commits-", ignore_cleanup_errors=True) as directory:
-        seen = commit(wanted.commits, wanted.format, Path(directory), lambda line: print(line, flush=True))
-    if wanted.json:
-        wanted.json.write_text(json.dumps(asdict(seen)), encoding="utf-8")
-    print(seen.sentence())
-    for problem in seen.problems():
+        samples = commit(options.commits, options.format, Path(directory), lambda line: print(line, flush=True))
+    if options.json:
+        options.json.write_text(json.dumps(asdict(samples)), encoding="utf-8")
+    print(samples.sentence())
+    for problem in samples.problems():
         print(problem)
-    return 1 if seen.problems() else 0
+    return 1 if samples.problems() else 0
 
 
 if __name__ == "__main__":

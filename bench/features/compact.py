@@ -49,13 +49,16 @@ from writer.table.log.operations.rows import Batch
 
 BUCKET = "hour"
 RATIO_MIN = 0.85
-_SET, _PARTITION = "200B", 0
+_SET = "200B"
+_PARTITION = 0
 _ARROW_ROWS = 20_000
 _EVER = timedelta(days=36_500)
 _KINDS: dict[str, dict[str, Any]] = {
-    "merged": {}, "by event time": {"sort_by": (TIME_FIELD,)}, "by user": {"sort_by": ("user_id",)},
+    "merged": {},
+    "by event time": {"sort_by": (TIME_FIELD,)},
+    "by user": {"sort_by": ("user_id",)},
     "deduped": {"dedupe": Dedupe(("event_id",))},
-}  # fmt: skip
+}
 _QUESTIONS = {
     "counted by country": "SELECT country, count(*), sum(revenue) FROM rows GROUP BY ALL",
     "one user": "SELECT count(*) FROM rows WHERE user_id = (SELECT min(user_id) FROM rows)",
@@ -68,11 +71,13 @@ _SLOTS = 2
 def records(start: int, count: int) -> pa.RecordBatch:
     """Events as Spark hands them to a task."""
     columns = {
-        "topic": pa.repeat("bench", count), "partition": pa.repeat(pa.scalar(_PARTITION, pa.int32()), count),
+        "topic": pa.repeat("bench", count),
+        "partition": pa.repeat(pa.scalar(_PARTITION, pa.int32()), count),
         "offset": pa.array(np.arange(start, start + count)),
         "timestamp": pa.repeat(pa.scalar(1_763_600_000_000 + start, pa.timestamp("ms", "UTC")), count),
-        "key": pa.nulls(count, pa.binary()), "value": dataset(_SET).encode(start, count),
-    }  # fmt: skip
+        "key": pa.nulls(count, pa.binary()),
+        "value": dataset(_SET).encode(start, count),
+    }
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -80,70 +85,83 @@ def task_plan(table: str) -> TaskPlan:
     """Return what the steps are told."""
     schemas = SchemaPlan(pa.schema([]), frozenset(c.lower() for c in (*PROVENANCE.names, BUCKET)))
     return TaskPlan(
-        now=datetime.now(UTC), frontier={}, incarnations={"bench": 1},
-        schemas=schemas.extend(1, dataset(_SET).schema_text), time_rule=TimeRule(TIME_FIELD, "auto", _EVER, _EVER),
+        now=datetime.now(UTC),
+        frontier={},
+        incarnations={"bench": 1},
+        schemas=schemas.extend(1, dataset(_SET).schema_text),
+        time_rule=TimeRule(TIME_FIELD, "auto", _EVER, _EVER),
         bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
-        table=table, dead_letters=f"{table}_dead_letters", prefix="bench", budget=Memory.model_validate({}).buffer,
+        table=table,
+        dead_letters=f"{table}_dead_letters",
+        prefix="bench",
+        budget=Memory.model_validate({}).buffer,
         target_file_size=Roll.model_validate({}).target_file_size,
-    )  # fmt: skip
+    )
 
 
-def carried(plan: TaskPlan, start: int, count: int) -> Any:
+def run_task(plan: TaskPlan, start: int, count: int) -> Any:
     """Carry events through the steps. Returns the report."""
     task = Task(plan)
-    for at in range(start, start + count, _ARROW_ROWS):
-        task.take(records(at, min(_ARROW_ROWS, start + count - at)))
+    for offset in range(start, start + count, _ARROW_ROWS):
+        task.take(records(offset, min(_ARROW_ROWS, start + count - offset)))
     return task.finish()
 
 
-def filled(location: str, events: int, commits: int) -> tuple[Job, Sequence[BucketFile], float]:
+def fill_table(location: str, events: int, commits: int) -> tuple[Job, Sequence[BucketFile], float]:
     """Make the table. Returns the job that merges its largest bucket, that bucket's files, and CPU-s of the steps."""
-    plan, part = task_plan(location), TopicPartition("bench", 1, _PARTITION)
+    plan = task_plan(location)
+    partition = TopicPartition("bench", 1, _PARTITION)
     table = table_at("delta", location, "bench")
     table.create(pa.schema([*plan.schemas.columns, *PROVENANCE, pa.field(BUCKET, pa.string())]), [BUCKET])
-    epoch, began = table.begin({part: 0}, {"bench": ["bench"]}), time.process_time()
-    for n in range(commits):
-        start, end = n * events // commits, (n + 1) * events // commits
-        report = carried(plan, start, end - start)
-        table.append(Batch(uuid4().hex, epoch, [OffsetRange(part, start, end)], report.files), table.snapshot())
-    spent, snapshot = time.process_time() - began, table.snapshot()
+    epoch = table.begin({partition: 0}, {"bench": ["bench"]})
+    began = time.process_time()
+    for commit in range(commits):
+        start = commit * events // commits
+        stop = (commit + 1) * events // commits
+        report = run_task(plan, start, stop - start)
+        table.append(Batch(uuid4().hex, epoch, [OffsetRange(partition, start, stop)], report.files), table.snapshot())
+    cpu_s = time.process_time() - began
+    snapshot = table.snapshot()
     rows: dict[BucketKey, int] = {}
     for file in table.bucket_files(snapshot):
         rows[file.bucket] = rows.get(file.bucket, 0) + (file.rows or 0)
     files = table.bucket_files(snapshot, max(rows, key=lambda bucket: rows[bucket]))
     columns = pa.schema([column for column in snapshot.columns() if column.name != BUCKET])
     sources = tuple(Source(file.path, None) for file in files)
-    made = Job(
+    job = Job(
         location, files[0].bucket, (BUCKET,), columns, sources, plan.target_file_size, plan.budget, plan.time_rule
-    )  # fmt: skip
-    return made, files, spent
+    )
+    return job, files, cpu_s
 
 
-def asked(paths: Sequence[str], question: str) -> tuple[float, float]:
+def query_times(paths: Sequence[str], question: str) -> tuple[float, float]:
     """Ask DuckDB about files, five times. Returns seconds, and CPU-seconds, of the median."""
     spent = []
     for _ in range(5):
         with duckdb.connect() as engine:
             engine.read_parquet(list(paths)).create_view("rows")
-            began, cpu = time.perf_counter(), time.process_time()
+            began = time.perf_counter()
+            cpu = time.process_time()
             engine.execute(question).fetchall()
             spent.append((time.perf_counter() - began, time.process_time() - cpu))
     return median(wall for wall, _ in spent), median(cpu for _, cpu in spent)
 
 
-def shown(name: str, paths: Sequence[Path], rate: float | None, before: Sequence[float] = ()) -> list[float]:
+def show_bucket(name: str, paths: Sequence[Path], rate: float | None, before: Sequence[float] = ()) -> list[float]:
     """Print how a bucket is, what it took to make it so, and what queries take, also as a ratio to `before`.
 
     Returns CPU-seconds of each query.
     """
     size = sum(path.stat().st_size for path in paths) / 2**20
-    times = [asked([str(path) for path in paths], question) for question in _QUESTIONS.values()]
-    ratios = [f" x {cpu / was:.2f}" for (_, cpu), was in zip(times, before, strict=False)] or [" " * 7] * len(times)
-    told = "  ".join(
+    times = [query_times([str(path) for path in paths], question) for question in _QUESTIONS.values()]
+    ratios = [f" x {cpu / cpu_before:.2f}" for (_, cpu), cpu_before in zip(times, before, strict=False)]
+    if not ratios:
+        ratios = [" " * 7] * len(times)
+    query_cells = "  ".join(
         f"{1000 * wall:6.0f} ms ({1000 * cpu:5.0f}){ratio}" for (wall, cpu), ratio in zip(times, ratios, strict=True)
     )
-    made = "" if rate is None else f"{rate / 1000:7.0f} K/CPU-s"
-    print(f"{name:14} {len(paths):4} files {size:7.1f} MiB  {made:15}  {told}", flush=True)
+    rate_cell = "" if rate is None else f"{rate / 1000:7.0f} K/CPU-s"
+    print(f"{name:14} {len(paths):4} files {size:7.1f} MiB  {rate_cell:15}  {query_cells}", flush=True)
     return [cpu for _, cpu in times]
 
 
@@ -159,55 +177,67 @@ def _beside(run: Callable[[threading.Event], None]) -> Iterator[None]:
         thread.join()
 
 
-def stream_share(made: Job, share: float) -> float:
+def stream_share(job: Job, share: float) -> float:
     """Run the steps in both slots of a Spark application, alone and beside compaction, in turn. Returns the ratio."""
     pace = RewritePace(share)
-    config = Config.model_validate({
-        "kafka": {"bootstrap_servers": "unused:1"}, "registry": {"url": "http://unused"}, "http": {"enabled": False},
-        "checkpoints": "/unused", "spark": {"master": f"local[{_SLOTS}]"},
-        "pipelines": {"bench": {
-            "topics": ["bench"], "table": {"location": made.table}, "event_time": {"field": TIME_FIELD},
-        }},
-    })  # fmt: skip
+    config = Config.model_validate(
+        {
+            "kafka": {"bootstrap_servers": "unused:1"},
+            "registry": {"url": "http://unused"},
+            "http": {"enabled": False},
+            "checkpoints": "/unused",
+            "spark": {"master": f"local[{_SLOTS}]"},
+            "pipelines": {
+                "bench": {
+                    "topics": ["bench"],
+                    "table": {"location": job.table},
+                    "event_time": {"field": TIME_FIELD},
+                }
+            },
+        }
+    )
     spark = session(config)
     with tempfile.TemporaryDirectory() as aside:
         plan = replace(task_plan(f"{aside}/stream"), target_file_size=2**20)
-        carry = partial(_batch, plan)
-        tries = [made] * 1000
+        run_batch = partial(_batch, plan)
+        jobs = [job] * 1000
 
-        def rewriting(stop: threading.Event) -> None:
-            run = in_spark(spark, "rewrites", pace, wait=stop.wait)
-            for done in run(tries):
-                for file in done.files:
-                    Path(made.table, file.path).unlink()
+        def rewrite_files(stop: threading.Event) -> None:
+            rewrites = in_spark(spark, "rewrites", pace, wait=stop.wait)
+            for result in rewrites(jobs):
+                for file in result.files:
+                    Path(job.table, file.path).unlink()
                 if stop.is_set():
                     return
 
         def events_per_s() -> float:
-            began, count = time.perf_counter(), 0
+            began = time.perf_counter()
+            count = 0
             while time.perf_counter() - began < _ROUND_S:
                 spark.sparkContext.setLocalProperty("spark.scheduler.pool", "stream")
-                count += sum(spark.sparkContext.parallelize(range(_SLOTS), _SLOTS).map(carry).collect())
+                count += sum(spark.sparkContext.parallelize(range(_SLOTS), _SLOTS).map(run_batch).collect())
             return count / (time.perf_counter() - began)
 
         events_per_s()  # warm
-        alone, beside, spent_s = [], [], 0.0
+        alone = []
+        beside = []
+        beside_s = 0.0
         for _ in range(_ROUNDS):
             alone.append(events_per_s())
             began = time.perf_counter()
-            with _beside(rewriting):
+            with _beside(rewrite_files):
                 beside.append(events_per_s())
-            spent_s += time.perf_counter() - began
-        took = pace.busy_s / (spent_s * _SLOTS)
+            beside_s += time.perf_counter() - began
+        slot_share = pace.busy_s / (beside_s * _SLOTS)
         print(f"stream alone {median(alone) / 1000:.0f} K/s, beside compaction {median(beside) / 1000:.0f} K/s")
-        print(f"compaction took {took:.3f} of all slots, of {share:g} that it may")
+        print(f"compaction took {slot_share:.3f} of all slots, of {share:g} that it may")
     spark.stop()
     return median(beside) / median(alone)
 
 
 def _batch(plan: TaskPlan, slot: int) -> int:
     count = 200_000
-    carried(plan, slot * count, count)
+    run_task(plan, slot * count, count)
     return count
 
 
@@ -218,26 +248,30 @@ def main() -> int:
     parser.add_argument("--commits", type=int, default=60)
     parser.add_argument("--beside", action="store_true", help="measure the stream beside compaction, too")
     parser.add_argument("--share", type=float, default=Compact.model_validate({}).share, help="compact.share")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
-        lake = Path(directory, "lake")
-        made, files, spent = filled(str(lake), given.events, given.commits)
+        table = Path(directory, "lake")
+        job, files, cpu_s = fill_table(str(table), options.events, options.commits)
         rows = sum(file.rows or 0 for file in files)
-        print(
-            f"{given.events:,} events in {given.commits} commits: {given.events / spent / 1000:.0f} K/CPU-s, encoding"
-        )
+        k_per_cpu_s = options.events / cpu_s / 1000
+        print(f"{options.events:,} events in {options.commits} commits: {k_per_cpu_s:.0f} K/CPU-s, encoding")
         print(f"the largest bucket has {rows:,} rows; ms (CPU) x ratio to before, of: {', '.join(_QUESTIONS)}")
-        before = shown("as committed", [lake / file.path for file in files], None)
+        before = show_bucket("as committed", [table / file.path for file in files], None)
         for name, changes in _KINDS.items():
             began = time.process_time()
-            done = rewrite(replace(made, **changes))
+            result = rewrite(replace(job, **changes))
             rate = rows / (time.process_time() - began)
-            shown(name, [lake / file.path for file in done.files] or [lake / file.path for file in files], rate, before)
-            for file in done.files:
-                (lake / file.path).unlink()
-        if not given.beside:
+            show_bucket(
+                name,
+                [table / file.path for file in result.files] or [table / file.path for file in files],
+                rate,
+                before,
+            )
+            for file in result.files:
+                (table / file.path).unlink()
+        if not options.beside:
             return 0
-        ratio = stream_share(made, given.share)
+        ratio = stream_share(job, options.share)
         print(f"ratio {ratio:.2f}, at least {RATIO_MIN}")
         return int(ratio < RATIO_MIN)
 

@@ -31,10 +31,15 @@ from writer.maintenance.rewrite import Job, Source, Window, rewrite
 _HOUR_US = 3_600_000_000
 _START = datetime(2026, 11, 20, tzinfo=UTC)
 _FILES = 12
-_COLUMNS = pa.schema([
-    pa.field("event_id", pa.string()), pa.field("user_id", pa.int64()), pa.field("price", pa.float64()),
-    pa.field("page", pa.string()), *PROVENANCE,
-])  # fmt: skip
+_COLUMNS = pa.schema(
+    [
+        pa.field("event_id", pa.string()),
+        pa.field("user_id", pa.int64()),
+        pa.field("price", pa.float64()),
+        pa.field("page", pa.string()),
+        *PROVENANCE,
+    ]
+)
 
 
 def rows(hour: int, ids: pa.Array, rng: np.random.Generator) -> pa.Table:
@@ -44,16 +49,21 @@ def rows(hour: int, ids: pa.Array, rng: np.random.Generator) -> pa.Table:
     pages = pa.array([f"/shop/{rng.bytes(12).hex()}" for _ in range(500)])
     return pa.table(
         [
-            ids, pa.array(rng.integers(0, 10**6, count)), pa.array(rng.random(count)),
-            pages.take(pa.array(rng.integers(0, 500, count))), pa.repeat("clicks", count),
-            pa.repeat(pa.scalar(1, pa.int32()), count), pa.repeat(pa.scalar(0, pa.int32()), count),
-            pa.array(np.arange(hour * count, (hour + 1) * count)), pa.array(came, pa.timestamp("us", "UTC")),
+            ids,
+            pa.array(rng.integers(0, 10**6, count)),
+            pa.array(rng.random(count)),
+            pages.take(pa.array(rng.integers(0, 500, count))),
+            pa.repeat("clicks", count),
+            pa.repeat(pa.scalar(1, pa.int32()), count),
+            pa.repeat(pa.scalar(0, pa.int32()), count),
+            pa.array(np.arange(hour * count, (hour + 1) * count)),
+            pa.array(came, pa.timestamp("us", "UTC")),
         ],
         schema=_COLUMNS,
-    )  # fmt: skip
+    )
 
 
-def filled(lake: Path, count: int, buckets: int) -> Job:
+def write_buckets(directory: Path, count: int, buckets: int) -> Job:
     """Write the buckets. Returns the job that seals the last one, with a window that reaches all."""
     rng, paths, before = np.random.default_rng(1), list[str](), pa.nulls(count, pa.string())
     for hour in range(buckets + 1):
@@ -64,17 +74,24 @@ def filled(lake: Path, count: int, buckets: int) -> Job:
         pieces = np.array_split(np.arange(count), _FILES if hour == buckets else 1)
         for n, piece in enumerate(pieces):
             path = f"hour={hour:02}/{n}.parquet"
-            (lake / path).parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table.slice(int(piece[0]), len(piece)), lake / path, compression="zstd")
+            (directory / path).parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table.slice(int(piece[0]), len(piece)), directory / path, compression="zstd")
             paths.append(path)
-    own = tuple(Source(path, None) for path in paths[buckets:])
+    sources = tuple(Source(path, None) for path in paths[buckets:])
     spans = tuple(ComparedBucket(h * _HOUR_US, (h + 1) * _HOUR_US, sealed=True) for h in (buckets, *range(buckets)))
-    listed = tuple((n + 1, str(lake), path) for n, path in enumerate(paths[:buckets]))
+    window_files = tuple((n + 1, str(directory), path) for n, path in enumerate(paths[:buckets]))
     return Job(
-        str(lake), (f"{buckets:02}",), ("hour",), _COLUMNS, own, 128 * 2**20, 256 * 2**20,
+        str(directory),
+        (f"{buckets:02}",),
+        ("hour",),
+        _COLUMNS,
+        sources,
+        128 * 2**20,
+        256 * 2**20,
         TimeRule("_kafka_time", "auto", timedelta(days=36_500), timedelta(days=1)),
-        dedupe=Dedupe(("event_id",)), window=Window(buckets * _HOUR_US, spans, listed),
-    )  # fmt: skip
+        dedupe=Dedupe(("event_id",)),
+        window=Window(buckets * _HOUR_US, spans, window_files),
+    )
 
 
 def main() -> int:
@@ -83,21 +100,21 @@ def main() -> int:
     parser.add_argument("--rows", type=number, default=200_000)
     parser.add_argument("--buckets", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=3)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
-        made = filled(Path(directory), given.rows, given.buckets)
+        window_job = write_buckets(Path(directory), options.rows, options.buckets)
         spent: dict[str, float] = {}
-        for name, job in (("without a window", replace(made, window=None)), ("with a window", made)):
+        for name, job in (("without a window", replace(window_job, window=None)), ("with a window", window_job)):
             times = []
-            for _ in range(given.repeats):
+            for _ in range(options.repeats):
                 began = time.process_time()
-                done = rewrite(job)
+                result = rewrite(job)
                 times.append(time.process_time() - began)
-                for file in done.files:
+                for file in result.files:
                     Path(directory, file.path).unlink()
             spent[name] = median(times)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-            print(f"{name:17} {spent[name]:6.2f} CPU-s, {done.taken:,} rows taken, peak {peak:,.0f} MiB", flush=True)
+            print(f"{name:17} {spent[name]:6.2f} CPU-s, {result.taken:,} rows taken, peak {peak:,.0f} MiB", flush=True)
         print(f"ratio {spent['with a window'] / spent['without a window']:.1f}")
     return 0
 

@@ -36,39 +36,41 @@ SHARE = 0.001
 RATIO_MIN = 0.7
 _SEED = 21
 _HEAD = CONFLUENT.header_bytes
-_CUT_MAX, _SURPLUS_MAX = 40, 20  # bytes
+_CUT_BYTES_MAX = 40
+_SURPLUS_BYTES_MAX = 20
 
 
 @dataclass(frozen=True)
-class Poisoned(DataSet):
+class DamagedDataSet(DataSet):
     """A data set of which some events, always the same, are not what their schema says."""
 
     def encode(self, start: int, count: int, *, schema_id: int = 1) -> pa.BinaryArray:
         """Encode as the clean set does, then damage: cut, extended, bytes that end no number, or no UTF-8."""
         values = super().encode(start, count, schema_id=schema_id).to_pylist()
-        for at in np.flatnonzero(poisoned(start, count)):
-            values[at] = _damaged(values[at], np.random.default_rng((_SEED, start + int(at))))
+        for index in np.flatnonzero(damage_mask(start, count)):
+            values[index] = _damage(values[index], np.random.default_rng((_SEED, start + int(index))))
         return pa.array(values, pa.binary())
 
 
-def poisoned(start: int, count: int) -> npt.NDArray[np.bool_]:
+def damage_mask(start: int, count: int) -> npt.NDArray[np.bool_]:
     """Tell which of the events [start, start + count) are damaged."""
     numbers = np.arange(start, start + count, dtype=np.uint64)
-    mixed = (numbers + np.uint64(_SEED)) * np.uint64(0x9E3779B97F4A7C15)  # splitmix64: as good as random, the same ever
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (mixed ^ (mixed >> np.uint64(31))) < np.uint64(SHARE * 2**64)
+    bits = (numbers + np.uint64(_SEED)) * np.uint64(0x9E3779B97F4A7C15)  # splitmix64: as good as random, the same ever
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (bits ^ (bits >> np.uint64(31))) < np.uint64(SHARE * 2**64)
 
 
-def _damaged(value: bytes, rng: np.random.Generator) -> bytes:
+def _damage(value: bytes, rng: np.random.Generator) -> bytes:
     match rng.integers(4):
         case 0:
-            return value[: -int(rng.integers(1, _CUT_MAX))]
+            return value[: -int(rng.integers(1, _CUT_BYTES_MAX))]
         case 1:
-            return value + rng.bytes(int(rng.integers(1, _SURPLUS_MAX)))
+            return value + rng.bytes(int(rng.integers(1, _SURPLUS_BYTES_MAX)))
         case 2:
             return value[:_HEAD] + b"\xff" * 11 + value[_HEAD + 11 :]
-        case _:  # the first field is a text of 32 bytes, which 0xff is never part of
+        case _:
+            # The first field is a text of 32 bytes; 0xff is part of no UTF-8 text.
             return value[: _HEAD + 1] + b"\xff" + value[_HEAD + 2 :]
 
 
@@ -76,43 +78,56 @@ def run(stack: Stack, directory: Path, filled: FilledTopic, data: DataSet) -> Ru
     """Run the writer over a topic. Raises BenchFailed unless every event is a row or, if damaged, a dead letter."""
     contender = CONTENDERS["a"]
     job = Job(
-        bootstrap=stack.broker.bootstrap, registry_url=stack.registry.url, topic=filled.topic,
-        schema_id=filled.schema_id, schema_text=data.schema_text, events=filled.events,
+        bootstrap=stack.broker.bootstrap,
+        registry_url=stack.registry.url,
+        topic=filled.topic,
+        schema_id=filled.schema_id,
+        schema_text=data.schema_text,
+        events=filled.events,
         batch_events=Setting(data, filled.events, [contender], 1).batch_events,
-        time_field=TIME_FIELD, directory=str(directory),
-    )  # fmt: skip
-    bad = poisoned(0, filled.events) if isinstance(data, Poisoned) else np.zeros(filled.events, np.bool_)
-    judged = replace(contender, name=filled.topic, written=lambda job: _written(job, bad))
-    return race.run(judged, job, repeat=1, avro_bytes=filled.bytes)
+        time_field=TIME_FIELD,
+        directory=str(directory),
+    )
+    mask = np.zeros(filled.events, np.bool_)
+    if isinstance(data, DamagedDataSet):
+        mask = damage_mask(0, filled.events)
+    checked_contender = replace(contender, name=filled.topic, count_rows=lambda job: _count_rows(job, mask))
+    return race.run(checked_contender, job, repeat=1, avro_bytes=filled.bytes)
 
 
-def _written(job: Job, bad: npt.NDArray[np.bool_]) -> WrittenTable:
+def _count_rows(job: Job, mask: npt.NDArray[np.bool_]) -> WrittenTable:
     """Count rows and dead letters, once each was found where its event belongs."""
-    numbers = np.arange(len(bad))
-    each = block(len(bad), PARTITIONS)
-    turn, within = numbers // each, numbers % each  # as `fill` lays them
-    places = (turn % PARTITIONS) * 2**40 + turn // PARTITIONS * each + within
+    numbers = np.arange(len(mask))
+    block_events = block(len(mask), PARTITIONS)
+    # This is the order in which `fill` sends blocks to partitions.
+    turn = numbers // block_events
+    within = numbers % block_events
+    expected_numbers = (turn % PARTITIONS) * 2**40 + turn // PARTITIONS * block_events + within
     dead_letters = job.table.with_name(job.table.name + "_dead_letters")
-    for table, expected, what in ((job.table, places[~bad], "rows"), (dead_letters, places[bad], "dead letters")):
-        found = _places(table)
-        if not np.array_equal(found, np.sort(expected)):
-            lost, foreign = np.setdiff1d(expected, found), np.setdiff1d(found, expected)
+    for table, expected, kind in (
+        (job.table, expected_numbers[~mask], "rows"),
+        (dead_letters, expected_numbers[mask], "dead letters"),
+    ):
+        actual = _record_numbers(table)
+        if not np.array_equal(actual, np.sort(expected)):
+            lost = np.setdiff1d(expected, actual)
+            foreign = np.setdiff1d(actual, expected)
             raise BenchFailed(
-                f"{job.topic}: {len(found):,} {what} where {len(expected):,} belong: {len(lost):,} are missing, "
-                f"{len(foreign):,} do not belong there, {len(found) - len(np.unique(found)):,} are there twice"
+                f"{job.topic}: {len(actual):,} {kind} where {len(expected):,} belong: {len(lost):,} are missing, "
+                f"{len(foreign):,} do not belong there, {len(actual) - len(np.unique(actual)):,} are there twice"
             )
     files = DeltaTable(str(job.table)).get_add_actions(flatten=True).column("size_bytes").to_pylist()
-    return WrittenTable(len(files), sum(files), len(bad))
+    return WrittenTable(len(files), sum(files), len(mask))
 
 
-def _places(table: Path) -> npt.NDArray[np.int64]:
+def _record_numbers(table: Path) -> npt.NDArray[np.int64]:
     """Return partition and offset of each row that a table's newest version holds, as one number, sorted."""
     files = DeltaTable(str(table)).file_uris() if table.exists() else []
     if not files:
         return np.empty(0, np.int64)
     query = "SELECT _partition::BIGINT * (1::BIGINT << 40) + _offset AS place FROM read_parquet($1) ORDER BY place"
-    found: npt.NDArray[np.int64] = duckdb.execute(query, [files]).fetchnumpy()["place"]
-    return found
+    numbers: npt.NDArray[np.int64] = duckdb.execute(query, [files]).fetchnumpy()["place"]
+    return numbers
 
 
 def main(events: int, repeats: int) -> int:
@@ -120,42 +135,52 @@ def main(events: int, repeats: int) -> int:
     for bundle in java_artifacts.BUNDLES:
         java_artifacts.fetch(bundle, progress=print)
     clean = dataset("200B")
-    sets: Sequence[DataSet] = [clean, Poisoned(clean.name, clean.about, clean.fields)]
+    sets: Sequence[DataSet] = [clean, DamagedDataSet(clean.name, clean.about, clean.fields)]
     ratios = []
-    with tempfile.TemporaryDirectory(prefix="headrace-poison-") as place, Stack(Path(place) / "servers") as stack:
-        filled = [
-            fill(stack.broker.bootstrap, stack.registry.url, f"events-{at}", d, events) for at, d in enumerate(sets)
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-poison-") as directory,
+        Stack(Path(directory) / "servers") as stack,
+    ):
+        topics = [
+            fill(stack.broker.bootstrap, stack.registry.url, f"events-{index}", data, events)
+            for index, data in enumerate(sets)
         ]
-        bad = int(poisoned(0, events).sum())
+        damaged = int(damage_mask(0, events).sum())
         print(
-            f"{events:,} events of {filled[0].bytes / events:.0f} bytes, and the same with {bad:,} damaged", flush=True
+            f"{events:,} events of {topics[0].bytes / events:.0f} bytes, and the same with {damaged:,} damaged",
+            flush=True,
         )
         for repeat in range(repeats):
-            order = [0, 1] if repeat % 2 == 0 else [1, 0]  # neither is always the one that finds the caches warm
-            runs = {at: run(stack, Path(place) / f"{repeat}-{at}", filled[at], sets[at]) for at in order}
-            for at, what in enumerate(("clean", "poisoned")):
-                steady, all_of_it = warm(runs[at]), whole(runs[at])
+            # The sets take turns at being first, because the first one warms the caches for the second.
+            order = [0, 1] if repeat % 2 == 0 else [1, 0]
+            runs = {
+                index: run(stack, Path(directory) / f"{repeat}-{index}", topics[index], sets[index]) for index in order
+            }
+            for index, kind in enumerate(("clean", "poisoned")):
+                warm_range = warm(runs[index])
+                whole_range = whole(runs[index])
                 print(
-                    f"{what:9} {steady.events_per_cpu_s:9,.0f} events/CPU-s warm {steady.events_per_s:9,.0f} events/s "
-                    f"warm {all_of_it.events_per_s:9,.0f} events/s whole",
+                    f"{kind:9} {warm_range.events_per_cpu_s:9,.0f} events/CPU-s warm "
+                    f"{warm_range.events_per_s:9,.0f} events/s warm {whole_range.events_per_s:9,.0f} events/s whole",
                     flush=True,
                 )
             ratios.append(warm(runs[1]).events_per_cpu_s / warm(runs[0]).events_per_cpu_s)
-    found = median(ratios)
+    share_left = median(ratios)
     print(
-        f"poison of {SHARE:.1%} leaves {found:.2f} of the clean run's events in a CPU-second; {RATIO_MIN} must be left"
+        f"poison of {SHARE:.1%} leaves {share_left:.2f} of the clean run's events in a CPU-second; "
+        f"{RATIO_MIN} must be left"
     )
-    print(f"each of the {bad:,} damaged events is a dead letter, and no other event is")
-    return 0 if found >= RATIO_MIN else 1
+    print(f"each of the {damaged:,} damaged events is a dead letter, and no other event is")
+    return 0 if share_left >= RATIO_MIN else 1
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.features.failed_records", description=__doc__)
     parser.add_argument("--events", type=number, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=1)
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        sys.exit(main(given.events, given.repeats))
+        sys.exit(main(options.events, options.repeats))
     except HeadraceError as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -38,42 +38,53 @@ _FETCH_BYTES = ReadLimits().fetch_bytes
 _CONSUMED = 20_000  # messages at once; with more of them alive, memory is slower
 _SILENCE_S = 30
 _CONSUMER = {
-    "group.id": "bench", "enable.auto.commit": False, "enable.auto.offset.store": False, "log_level": 3,
-    "isolation.level": "read_committed", "check.crcs": True, "fetch.max.bytes": 60 * 2**20,
-    "max.partition.fetch.bytes": 16 * 2**20, "queued.min.messages": 1_000_000,
-}  # fmt: skip
+    "group.id": "bench",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "log_level": 3,
+    "isolation.level": "read_committed",
+    "check.crcs": True,
+    "fetch.max.bytes": 60 * 2**20,
+    "max.partition.fetch.bytes": 16 * 2**20,
+    "queued.min.messages": 1_000_000,
+}
 
 
-def fetched(bootstrap: str, ends: Ends) -> int:
+def fetch_records(bootstrap: str, ends: Ends) -> int:
     """Fetch one partition after the other and check the sums of its batches. Returns the number of records."""
     records = 0
     with ClusterAddress(addresses(bootstrap)).open() as cluster:
-        known = cluster.ask_leaders({topic for topic, _ in ends})
-        for source, end in ends.items():
-            leader, offset = known.leaders[source], 0
-            while offset < end:
+        metadata = cluster.ask_leaders({topic for topic, _ in ends})
+        for source, log_end in ends.items():
+            leader = metadata.leaders[source]
+            offset = 0
+            while offset < log_end:
                 question = PartitionQuestion(*source, leader.epoch, offset, _FETCH_BYTES)
-                found = cluster.fetch(
-                    leader.node, [question], known.topic_ids, wait_ms=500, bytes_max=_FETCH_BYTES, rack=""
+                response = cluster.fetch(
+                    leader.node, [question], metadata.topic_ids, wait_ms=500, bytes_max=_FETCH_BYTES, rack=""
                 )
-                for one in record_batches.cut_batches(found.partitions[source], source, offset, end):
-                    offset = one.after
-                    records += one.record_count if isinstance(one, Batch) else 0
+                for batch in record_batches.cut_batches(response.partitions[source], source, offset, log_end):
+                    offset = batch.after
+                    if isinstance(batch, Batch):
+                        records += batch.record_count
     return records
 
 
 def arrow(bootstrap: str, ends: Ends) -> int:
     """Read everything into Arrow columns. Returns the number of rows."""
-    ranges = [OffsetRange(TopicPartition(topic, 1, p), 0, end) for (topic, p), end in ends.items()]
+    ranges = [
+        OffsetRange(TopicPartition(topic, 1, partition), 0, log_end) for (topic, partition), log_end in ends.items()
+    ]
     with ClusterAddress(addresses(bootstrap)).open() as cluster:
         return sum(batch.num_rows for batch in RangeReader(cluster, ranges, ColumnChoice(topic=False)))
 
 
-def consumed(bootstrap: str, ends: Ends) -> int:
+def consume_messages(bootstrap: str, ends: Ends) -> int:
     """Consume all partitions with librdkafka. Returns the number of messages."""
     consumer = Consumer({"bootstrap.servers": bootstrap, **_CONSUMER})
     consumer.assign([Where(*source, 0) for source in ends])
-    count, events = 0, sum(ends.values())
+    count = 0
+    events = sum(ends.values())
     while count < events:
         messages = consumer.consume(min(_CONSUMED, events - count), _SILENCE_S)
         if not messages:
@@ -85,13 +96,15 @@ def consumed(bootstrap: str, ends: Ends) -> int:
     return count
 
 
-WAYS: Mapping[str, Callable[[str, Ends], int]] = {"fetch": fetched, "arrow": arrow, "consume": consumed}
+WAYS: Mapping[str, Callable[[str, Ends], int]] = {"fetch": fetch_records, "arrow": arrow, "consume": consume_messages}
 
 
-def measured(way: Callable[[str, Ends], int], bootstrap: str, ends: Ends) -> tuple[float, float]:
+def measure(way: Callable[[str, Ends], int], bootstrap: str, ends: Ends) -> tuple[float, float]:
     """Return CPU-microseconds and microseconds of an event. Raises BenchFailed when records are missing."""
-    began, cpu = time.perf_counter(), time.process_time()
-    count, events = way(bootstrap, ends), sum(ends.values())
+    began = time.perf_counter()
+    cpu = time.process_time()
+    count = way(bootstrap, ends)
+    events = sum(ends.values())
     if count != events:
         raise BenchFailed(f"{way.__name__} read {count:,} of {events:,} events")
     return (time.process_time() - cpu) / events * 1e6, (time.perf_counter() - began) / events * 1e6
@@ -104,26 +117,25 @@ def main() -> int:
     parser.add_argument("--events", type=number, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--partitions", type=int, default=PARTITIONS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     for bundle in java_artifacts.BUNDLES:
         java_artifacts.fetch(bundle, progress=print)
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as place, Stack(Path(place)) as stack:
-        bootstrap, data = stack.broker.bootstrap, dataset(given.data)
-        filled = fill(bootstrap, stack.registry.url, "events", data, given.events, partitions=given.partitions)
-        print(
-            f"{filled.events:,} events of {filled.bytes / filled.events:.0f} bytes, lz4, {given.partitions} partitions"
-        )
-        ends, found = ends_of(bootstrap, "events", given.partitions), dict[str, list[tuple[float, float]]]()
-        for _ in range(given.rounds):
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, Stack(Path(directory)) as stack:
+        bootstrap = stack.broker.bootstrap
+        data = dataset(options.data)
+        filled = fill(bootstrap, stack.registry.url, "events", data, options.events, partitions=options.partitions)
+        event_bytes = filled.bytes / filled.events
+        print(f"{filled.events:,} events of {event_bytes:.0f} bytes, lz4, {options.partitions} partitions")
+        ends = ends_of(bootstrap, "events", options.partitions)
+        times: dict[str, list[tuple[float, float]]] = {}
+        for _ in range(options.rounds):
             for name, way in WAYS.items():
-                found.setdefault(name, []).append(measured(way, bootstrap, ends))
+                times.setdefault(name, []).append(measure(way, bootstrap, ends))
     print(f"{'µs an event':12} {'CPU':>8} {'least':>8} {'most':>8} {'elapsed':>8}")
-    for name, runs in found.items():
-        cpu = [one for one, _ in runs]
-        print(
-            f"{name:12} {median(cpu):8.3f} {min(cpu):8.3f} {max(cpu):8.3f} {median(one for _, one in runs):8.3f}",
-            flush=True,
-        )
+    for name, runs in times.items():
+        cpu = [cpu_us for cpu_us, _ in runs]
+        elapsed = median(elapsed_us for _, elapsed_us in runs)
+        print(f"{name:12} {median(cpu):8.3f} {min(cpu):8.3f} {max(cpu):8.3f} {elapsed:8.3f}", flush=True)
     return 0
 
 

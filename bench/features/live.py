@@ -40,7 +40,10 @@ class LiveStream:
     """Live events, so many a second, until it is stopped."""
 
     def __init__(self, job: Job, data: DataSet, first: int, a_second: float) -> None:
-        self._job, self._data, self.sent, self._rate = job, data, first, a_second
+        self._job = job
+        self._data = data
+        self.sent = first
+        self._rate = a_second
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
 
@@ -71,10 +74,11 @@ class LiveWriter:
 
     def __init__(self, job: Job, path: Path, data: DataSet, first: int, a_second: float) -> None:
         """`path`: of the configuration; `first`: how many events the topic has."""
-        words = [sys.executable, "-m", "writer.cli", "run", str(path)]
+        command = [sys.executable, "-m", "writer.cli", "run", str(path)]
         env = {"TMPDIR": str(job.scratch)}
-        self._job, self._stream = job, LiveStream(job, data, first, a_second)
-        self._process = ContenderProcess("the writer", words, cwd=job.scratch, log=job.log, env=env)
+        self._job = job
+        self._stream = LiveStream(job, data, first, a_second)
+        self._process = ContenderProcess("the writer", command, cwd=job.scratch, log=job.log, env=env)
         self._process_group = ProcessGroup()
 
     def __enter__(self) -> Self:
@@ -94,21 +98,21 @@ class LiveWriter:
 
     def lag_alone(self) -> list[float]:
         """Return the lag of the writer, second by second, for two of its delays."""
-        return self._watched(lambda: False, seconds=2 * MAX_DELAY.total_seconds())
+        return self._sample_lag(lambda: False, seconds=2 * MAX_DELAY.total_seconds())
 
-    def beside(self, *words: str) -> "CommandFigures":
+    def beside(self, *arguments: str) -> "CommandFigures":
         """Run a verb of the command to its end, and look at the writer meanwhile. Raises BenchFailed."""
-        out: list[str] = []
+        outputs: list[str] = []
         began = time.monotonic()
-        doing = threading.Thread(target=lambda: out.append(verb(*words, "--json", codes=(0, 1))))
-        doing.start()
-        lag_s = self._watched(lambda: not doing.is_alive(), seconds=24 * 3600)
-        doing.join()
+        thread = threading.Thread(target=lambda: outputs.append(run_command(*arguments, "--json", codes=(0, 1))))
+        thread.start()
+        lag_s = self._sample_lag(lambda: not thread.is_alive(), seconds=24 * 3600)
+        thread.join()
         seconds = time.monotonic() - began
-        if not out:
-            raise BenchFailed(f"headrace {words[0]} failed; what it said stands above")
+        if not outputs:
+            raise BenchFailed(f"headrace {arguments[0]} failed; what it said stands above")
         return CommandFigures(
-            seconds, lag_s, [json.loads(line) for line in out[0].splitlines() if line.startswith("{")]
+            seconds, lag_s, [json.loads(line) for line in outputs[0].splitlines() if line.startswith("{")]
         )
 
     def finish(self) -> int:
@@ -122,22 +126,22 @@ class LiveWriter:
         self._process.stop(grace=_GRACE)
         self._process_group.end(grace=_GRACE)
 
-    def _watched(self, enough: Callable[[], bool], *, seconds: float) -> list[float]:
+    def _sample_lag(self, is_enough: Callable[[], bool], *, seconds: float) -> list[float]:
         """Look at the lag of the writer until it is enough, or the time is over."""
-        found: list[float] = []
-        end = time.monotonic() + seconds
-        while not enough() and time.monotonic() < end:
-            if self._process.ended():
+        samples: list[float] = []
+        deadline = time.monotonic() + seconds
+        while not is_enough() and time.monotonic() < deadline:
+            if self._process.has_ended():
                 raise BenchFailed(f"the live writer ended; look at {self._job.log}")
-            found += _lag(self._job)
+            samples += _lag(self._job)
             time.sleep(_LOOK_S)
-        return found
+        return samples
 
-    def _until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        end = time.monotonic() + seconds
+    def _until(self, condition: Callable[[], bool], seconds: float, problem: str) -> None:
+        deadline = time.monotonic() + seconds
         while not condition():
-            if self._process.ended() or time.monotonic() > end:
-                raise BenchFailed(f"{what} within {seconds:.0f} s")
+            if self._process.has_ended() or time.monotonic() > deadline:
+                raise BenchFailed(f"{problem} within {seconds:.0f} s")
             time.sleep(_LOOK_S)
 
 
@@ -147,11 +151,11 @@ class CommandFigures:
 
     seconds: float  # from its start to its end
     lag_s: Sequence[float]  # of the writer
-    said: Sequence[Mapping[str, Any]]  # its lines of JSON
+    lines: Sequence[Mapping[str, Any]]  # its lines of JSON
 
     def count(self, event: str) -> int:
         """How many lines are such events."""
-        return sum(line.get("event") == event for line in self.said)
+        return sum(line.get("event") == event for line in self.lines)
 
 
 @dataclass
@@ -168,22 +172,25 @@ class Figures:
     distinct: int = 0
     audit_adds_up: bool = False
 
-    def add_command(self, done: CommandFigures) -> None:
+    def add_command(self, command: CommandFigures) -> None:
         """Take what was seen while it ran."""
-        self.seconds, self.lag_s, self.waited = done.seconds, list(done.lag_s), done.count("waits")
+        self.seconds = command.seconds
+        self.lag_s = list(command.lag_s)
+        self.waited = command.count("waits")
 
     def add_table(self, job: Job, path: Path) -> None:
         """Count the rows, and audit them."""
         self.rows, self.distinct = rows(job)
-        audited = json.loads(verb("audit", str(path), "--deep", "--json", codes=(0, 1)))
-        self.audit_adds_up = audited["pipelines"][PIPELINE]["adds_up"]
+        report = json.loads(run_command("audit", str(path), "--deep", "--json", codes=(0, 1)))
+        self.audit_adds_up = report["pipelines"][PIPELINE]["adds_up"]
 
-    def show(self, to: Path | None) -> int:
+    def show(self, path: Path | None) -> int:
         """Say what was seen, and write it to a file of JSON. Returns 1 when something is not as it must be."""
-        if to:
-            to.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        if path:
+            path.write_text(json.dumps(asdict(self)), encoding="utf-8")
         print(self.sentence())
-        for problem in (problems := self.problems()):
+        problems = self.problems()
+        for problem in problems:
             print(problem)
         return int(bool(problems))
 
@@ -193,28 +200,29 @@ class Figures:
 
     def problems(self) -> list[str]:
         """What is not as it must be, each as a sentence."""
-        found = []
+        problems = []
         if (self.rows, self.distinct) != (self.events, self.events):
-            found.append(f"{self.events:,} events were sent; {self.rows:,} rows, {self.distinct:,} distinct")
+            problems.append(f"{self.events:,} events were sent; {self.rows:,} rows, {self.distinct:,} distinct")
         if not self.audit_adds_up:
-            found.append("the deep audit does not add up")
+            problems.append("the deep audit does not add up")
         if max(self.lag_s, default=0) > LAG_MAX.total_seconds():
-            found.append(
+            problems.append(
                 f"the live writer was {max(self.lag_s):.0f} s behind, {LAG_MAX.total_seconds():.0f} is the limit"
             )
-        return found
+        return problems
 
-    def beside(self, what: str) -> str:
-        """Say how the live writer did. `what`: the command."""
-        before, beside = max(self.lag_before_s, default=0), max(self.lag_s, default=0)
+    def beside(self, command: str) -> str:
+        """Say how the live writer did beside a command."""
+        before = max(self.lag_before_s, default=0)
+        beside = max(self.lag_s, default=0)
         return (
             f"beside {self.live_a_second:,.0f} live events a second; the live writer was at most {beside:.0f} s behind "
-            f"({before:.0f} s before; its aim is {LAG_MAX.total_seconds():.0f} s), {what} waited {self.waited} times; "
-            f"{self.rows:,} rows, {self.distinct:,} distinct"
+            f"({before:.0f} s before; its aim is {LAG_MAX.total_seconds():.0f} s), {command} waited {self.waited} "
+            f"times; {self.rows:,} rows, {self.distinct:,} distinct"
         )
 
 
-def configured(job: Job, **pipeline: Any) -> Path:
+def write_configuration(job: Job, **pipeline: Any) -> Path:
     """Write the configuration of a writer that commits often. `pipeline`: more of its section."""
     settings = yaml.safe_load(configuration(job))
     section = settings["pipelines"][PIPELINE]
@@ -226,13 +234,20 @@ def configured(job: Job, **pipeline: Any) -> Path:
     return path
 
 
-def served(stack: Stack, topic: str, data: DataSet, events: int, directory: Path) -> Job:
+def fill_topic(stack: Stack, topic: str, data: DataSet, events: int, directory: Path) -> Job:
     """Fill a topic with events, and make the writer's directories."""
     filled = fill(stack.broker.bootstrap, stack.registry.url, topic, data, events)
     job = Job(
-        stack.broker.bootstrap, stack.registry.url, topic, filled.schema_id, data.schema_text, 0, 500_000, TIME_FIELD,
+        stack.broker.bootstrap,
+        stack.registry.url,
+        topic,
+        filled.schema_id,
+        data.schema_text,
+        0,
+        500_000,
+        TIME_FIELD,
         str(directory),
-    )  # fmt: skip
+    )
     job.scratch.mkdir(parents=True)
     job.log.touch()
     return job
@@ -241,19 +256,19 @@ def served(stack: Stack, topic: str, data: DataSet, events: int, directory: Path
 def rows(job: Job) -> tuple[int, int]:
     """Let DuckDB count the rows that readers see, and the distinct ones."""
     files = DeltaTable(str(job.table)).file_uris()
-    counted = duckdb.execute(
+    counts = duckdb.execute(
         "SELECT count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)) FROM read_parquet($1)", [files]
     ).fetchone()
-    assert counted is not None
-    return int(counted[0]), int(counted[1])
+    assert counts is not None
+    return int(counts[0]), int(counts[1])
 
 
-def verb(*words: str, codes: Sequence[int] = (0,)) -> str:
+def run_command(*arguments: str, codes: Sequence[int] = (0,)) -> str:
     """Run a verb of the command to its end. Returns what it said."""
-    done = run([sys.executable, "-m", "writer.cli", *words], stdout=PIPE, env=dict(os.environ), check=False)  # noqa: S603
-    if done.returncode not in codes:
-        raise BenchFailed(f"headrace {words[0]} ended with code {done.returncode}")
-    return done.stdout.decode()
+    process = run([sys.executable, "-m", "writer.cli", *arguments], stdout=PIPE, env=dict(os.environ), check=False)  # noqa: S603
+    if process.returncode not in codes:
+        raise BenchFailed(f"headrace {arguments[0]} ended with code {process.returncode}")
+    return process.stdout.decode()
 
 
 def _is_warm(job: Job) -> bool:
@@ -268,7 +283,8 @@ def _lag(job: Job) -> list[float]:
     if driver is None:
         return []
     with suppress(LookupError):
-        found = (status_at(driver.url) or {})["pipelines"][PIPELINE]
-        seconds = found["lag"]["seconds"]
-        return [] if seconds is None or found["state"] != "running" else [float(seconds)]
+        pipeline = (status_at(driver.url) or {})["pipelines"][PIPELINE]
+        seconds = pipeline["lag"]["seconds"]
+        if seconds is not None and pipeline["state"] == "running":
+            return [float(seconds)]
     return []

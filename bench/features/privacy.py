@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
-from bench.features.specs import batches, carried
+from bench.features.specs import batches, run_task
 from writer.commit.privacy import primary_keys
 from writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, EncryptedFields, Kek
 from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, WrapSource, write_keyring
@@ -36,7 +36,7 @@ POLICIES: Mapping[str, Mapping[str, Action]] = {
 
 def rounds(events: int) -> Iterator[tuple[str, float, float]]:
     """Yield for each set of policies the best of some rounds, which take turns."""
-    given, found = batches(events), dict[str, list[tuple[float, float]]]()
+    records, times = batches(events), dict[str, list[tuple[float, float]]]()
     with tempfile.TemporaryDirectory() as folder:
         source = KeySource(KeyringPlace(str(Path(folder) / "keys.json")))
         write_keyring(source, Keyring().with_new("hash").with_new("encrypt"))
@@ -44,9 +44,9 @@ def rounds(events: int) -> Iterator[tuple[str, float, float]]:
         for _ in range(_ROUNDS):
             for name, fields in POLICIES.items():
                 privacy = Privacy(Policies(fields=tuple(fields.items())), keys) if fields else None
-                found.setdefault(name, []).append(carried(given, ("decode",), privacy=privacy))
-    for name, each in found.items():
-        yield name, min(task for task, _ in each), min(step for _, step in each)
+                times.setdefault(name, []).append(run_task(records, ("decode",), privacy=privacy))
+    for name, samples in times.items():
+        yield name, min(task for task, _ in samples), min(step for _, step in samples)
 
 
 class PlainKeyWrap:
@@ -61,21 +61,21 @@ def decryptions(values: int) -> Iterator[tuple[str, float]]:
     """Yield for each algorithm the CPU time, in ns, of a text of 16 characters that producers encrypted."""
     kek = Kek("bench", "bench", "bench", WrapSource(type="bench.features.privacy:Unwrapped"))
     for algorithm, (size, tag) in ALGORITHMS.items():
-        key, plain = os.urandom(size), [f"{at:016d}".encode() for at in range(values)]
+        key, plain = os.urandom(size), [f"{number:016d}".encode() for number in range(values)]
         wrapped = DataKey("bench", 1, b64encode(bytes([tag, size]) + key).decode())
         rule = EncryptedFields((("x",),), kek, algorithm, False, ("bench",), (wrapped,))
         nonces = [b"" if size == ALGORITHMS["AES256_SIV"][0] else os.urandom(12) for _ in plain]
-        sealed = [
-            n + (AESGCM(key).encrypt(n, one, None) if n else AESSIV(key).encrypt(one, [b""]))
-            for n, one in zip(nonces, plain, strict=True)
+        encrypted = [
+            n + (AESGCM(key).encrypt(n, value, None) if n else AESSIV(key).encrypt(value, [b""]))
+            for n, value in zip(nonces, plain, strict=True)
         ]
-        rows = pa.table({"x": pa.array([b64encode(one).decode() for one in sealed])})
-        took = list[float]()
+        rows = pa.table({"x": pa.array([b64encode(value).decode() for value in encrypted])})
+        times_ns = list[float]()
         for _ in range(_ROUNDS):
             began_s = time.process_time()
             assert not Decryption((rule,)).decrypt(rows).failures
-            took.append((time.process_time() - began_s) / values * 1e9)
-        yield algorithm, min(took)
+            times_ns.append((time.process_time() - began_s) / values * 1e9)
+        yield algorithm, min(times_ns)
 
 
 if __name__ == "__main__":

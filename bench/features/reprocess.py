@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from bench.cli import number
 from bench.data.dataset import TIME_FIELD, DataSet, dataset
-from bench.features.live import Figures, LiveWriter, configured, served, verb
+from bench.features.live import Figures, LiveWriter, fill_topic, run_command, write_configuration
 from bench.figures import BenchFailed
 from bench.job import BUCKET, Job
 from writer.demo.devstack.stack import Stack
@@ -37,10 +37,12 @@ class ReprocessedRows(Figures):
 
     def problems(self) -> list[str]:
         """What is not as it must be, each as a sentence."""
-        found = super().problems()
+        problems = super().problems()
         if self.misplaced or self.moved != self.wrong:
-            found.append(f"of {self.wrong:,} rows {self.moved:,} were moved, {self.misplaced:,} lie in a wrong bucket")
-        return found
+            problems.append(
+                f"of {self.wrong:,} rows {self.moved:,} were moved, {self.misplaced:,} lie in a wrong bucket"
+            )
+        return problems
 
     def sentence(self) -> str:
         """Say the figures."""
@@ -58,24 +60,24 @@ def measure(
     data = _without_unit(dataset("200B"))
     with Stack(directory / "servers") as stack:
         progress(f"sending {events:,} events")
-        job = served(stack, "reprocess", data, events, directory / "writer")
+        job = fill_topic(stack, "reprocess", data, events, directory / "writer")
         table = {"raw": f"{job.directory}/raw"} if source == "raw" else {}
         progress("writing them with event_time.unit: us, which are milliseconds")
-        verb("run", str(configured(job, table=table, event_time={"unit": "us"})), "--once")
-        path = configured(job, table=table, event_time={"unit": "ms"})
-        seen = ReprocessedRows(live, source=source, wrong=_misplaced(job))
+        run_command("run", str(write_configuration(job, table=table, event_time={"unit": "us"})), "--once")
+        path = write_configuration(job, table=table, event_time={"unit": "ms"})
+        figures = ReprocessedRows(live, source=source, wrong=_misplaced_rows(job))
         with LiveWriter(job, path, data, events, live) as writer:
-            seen.lag_before_s = writer.lag_alone()
+            figures.lag_before_s = writer.lag_alone()
             progress("the corrected writer is running; reprocessing beside it")
-            done = writer.beside("reprocess", str(path), "--buckets", _WRONG, "--from", source, "--yes", *flags)
-            if done.said[-1]["absent"]:
-                raise BenchFailed(f"records of rows were not there: {done.said[-1]}")
-            seen.add_command(done)
-            seen.moved = sum(line.get("moved", 0) for line in done.said)
-            seen.events = writer.finish()
-        seen.add_table(job, path)
-        seen.misplaced = _misplaced(job)
-    return seen
+            command = writer.beside("reprocess", str(path), "--buckets", _WRONG, "--from", source, "--yes", *flags)
+            if command.lines[-1]["absent"]:
+                raise BenchFailed(f"records of rows were not there: {command.lines[-1]}")
+            figures.add_command(command)
+            figures.moved = sum(line.get("moved", 0) for line in command.lines)
+            figures.events = writer.finish()
+        figures.add_table(job, path)
+        figures.misplaced = _misplaced_rows(job)
+    return figures
 
 
 def _without_unit(data: DataSet) -> DataSet:
@@ -84,16 +86,16 @@ def _without_unit(data: DataSet) -> DataSet:
     return replace(data, fields=fields)
 
 
-def _misplaced(job: Job) -> int:
+def _misplaced_rows(job: Job) -> int:
     """Count the rows that readers see in another bucket than that of their event time."""
     files = DeltaTable(str(job.table)).file_uris()
     with duckdb.connect() as connection:
-        found = connection.read_parquet(files, hive_partitioning=True)
+        rows = connection.read_parquet(files, hive_partitioning=True)
         hour = f"strftime(make_timestamp({TIME_FIELD} * 1000), '%Y-%m-%dT%H')"
-        return len(found.filter(f"{BUCKET}::VARCHAR <> {hour}"))
+        return len(rows.filter(f"{BUCKET}::VARCHAR <> {hour}"))
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measure, and say what was seen. Returns 1 when something is not as it must be."""
     parser = argparse.ArgumentParser(prog="python -m bench.features.reprocess", description=__doc__.partition("\n")[0])
     parser.add_argument("--events", type=number, default=2_000_000, help="how many land in a wrong bucket")
@@ -101,13 +103,13 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--from", dest="source", choices=["raw", "kafka"], default="raw", help="of the records")
     parser.add_argument("--rate", help="rows a second that the reprocess may make")
     parser.add_argument("--json", type=Path)
-    wanted = parser.parse_args(words)
-    flags = ["--rate", wanted.rate] if wanted.rate else []
+    options = parser.parse_args(arguments)
+    flags = ["--rate", options.rate] if options.rate else []
     with tempfile.TemporaryDirectory(prefix="headrace-reprocess-", ignore_cleanup_errors=True) as directory:
-        seen = measure(
-            wanted.events, wanted.live, wanted.source, flags, Path(directory), lambda line: print(line, flush=True)
+        figures = measure(
+            options.events, options.live, options.source, flags, Path(directory), lambda line: print(line, flush=True)
         )
-    return seen.show(wanted.json)
+    return figures.show(options.json)
 
 
 if __name__ == "__main__":

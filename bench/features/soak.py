@@ -63,21 +63,23 @@ class SoakResult:
 
     def memory(self) -> tuple[int, int]:
         """Return the median resident bytes of the driver, its JVM with it, after the first commits and at the last."""
-        whole = [(s.commits, s.python + s.jvm) for s in self.samples]
-        last = max(commits for commits, _ in whole)
+        sizes = [(sample.commits, sample.python + sample.jvm) for sample in self.samples]
+        last = max(commits for commits, _ in sizes)
         begin = min(WINDOW, last // 2)  # before that, Spark is still warming up
-        first = [size for commits, size in whole if begin <= commits <= begin + WINDOW]
-        return int(median(first)), int(median(size for commits, size in whole if commits > last - WINDOW))
+        first = [size for commits, size in sizes if begin <= commits <= begin + WINDOW]
+        return int(median(first)), int(median(size for commits, size in sizes if commits > last - WINDOW))
 
     def problems(self) -> list[str]:
         """What is beyond its limit, each as a sentence."""
         (early, late), (small, large) = self.latency(), self.memory()
-        found = []
+        problems = []
         if late > LATENCY_RATIO_MAX * early:
-            found.append(f"a commit took {late / early:.2f} times as long at the end, {LATENCY_RATIO_MAX} is the limit")
+            problems.append(
+                f"a commit took {late / early:.2f} times as long at the end, {LATENCY_RATIO_MAX} is the limit"
+            )
         if large > MEMORY_RATIO_MAX * small:
-            found.append(f"the driver grew to {large / small:.2f} times its size, {MEMORY_RATIO_MAX} is the limit")
-        return found
+            problems.append(f"the driver grew to {large / small:.2f} times its size, {MEMORY_RATIO_MAX} is the limit")
+        return problems
 
     def sentence(self) -> str:
         """Say the figures."""
@@ -95,9 +97,16 @@ def soak(commits: int, directory: Path, progress: Callable[[str], None]) -> Soak
     with Stack(directory / "servers") as stack:
         filled = fill(stack.broker.bootstrap, stack.registry.url, "soak", data, RECORDS)
         job = Job(
-            stack.broker.bootstrap, stack.registry.url, "soak", filled.schema_id, data.schema_text, 0, 10 * RECORDS,
-            "event_time", str(directory / "writer"),
-        )  # fmt: skip
+            stack.broker.bootstrap,
+            stack.registry.url,
+            "soak",
+            filled.schema_id,
+            data.schema_text,
+            0,
+            10 * RECORDS,
+            "event_time",
+            str(directory / "writer"),
+        )
         job.scratch.mkdir(parents=True)
         job.log.touch()
         process = ContenderProcess(
@@ -107,7 +116,7 @@ def soak(commits: int, directory: Path, progress: Callable[[str], None]) -> Soak
         process_group.adopt()
         try:
             process.launch()
-            samples = _carried(process, job, commits, progress)
+            samples = _send_events(process, job, commits, progress)
         finally:
             process.stop(grace=timedelta(seconds=30))
             process_group.end(grace=timedelta(seconds=30))
@@ -126,28 +135,28 @@ def _command(job: Job) -> list[str]:
     return [sys.executable, "-m", "writer.cli", "run", str(path)]
 
 
-def _carried(process: ContenderProcess, job: Job, commits: int, progress: Callable[[str], None]) -> list[Sample]:
+def _send_events(process: ContenderProcess, job: Job, commits: int, progress: Callable[[str], None]) -> list[Sample]:
     """Send events until there are so many commits, looking at the memory on the way."""
     data, producer, sent = dataset("200B"), Producer({"bootstrap.servers": job.bootstrap, "log_level": 0}), RECORDS
     samples: list[Sample] = []
-    known, heard = 0, time.monotonic()
-    while known < commits:
-        if process.ended():
-            raise BenchFailed(f"the writer ended after {known} commits; look at {job.log}")
+    commits_before, progress_s = 0, time.monotonic()
+    while commits_before < commits:
+        if process.has_ended():
+            raise BenchFailed(f"the writer ended after {commits_before} commits; look at {job.log}")
         for i, value in enumerate(data.encode(sent, RECORDS // 2, schema_id=job.schema_id).to_pylist()):
             producer.produce(job.topic, value, partition=i % PARTITIONS)
         producer.flush(30)
         sent += RECORDS // 2
         time.sleep(_PAUSE.total_seconds())
-        found = job.log.read_bytes().count(b"batch_committed")
-        if found > known:
-            heard = time.monotonic()
-            samples.append(_sample(found))
-            if found // WINDOW > known // WINDOW:
-                progress(f"{found} commits")
-        elif time.monotonic() - heard > _COMMIT_WITHIN.total_seconds():
+        commits_now = job.log.read_bytes().count(b"batch_committed")
+        if commits_now > commits_before:
+            progress_s = time.monotonic()
+            samples.append(_sample(commits_now))
+            if commits_now // WINDOW > commits_before // WINDOW:
+                progress(f"{commits_now} commits")
+        elif time.monotonic() - progress_s > _COMMIT_WITHIN.total_seconds():
             raise BenchFailed(f"no commit within {_COMMIT_WITHIN}; look at {job.log}")
-        known = found
+        commits_before = commits_now
     return samples
 
 
@@ -155,19 +164,19 @@ def _sample(commits: int) -> Sample:
     sizes = {"python": 0, "jvm": 0, "workers": 0}
     for process in psutil.Process().children(recursive=True):
         try:
-            words, size = " ".join(process.cmdline()), process.memory_info().rss
+            command_line, size = " ".join(process.cmdline()), process.memory_info().rss
         except psutil.NoSuchProcess:
             continue
-        if "writer.cli" in words:
+        if "writer.cli" in command_line:
             sizes["python"] += size
-        elif "pyspark.daemon" in words:
+        elif "pyspark.daemon" in command_line:
             sizes["workers"] += size
-        elif "SparkSubmit" in words:
+        elif "SparkSubmit" in command_line:
             sizes["jvm"] += size
     return Sample(commits, **sizes)
 
 
-def draw(seen: SoakResult, path: Path) -> None:
+def draw(result: SoakResult, path: Path) -> None:
     """Plot latency and memory over the commits."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -175,16 +184,16 @@ def draw(seen: SoakResult, path: Path) -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     upper, lower = figure.subplots(2, 1, sharex=True)
-    both = [1000 * (look + commit) for look, commit in zip(seen.look_s, seen.commit_s, strict=True)]
+    both = [1000 * (look + commit) for look, commit in zip(result.look_s, result.commit_s, strict=True)]
     upper.plot(both, ".", markersize=2, color="#b8c4cc", label="each")
     rolling = [median(both[max(0, i - WINDOW + 1) : i + 1]) for i in range(len(both))]
     upper.plot(rolling, color="#1f6f8b", label=f"median of {WINDOW}")
     upper.set_ylim(0, 3 * max(rolling[WINDOW:] or rolling))
     upper.set_ylabel("look and commit, ms")
     upper.legend(frameon=False, loc="lower right", ncols=2, bbox_to_anchor=(1, 1))
-    at = [s.commits for s in seen.samples]
+    commits = [sample.commits for sample in result.samples]
     for name, colour in (("jvm", "#d08c3f"), ("python", "#1f6f8b"), ("workers", "#777777")):
-        lower.plot(at, [getattr(s, name) / _MIB for s in seen.samples], color=colour, label=name)
+        lower.plot(commits, [getattr(sample, name) / _MIB for sample in result.samples], color=colour, label=name)
     lower.set_ylim(bottom=0)
     lower.set_ylabel("resident memory, MiB")
     lower.set_xlabel("commits")
@@ -195,23 +204,23 @@ def draw(seen: SoakResult, path: Path) -> None:
     figure.savefig(path, dpi=140)
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Soak, and say what was seen. Returns 1 when a limit is passed."""
     parser = argparse.ArgumentParser(prog="python -m bench.features.soak", description=__doc__)
     parser.add_argument("--commits", type=int, default=2000)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
-    wanted = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="headrace-soak-", ignore_cleanup_errors=True) as directory:
-        seen = soak(wanted.commits, Path(directory), lambda line: print(line, flush=True))
-    if wanted.json:
-        wanted.json.write_text(json.dumps(asdict(seen)), encoding="utf-8")
-    if wanted.plot:
-        draw(seen, wanted.plot)
-    print(seen.sentence())
-    for problem in seen.problems():
+        result = soak(options.commits, Path(directory), lambda line: print(line, flush=True))
+    if options.json:
+        options.json.write_text(json.dumps(asdict(result)), encoding="utf-8")
+    if options.plot:
+        draw(result, options.plot)
+    print(result.sentence())
+    for problem in result.problems():
         print(problem)
-    return 1 if seen.problems() else 0
+    return 1 if result.problems() else 0
 
 
 if __name__ == "__main__":

@@ -24,70 +24,79 @@ from writer.config.resource_limits import Memory
 from writer.config.table_sections import Roll
 
 _SET, _ROUNDS, _EVER = "200B", 3, timedelta(days=36_500)
-_KEPT = ["event_id", "event_name", "app_id", "user_id", "country", "revenue", "duration_ms", TIME_FIELD]
+_COLUMNS_TO_KEEP = ["event_id", "event_name", "app_id", "user_id", "country", "revenue", "duration_ms", TIME_FIELD]
 SECTIONS: Mapping[str, Mapping[str, Any] | None] = {
     "off": None,
     "identity": {"where": "true"},
     "where, all stay": {"where": "duration_ms >= 0"},
     "where, a sixth goes": {"where": "event_name <> 'view'"},
     "where + derive": {
-        "where": "duration_ms >= 0", "derive": {"seconds": "duration_ms / 1000", "host": "lower(country)"},
+        "where": "duration_ms >= 0",
+        "derive": {"seconds": "duration_ms / 1000", "host": "lower(country)"},
     },
     "sample 100 %": {"sample": {"share": "100 %", "by": "user_id"}},
     "sample 10 %": {"sample": {"share": "10 %", "by": "user_id"}},
-    "8 of 20 columns": {"columns": {"include": _KEPT}},
-}  # fmt: skip
+    "8 of 20 columns": {"columns": {"include": _COLUMNS_TO_KEEP}},
+}
 
 
 def batches(events: int) -> list[pa.RecordBatch]:
     """Events as a task gets them."""
-    size, found = Memory.model_validate({}).batch_records, list[pa.RecordBatch]()
+    size, records = Memory.model_validate({}).batch_records, list[pa.RecordBatch]()
     for start in range(0, events, size):
         count = min(size, events - start)
         columns = {
-            "topic": pa.repeat("bench", count), "partition": pa.repeat(pa.scalar(0, pa.int32()), count),
+            "topic": pa.repeat("bench", count),
+            "partition": pa.repeat(pa.scalar(0, pa.int32()), count),
             "offset": pa.array(np.arange(start, start + count)),
             "timestamp": pa.repeat(pa.scalar(1_763_600_000_000_000, pa.timestamp("us", "UTC")), count),
-            "key": pa.nulls(count, pa.binary()), "value": dataset(_SET).encode(start, count),
-        }  # fmt: skip
-        found.append(pa.RecordBatch.from_pydict(columns))
-    return found
+            "key": pa.nulls(count, pa.binary()),
+            "value": dataset(_SET).encode(start, count),
+        }
+        records.append(pa.RecordBatch.from_pydict(columns))
+    return records
 
 
-def measured(section: Mapping[str, Any] | None, given: Sequence[pa.RecordBatch]) -> tuple[float, float]:
+def measure(section: Mapping[str, Any] | None, records: Sequence[pa.RecordBatch]) -> tuple[float, float]:
     """Carry the events once. Returns CPU nanoseconds of an event: of the task, and of conform and spec in it."""
     specs = () if section is None else (EventSpec.model_validate(section).spec("*"),)
-    return carried(given, ("shape", "conform"), specs=specs)
+    return run_task(records, ("shape", "conform"), specs=specs)
 
 
-def carried(given: Sequence[pa.RecordBatch], steps: Sequence[str], **rules: Any) -> tuple[float, float]:
+def run_task(records: Sequence[pa.RecordBatch], steps: Sequence[str], **rules: Any) -> tuple[float, float]:
     """Carry the events once, by `rules` of the schema plan. Returns CPU nanoseconds of an event: of task and steps."""
     reserved = frozenset(column.lower() for column in (*PROVENANCE.names, BUCKET))
     schemas = SchemaPlan(pa.schema([]), reserved, **rules).extend(1, dataset(_SET).schema_text)
     with tempfile.TemporaryDirectory() as folder:
         plan = TaskPlan(
-            now=datetime.now(UTC), frontier={}, incarnations={"bench": 1}, schemas=schemas,
+            now=datetime.now(UTC),
+            frontier={},
+            incarnations={"bench": 1},
+            schemas=schemas,
             time_rule=TimeRule(TIME_FIELD, "auto", _EVER, _EVER),
             bucket={"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"},
-            table=f"{folder}/table", dead_letters=f"{folder}/dead", prefix="bench",
-            budget=Memory.model_validate({}).buffer, target_file_size=Roll.model_validate({}).target_file_size,
-        )  # fmt: skip
+            table=f"{folder}/table",
+            dead_letters=f"{folder}/dead",
+            prefix="bench",
+            budget=Memory.model_validate({}).buffer,
+            target_file_size=Roll.model_validate({}).target_file_size,
+        )
         task, began_s = Task(plan), time.process_time()
-        report = task.run(given, task.take)
+        report = task.run(records, task.take)
         spent_s = time.process_time() - began_s
-    events = sum(batch.num_rows for batch in given)
+    events = sum(batch.num_rows for batch in records)
     step_s = sum(report.seconds.get(step, 0.0) for step in steps)
     return spent_s / events * 1e9, step_s / events * 1e9
 
 
 def rounds(events: int) -> Iterator[tuple[str, float, float]]:
     """Yield for each spec the best of some rounds, which take turns."""
-    given, found = batches(events), dict[str, list[tuple[float, float]]]()
+    records, times = batches(events), dict[str, list[tuple[float, float]]]()
     for _ in range(_ROUNDS):
         for name, section in SECTIONS.items():
-            found.setdefault(name, []).append(measured(section, given))
-    for name, each in found.items():
-        yield name, min(task for task, _ in each), min(step for _, step in each)
+            times.setdefault(name, []).append(measure(section, records))
+    for name, samples in times.items():
+        yield name, min(task for task, _ in samples), min(step for _, step in samples)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Scaler(Protocol):
     def every_s(self) -> float:
         """Seconds between two looks; a tick at least."""
 
-    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:
+    def choose_executors(self, facts: Facts, busy: Busy, now: datetime) -> int:
         """Return how many executors to ask for."""
 
 
@@ -46,7 +46,7 @@ class HeadracePolicy:
     last: Decision | None = None
     every_s: float = 0.0
 
-    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002 - Spark's own look is for others
+    def choose_executors(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
         """Decide as the sidecar does."""
         self.last, self.memory = tick(self.policy, self.memory, facts, now)
         return self.last.executors
@@ -60,7 +60,7 @@ class FixedExecutors:
     name: str = "static"
     every_s: float = 3600.0
 
-    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
+    def choose_executors(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
         """Return it."""
         return self.executors
 
@@ -80,7 +80,7 @@ class Dynamic:
     idle_max_s: float = 60.0
     _spare: dict[int, datetime] = field(default_factory=dict)
 
-    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:
+    def choose_executors(self, facts: Facts, busy: Busy, now: datetime) -> int:
         """Ask for what the running tasks need; keep what worked in the last minute."""
         assert facts.executors is not None
         needed = math.ceil(busy.tasks / facts.executors.slots)
@@ -90,14 +90,14 @@ class Dynamic:
             self._spare.clear()
             return self.executors
         self.adding = 1
-        for one in range(self.executors):
-            if one < needed:
-                self._spare.pop(one, None)
+        for executor in range(self.executors):
+            if executor < needed:
+                self._spare.pop(executor, None)
             else:
-                self._spare.setdefault(one, now - timedelta(seconds=busy.idle_s))
-        idle = [(now - self._spare.get(one, now)).total_seconds() for one in range(self.executors)]
-        self.executors = max(1, sum(one <= self.idle_max_s for one in idle))
-        self._spare = {one: since for one, since in self._spare.items() if one < self.executors}
+                self._spare.setdefault(executor, now - timedelta(seconds=busy.idle_s))
+        idle = [(now - self._spare.get(executor, now)).total_seconds() for executor in range(self.executors)]
+        self.executors = max(1, sum(idle_s <= self.idle_max_s for idle_s in idle))
+        self._spare = {executor: since for executor, since in self._spare.items() if executor < self.executors}
         return self.executors
 
 
@@ -118,19 +118,23 @@ class Threshold:
     executors: int | None = None
     _wants: deque[tuple[datetime, int]] = field(default_factory=deque)
 
-    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
+    def choose_executors(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
         """Follow the lag."""
         assert facts.executors is not None
-        have = self.executors if self.executors is not None else facts.executors.wanted
+        current = facts.executors.wanted if self.executors is None else self.executors
         partitions = facts.pipelines[0].partitions
-        ratio = sum(one.lag_offsets or 0 for one in partitions) / self.lag_per_executor
-        want = have if abs(ratio / have - 1) <= self.tolerance else math.ceil(ratio)
+        wanted_ratio = sum(partition.lag_offsets or 0 for partition in partitions) / self.lag_per_executor
+        want = current
+        if abs(wanted_ratio / current - 1) > self.tolerance:
+            want = math.ceil(wanted_ratio)
         want = max(1, min(want, self.executors_max, len(partitions)))
         self._wants.append((now, want))
         while (now - self._wants[0][0]).total_seconds() > self.calm_s:
             self._wants.popleft()
-        most = max(one for _, one in self._wants)
-        self.executors = min(want, max(2 * have, have + 4)) if want > have else min(have, most)
+        if want > current:
+            self.executors = min(want, max(2 * current, current + 4))
+        else:
+            self.executors = min(current, max(earlier_want for _, earlier_want in self._wants))
         return self.executors
 
 
@@ -159,51 +163,54 @@ class Flink:
     _down: list[tuple[datetime, int]] = field(default_factory=list)
     _arrivals: deque[tuple[datetime, float]] = field(default_factory=deque)
 
-    def wanted(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
+    def choose_executors(self, facts: Facts, busy: Busy, now: datetime) -> int:  # noqa: ARG002
         """Evaluate the window."""
         assert facts.executors is not None
-        have = self.executors if self.executors is not None else facts.executors.wanted
+        current = facts.executors.wanted if self.executors is None else self.executors
         pipeline = facts.pipelines[0]
         self._arrivals.append((now, pipeline.arriving_lately_per_s or 0.0))
         since = now - timedelta(seconds=self.window_s)
         while self._arrivals[0][0] < since:
             self._arrivals.popleft()
-        batches = [one for one in pipeline.batches if one.ended >= since and one.rows > 0]
+        batches = [batch for batch in pipeline.batches if batch.ended >= since and batch.rows > 0]
         self.changed = self.changed or now
         if not batches or (now - self.changed).total_seconds() < self.stable_s:
-            self.executors = have
-            return have
-        rate = sum(one.rows for one in batches) / sum(one.seconds for one in batches)
-        arriving = mean(one for _, one in self._arrivals)
-        lag = sum(one.lag_offsets or 0 for one in pipeline.partitions)
+            self.executors = current
+            return current
+        rate = sum(batch.rows for batch in batches) / sum(batch.seconds for batch in batches)
+        arriving = mean(rate_per_s for _, rate_per_s in self._arrivals)
+        lag = sum(partition.lag_offsets or 0 for partition in pipeline.partitions)
         extra = lag / self.catch_up_duration_s + arriving * self.restart_s / self.catch_up_duration_s
-        low, high = (arriving / u + extra for u in (self.target + self.boundary, self.target - self.boundary))
+        low = arriving / (self.target + self.boundary) + extra
+        high = arriving / (self.target - self.boundary) + extra
         goal = arriving / self.target + extra
-        want = self._aligned(math.ceil(max(have * max(goal / rate, 1 - self.down_max), 1)), facts)
-        if low <= rate <= high or want == have:
-            if want >= have:
+        want = self._align(math.ceil(max(current * max(goal / rate, 1 - self.down_max), 1)), facts)
+        if low <= rate <= high or want == current:
+            if want >= current:
                 self._down.clear()
-            self.executors = have
-            return have
-        if want > have:
+            self.executors = current
+            return current
+        if want > current:
             return self._change(want, now)
         self._down.append((now, want))
         if (now - self._down[0][0]).total_seconds() < self.down_s:
-            self.executors = have
-            return have
-        return self._change(min(have, max(one for _, one in self._down)), now)
+            self.executors = current
+            return current
+        return self._change(min(current, max(lower_want for _, lower_want in self._down)), now)
 
     def _change(self, want: int, now: datetime) -> int:
-        self.executors, self.changed = want, now
+        self.executors = want
+        self.changed = now
         self._down.clear()
         return want
 
-    def _aligned(self, want: int, facts: Facts) -> int:
+    def _align(self, want: int, facts: Facts) -> int:
         """Raise to a number of executors whose slots divide the partitions, where there is one below the most."""
         assert facts.executors is not None
         want = min(want, self.executors_max)
-        partitions, each = len(facts.pipelines[0].partitions), facts.executors.slots
-        for one in range(want, self.executors_max + 1):
-            if partitions % (one * each) == 0:
-                return one
+        partitions = len(facts.pipelines[0].partitions)
+        slots = facts.executors.slots
+        for executors in range(want, self.executors_max + 1):
+            if partitions % (executors * slots) == 0:
+                return executors
         return want

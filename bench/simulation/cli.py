@@ -1,5 +1,6 @@
 """`headrace simulate`: simulates a day of load with several scaling policies."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,21 +63,23 @@ def simulate(
     Exit codes: 0 played, 2 a trace or a parameter is wrong.
     """
     policy = apply_assignments(DEFAULTS, assignments or [])
-    found = [_trace(name) for name in (trace or SHAPES)]
-    _check(plot, save, len(found))
+    days = [_trace(name) for name in (trace or SHAPES)]
+    _check(plot, save, len(days))
     if save is not None:
-        traces.write(found[0], save)
-    _play(found, policy, rivals, plot, as_json=as_json)
+        traces.write(days[0], save)
+    _play(days, policy, rivals, plot, as_json=as_json)
 
 
 def _play(traces: list[Trace], policy: Policy, rivals: list[Rival] | None, plot: Path | None, *, as_json: bool) -> None:
-    chosen = RIVALS if rivals is None else [one.value for one in rivals if one is not Rival.NONE]
+    names: Sequence[str] = RIVALS
+    if rivals is not None:
+        names = [rival.value for rival in rivals if rival is not Rival.NONE]
     scores = []
-    for one in traces:
-        played = compare(one, policy, chosen)
-        scores += played
+    for trace in traces:
+        trace_scores = compare(trace, policy, names)
+        scores += trace_scores
         if not as_json:
-            report.show(console(), one, played)
+            report.show(console(), trace, trace_scores)
     if as_json:
         emit_whole(report.as_json(scores, policy))
     if plot is not None:
@@ -84,7 +87,10 @@ def _play(traces: list[Trace], policy: Policy, rivals: list[Rival] | None, plot:
 
 
 def _trace(name: str) -> Trace:
-    return shape(name) if name in SHAPES or not (name.endswith(".json") or "/" in name) else read(Path(name))
+    is_file_name = name.endswith(".json") or "/" in name
+    if is_file_name and name not in SHAPES:
+        return read(Path(name))
+    return shape(name)
 
 
 def _check(plot: Path | None, save: Path | None, traces: int) -> None:

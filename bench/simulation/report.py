@@ -13,30 +13,36 @@ from bench.simulation.trace import Trace
 from writer.output.tables import Column, TextTable, sentence
 
 _COLUMNS = [
-    Column("policy"), Column("setting", width_max=80),
+    Column("policy"),
+    Column("setting", width_max=80),
     *(Column(name, right=True) for name in ("executor-hours", "min over SLO", "changes", "reversals", "latest")),
-]  # fmt: skip
+]
 
 
 def show(out: Console, trace: Trace, scores: Sequence[Score]) -> None:
     """Show the scores of one trace."""
     sentence(out, f"{trace.name}: {trace.about} ({trace.purpose})")
-    TextTable(out, _COLUMNS).add([_row(one) for one in scores])
+    TextTable(out, _COLUMNS).add([_row(score) for score in scores])
     out.print()
 
 
 def _row(score: Score) -> tuple[str, ...]:
     return (
-        score.policy, score.setting, f"{score.executor_hours:.1f}", f"{score.minutes_over_slo:.1f}",
-        str(score.scalings), str(score.reversals), f"{score.late_max_s:.0f} s",
-    )  # fmt: skip
+        score.policy,
+        score.setting,
+        f"{score.executor_hours:.1f}",
+        f"{score.minutes_over_slo:.1f}",
+        str(score.scalings),
+        str(score.reversals),
+        f"{score.late_max_s:.0f} s",
+    )
 
 
 def as_json(scores: Sequence[Score], policy: Policy) -> dict[str, Any]:
     """Describe scores as JSON values; the points of their plots left out."""
     return {
         "policy": asdict(policy),
-        "scores": [{name: value for name, value in asdict(one).items() if name != "points"} for one in scores],
+        "scores": [{name: value for name, value in asdict(score).items() if name != "points"} for score in scores],
     }
 
 

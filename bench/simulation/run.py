@@ -49,7 +49,7 @@ def play(trace: Trace, scaler: Scaler, policy: Policy = DEFAULTS, setting: str =
     """Run a policy through a trace."""
     world = SimulatedPipeline(trace, policy)
     points, changes = list[Point](), list[tuple[float, int]]()
-    over = late_max = 0.0
+    minutes_over_slo = late_max = 0.0
     at_s, next_s = policy.interval_s, 0.0
     while at_s <= trace.lasts_s - trace.step_s:
         world.advance(at_s)
@@ -57,25 +57,32 @@ def play(trace: Trace, scaler: Scaler, policy: Policy = DEFAULTS, setting: str =
         if at_s >= next_s:
             next_s = at_s + scaler.every_s
             busy = Busy(world.tasks_running(), world.idle_s())
-            world.ask(scaler.wanted(world.look(), busy, BEGAN + timedelta(seconds=at_s)))
+            world.ask(scaler.choose_executors(world.look(), busy, BEGAN + timedelta(seconds=at_s)))
         if world.wanted != before:
             changes.append((at_s, 1 if world.wanted > before else -1))
         late = max(0.0, world.late_s() - trace.delay_max_s)
         late_max = max(late_max, late)
         if late > policy.lag_slo_s and not world.is_out():
-            over += policy.interval_s / 60
+            minutes_over_slo += policy.interval_s / 60
         if at_s % _EVERY_S < policy.interval_s:
             points.append(Point(at_s, world.arriving_per_s(), late, world.wanted, world.registered))
         at_s += policy.interval_s
     return Score(
-        trace.name, scaler.name, setting, round(world.executor_s / 3600, 1), round(over, 1), len(changes),
-        reversals(changes), round(late_max, 1), tuple(points),
-    )  # fmt: skip
+        trace.name,
+        scaler.name,
+        setting,
+        round(world.executor_s / 3600, 1),
+        round(minutes_over_slo, 1),
+        len(changes),
+        reversals(changes),
+        round(late_max, 1),
+        tuple(points),
+    )
 
 
 def reversals(changes: Sequence[tuple[float, int]]) -> int:
     """Count the changes that go back on the one before within half an hour. A change is an instant and +1 or -1."""
-    return sum(one[1] != other[1] and other[0] - one[0] < REVERSAL_S for one, other in pairwise(changes))
+    return sum(earlier[1] != later[1] and later[0] - earlier[0] < REVERSAL_S for earlier, later in pairwise(changes))
 
 
 def ours(trace: Trace, policy: Policy) -> Score:
@@ -116,21 +123,21 @@ def equal(trace: Trace, executor_hours: float, policy: Policy = DEFAULTS) -> Sco
 
 def compare(trace: Trace, policy: Policy, names: Iterable[str]) -> list[Score]:
     """Play headrace and the named rivals: static, dynamic, threshold, equal, flink."""
-    scores, chosen = [ours(trace, policy)], list(names)
+    scores, rivals = [ours(trace, policy)], list(names)
     hours = scores[0].executor_hours
     most = useful_max(trace)
     days = trace.lasts_s / 86_400
-    if "static" in chosen:
+    if "static" in rivals:
         mean = max(1, math.ceil(hours / 24 / days))
         scores.append(play(trace, FixedExecutors(most, "static, all of use"), policy, f"{most} executors"))
         scores.append(play(trace, FixedExecutors(mean, "static of equal cost"), policy, f"{mean} executors"))
-    if "dynamic" in chosen:
+    if "dynamic" in rivals:
         scores.append(play(trace, Dynamic(most), policy, "defaults"))
-    if "flink" in chosen:
+    if "flink" in rivals:
         scores.append(play(trace, Flink(most), policy, "defaults"))
-    if "threshold" in chosen:
+    if "threshold" in rivals:
         scores += [threshold(trace, seconds, policy) for seconds in THRESHOLDS_S]
-    if "equal" in chosen:
+    if "equal" in rivals:
         scores.append(equal(trace, hours, policy))
     return scores
 

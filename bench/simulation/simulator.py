@@ -74,7 +74,7 @@ class SimulatedPipeline:
     def advance(self, until_s: float) -> None:
         """Let time pass."""
         while self.now_s < until_s:
-            step = min(until_s, *(at for at in self._next() if at > self.now_s))
+            step = min(until_s, *(instant for instant in self._next() if instant > self.now_s))
             self.executor_s += (self.registered + len(self._coming)) * (step - self.now_s)
             self.now_s = step
             while self._coming and self._coming[0] <= self.now_s:
@@ -109,7 +109,7 @@ class SimulatedPipeline:
         batch, take = self._running
         self._ends_s += by_s
         seconds, tasks_s = max(0.1, batch.seconds + by_s), max(0.1, batch.tasks_s + by_s)
-        self._running = replace(batch, ended=_at(self._ends_s), seconds=seconds, tasks_s=tasks_s), take
+        self._running = replace(batch, ended=_instant(self._ends_s), seconds=seconds, tasks_s=tasks_s), take
 
     def _next(self) -> Iterator[float]:
         """Instants at which something may happen."""
@@ -143,10 +143,16 @@ class SimulatedPipeline:
                 ends_s += until_s - max(self.now_s, from_s)
         self._began_s, self._ends_s, self._slots = self.now_s, ends_s, slots
         batch = Batch(
-            began=_at(self.now_s), ended=_at(ends_s), rows=int(take.sum()), seconds=ends_s - self.now_s,
-            tasks_s=ends_s - self.now_s - overhead_s, tasks=len(ranges), ranges=len(ranges), slots=slots,
+            began=_instant(self.now_s),
+            ended=_instant(ends_s),
+            rows=int(take.sum()),
+            seconds=ends_s - self.now_s,
+            tasks_s=ends_s - self.now_s - overhead_s,
+            tasks=len(ranges),
+            ranges=len(ranges),
+            slots=slots,
             skew=float(times.max() / np.median(times)),
-        )  # fmt: skip
+        )
         self._running = batch, take
 
     def _end(self) -> None:
@@ -160,11 +166,11 @@ class SimulatedPipeline:
 
     def _date(self) -> None:
         """Find when each log passed its frontier."""
-        logs, each, last = self._cumulated, np.arange(self.trace.partitions), self._cumulated.shape[1] - 2
-        while (passed := (logs[each, self._step + 1] <= self._frontier + 0.5) & (self._step < last)).any():
-            self._step += passed
-        before = logs[each, self._step]
-        wide = np.maximum(logs[each, self._step + 1] - before, 1e-9)
+        logs, partitions, last_step = self._cumulated, np.arange(self.trace.partitions), self._cumulated.shape[1] - 2
+        while (advanced := (logs[partitions, self._step + 1] <= self._frontier + 0.5) & (self._step < last_step)).any():
+            self._step += advanced
+        before = logs[partitions, self._step]
+        wide = np.maximum(logs[partitions, self._step + 1] - before, 1e-9)
         self._oldest_s = (self._step + np.clip((self._frontier - before) / wide, 0, 1)) * self.trace.step_s
 
     def _leave(self) -> None:
@@ -201,24 +207,30 @@ class SimulatedPipeline:
 
     def look(self) -> Facts:
         """Tell what a sidecar would be told."""
-        trace, at = self.trace, _at(self.now_s)
+        trace, instant = self.trace, _instant(self.now_s)
         waiting = (self._logs_at(self.now_s) - self._frontier).astype(int)
         waits, lates = waiting.tolist(), np.where(waiting >= 1, self.now_s - self._oldest_s, 0.0).tolist()
         failing = any(a + _FAILING_AFTER_S <= self.now_s < b for a, b in trace.outages)
         pipeline = Pipeline(
             name=trace.name,
             partitions=tuple(map(Partition, repeat(trace.name), range(trace.partitions), waits, lates)),
-            arriving_per_s=None, arriving_lately_per_s=self._rate(self._policy.short_window_s),
-            batches=tuple(self.batches), delay_max_s=trace.delay_max_s,
-            records_max=trace.records_max, min_partitions=trace.min_partitions, trigger_s=trace.trigger_s,
+            arriving_per_s=None,
+            arriving_lately_per_s=self._rate(self._policy.short_window_s),
+            batches=tuple(self.batches),
+            delay_max_s=trace.delay_max_s,
+            records_max=trace.records_max,
+            min_partitions=trace.min_partitions,
+            trigger_s=trace.trigger_s,
             failing="storage does not answer" if failing else None,
-        )  # fmt: skip
+        )
         pipeline = replace(pipeline, arriving_per_s=self._rate(window_s(self._policy, pipeline)))
         executors = Executors(
-            wanted=self.wanted, registered=self.registered, draining=max(0, self.registered - self.wanted),
+            wanted=self.wanted,
+            registered=self.registered,
+            draining=max(0, self.registered - self.wanted),
             cores=trace.cores,
-        )  # fmt: skip
-        return Facts(at, executors, (pipeline,))
+        )
+        return Facts(instant, executors, (pipeline,))
 
     def arriving_per_s(self) -> float:
         """Records a second that arrive, mean of the last minute."""
@@ -229,19 +241,19 @@ class SimulatedPipeline:
         return (self._sum_at(self.now_s) - self._sum_at(since)) / max(1.0, self.now_s - since)
 
     def _sum_at(self, at_s: float) -> float:
-        place = at_s / self.trace.step_s
-        low = min(int(place), len(self._all) - 2)
-        return float(self._all[low] + (self._all[low + 1] - self._all[low]) * (place - low))
+        position = at_s / self.trace.step_s
+        low = min(int(position), len(self._all) - 2)
+        return float(self._all[low] + (self._all[low + 1] - self._all[low]) * (position - low))
 
     def _logs_at(self, at_s: float) -> Numbers:
-        place = at_s / self.trace.step_s
-        low = min(int(place), self._cumulated.shape[1] - 2)
+        position = at_s / self.trace.step_s
+        low = min(int(position), self._cumulated.shape[1] - 2)
         before = self._cumulated[:, low]
-        found: Numbers = before + (self._cumulated[:, low + 1] - before) * (place - low)
-        return found
+        logs: Numbers = before + (self._cumulated[:, low + 1] - before) * (position - low)
+        return logs
 
 
-def _at(seconds: float) -> datetime:
+def _instant(seconds: float) -> datetime:
     return BEGAN + timedelta(seconds=seconds)
 
 
@@ -249,9 +261,9 @@ def _cumulate(trace: Trace) -> Numbers:
     """Sum arrivals up by partition: how long each log is at each step."""
     arriving = np.asarray(trace.arriving_per_s)
     shares = np.tile(np.linspace(1.0, trace.share_max, trace.partitions)[:, None], (1, len(arriving)))
-    at = np.arange(len(arriving)) * trace.step_s
+    seconds = np.arange(len(arriving)) * trace.step_s
     for hot in trace.hot:
-        shares[hot.partition % trace.partitions, (at >= hot.from_s) & (at < hot.until_s)] *= hot.factor
+        shares[hot.partition % trace.partitions, (seconds >= hot.from_s) & (seconds < hot.until_s)] *= hot.factor
     rows = arriving * trace.step_s * shares / shares.sum(axis=0)
     return np.concatenate([np.zeros((trace.partitions, 1)), np.cumsum(rows, axis=1)], axis=1)
 
@@ -269,6 +281,6 @@ def _makespan(times: Numbers, slots: int) -> float:
     if len(times) <= slots:
         return float(times.max())
     free = [0.0] * slots
-    for one in times.tolist():
-        heapq.heapreplace(free, free[0] + one)
+    for task_s in times.tolist():
+        heapq.heapreplace(free, free[0] + task_s)
     return max(free)

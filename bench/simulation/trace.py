@@ -75,8 +75,10 @@ def read(path: Path) -> Trace:
     except FileNotFoundError as error:
         raise ConfigError(f"--trace {path} is neither a file nor a trace that is known") from error
     except ValidationError as error:
-        what = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:3])
-        raise ConfigError(f"--trace {path} is none: {what}. Needed: name, about, step_s, arriving_per_s.") from error
+        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:3])
+        raise ConfigError(
+            f"--trace {path} is none: {problems}. Needed: name, about, step_s, arriving_per_s."
+        ) from error
 
 
 def write(trace: Trace, path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from bench.chaos.damage import damage
 from bench.chaos.schedule import DAMAGES, Fault, script
-from bench.chaos.verification import PartitionOffsets, TopicLife, judge, look, without
+from bench.chaos.verification import PartitionOffsets, TopicLife, judge, read_offsets, subtract_spans
 from writer.core.errors import CheckpointUnusable
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.storage.base import OutcomeUnknown, StoreError
@@ -32,7 +32,7 @@ def test_each_fault_comes_once_before_any_comes_again(seed: int) -> None:
 
 
 def test_every_damage_is_done_some_day() -> None:
-    assert {e.what for e in script(1, timedelta(days=1)) if e.fault is Fault.DAMAGE} == set(DAMAGES)
+    assert {e.target for e in script(1, timedelta(days=1)) if e.fault is Fault.DAMAGE} == set(DAMAGES)
 
 
 @pytest.fixture
@@ -81,9 +81,9 @@ def test_a_checkpoint_that_is_not_there_is_no_error(tmp_path: Path) -> None:
 
 
 def test_intervals_without_others_keep_the_parts_between_them() -> None:
-    assert list(without((0, 10), [])) == [(0, 10)]
-    assert list(without((0, 10), [(0, 10)])) == []
-    assert list(without((2, 10), [(0, 3), (5, 6), (9, 20)])) == [(3, 5), (6, 9)]
+    assert list(subtract_spans((0, 10), [])) == [(0, 10)]
+    assert list(subtract_spans((0, 10), [(0, 10)])) == []
+    assert list(subtract_spans((2, 10), [(0, 3), (5, 6), (9, 20)])) == [(3, 5), (6, 9)]
 
 
 def test_all_held_once_is_clean() -> None:
@@ -136,7 +136,7 @@ def test_offsets_are_read_as_intervals_with_their_doubles(tmp_path: Path) -> Non
     duckdb.execute(f"COPY ({source}) TO '{table / 'a.parquet'}' (FORMAT parquet)")
     entry = {"add": {"path": "a.parquet", "size": 1, "partitionValues": {}}}
     (table / "_delta_log" / f"{0:020}.json").write_text(json.dumps(entry))
-    assert look([table]) == {("t", 1, 0): PartitionOffsets(6, [(0, 3), (5, 7)])}
+    assert read_offsets([table]) == {("t", 1, 0): PartitionOffsets(6, [(0, 3), (5, 7)])}
 
 
 def test_local_storage_fails_as_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from bench import guard
 from bench.cli import bench, number
-from bench.contenders.contenders import CONTENDERS, chosen, configuration
+from bench.contenders.contenders import CONTENDERS, configuration, parse_contenders
 from bench.data.dataset import dataset
 from bench.data.fill import block
 from bench.figures import BenchFailed, Spread
@@ -57,7 +57,7 @@ def test_options_that_cannot_be_are_refused_before_anything_starts(tmp_path):
 
 
 def test_contenders_run_in_the_order_in_which_they_are_named():
-    assert [contender.name for contender in chosen("d, a")] == ["limit", "headrace"]
+    assert [contender.name for contender in parse_contenders("d, a")] == ["limit", "headrace"]
 
 
 def test_a_commit_is_a_quarter_of_the_events_and_no_more_than_in_life():
@@ -117,12 +117,12 @@ def test_a_folder_with_a_pattern_in_its_name_is_refused(tmp_path):
 
 @pytest.mark.parametrize("now", [0.51, 0.60, 0.90])
 def test_the_guard_is_content_with_noise_and_with_gain(now):
-    assert "kept is 0.600" in guard.judged(Spread(now, now - 0.01, now + 0.01), Spread(0.6, 0.55, 0.65))
+    assert "kept is 0.600" in guard.judge(Spread(now, now - 0.01, now + 0.01), Spread(0.6, 0.55, 0.65))
 
 
 def test_the_guard_fails_when_more_than_fifteen_percent_is_lost():
     with pytest.raises(BenchFailed, match=r"carries 0.500 of.*-17%, more than 15% is lost") as caught:
-        guard.judged(Spread(0.5, 0.4, 0.6), Spread(0.6, 0.55, 0.65))
+        guard.judge(Spread(0.5, 0.4, 0.6), Spread(0.6, 0.55, 0.65))
     assert caught.value.exit_code == 1
 
 

@@ -88,8 +88,8 @@ def test_the_profile_lists_the_dearest_first_and_the_sum_last():
 
 
 def test_another_setting_than_the_published_one_is_said():
-    assert show.asked_less(replace(setting(), events=24_000_000, warm_from=0.67)) is None
-    assert "--events 24M --warm-from 0.67" in (show.asked_less(setting(1)) or "")
+    assert show.smaller_setting_hint(replace(setting(), events=24_000_000, warm_from=0.67)) is None
+    assert "--events 24M --warm-from 0.67" in (show.smaller_setting_hint(setting(1)) or "")
 
 
 def test_the_json_holds_setting_machine_medians_ratios_and_runs():
@@ -133,9 +133,9 @@ def test_lines_of_what_is_done_need_no_terminal():
     screen = show.Screen(Console(file=out, width=100, highlight=False))
     with screen:
         screen.begin("filling the topic", 100)
-        screen.at(50)
-        screen.done("filled")
-        screen.finished(replace(runs(1)[0], repeat=2))
+        screen.show_events(50)
+        screen.finish_step("filled")
+        screen.show_run(replace(runs(1)[0], repeat=2))
     lines = out.getvalue().splitlines()
     assert len(lines) == 2
     assert "headrace, repeat 2" in lines[1]

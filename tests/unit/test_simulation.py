@@ -98,15 +98,16 @@ def test_the_lag_threshold_goes_up_at_once_and_down_to_the_most_of_five_minutes(
     steps = [(0, 2_000_000, 2), (0.5, 5_000_000, 5), (1, 5_400_000, 5), (1.5, 30_000_000, 10), (2, 30_000_000, 12)]
     steps += [(3, 1_000_000, 12), (6.9, 1_000_000, 12), (7.1, 1_000_000, 1)]
     for at, lag, expected in steps:
-        assert keda.wanted(waiting(lag, 2), NOT_BUSY, NOW + minutes(at)) == expected
+        assert keda.choose_executors(waiting(lag, 2), NOT_BUSY, NOW + minutes(at)) == expected
 
 
 def test_sparks_allocation_adds_one_two_four_and_lets_go_after_an_idle_minute():
     spark = baselines.Dynamic(executors_max=12)
-    found = [spark.wanted(waiting(0, 1), baselines.Busy(48, 0), NOW + timedelta(seconds=15 * i)) for i in range(5)]
+    times = [NOW + timedelta(seconds=15 * i) for i in range(5)]
+    found = [spark.choose_executors(waiting(0, 1), baselines.Busy(48, 0), time) for time in times]
     assert found == [2, 4, 8, 12, 12]
-    assert spark.wanted(waiting(0, 12), baselines.Busy(0, 45), NOW + minutes(2)) == 12
-    assert spark.wanted(waiting(0, 12), baselines.Busy(0, 75), NOW + minutes(2.5)) == 1
+    assert spark.choose_executors(waiting(0, 12), baselines.Busy(0, 45), NOW + minutes(2)) == 12
+    assert spark.choose_executors(waiting(0, 12), baselines.Busy(0, 75), NOW + minutes(2.5)) == 1
 
 
 def test_flinks_autoscaler_waits_to_go_down_for_an_hour_and_stops_at_sixty_percent():
@@ -116,7 +117,7 @@ def test_flinks_autoscaler_waits_to_go_down_for_an_hour_and_stops_at_sixty_perce
         ran = batches(slots=40, ranges=48, rows=600_000, last=at)
         known = replace(waiting(0, 10, batches=ran, arriving_per_s=10_000.0), at=at)
         lately = replace(known.pipelines[0], arriving_lately_per_s=10_000.0)
-        found[m] = flink.wanted(replace(known, pipelines=(lately,)), NOT_BUSY, at)
+        found[m] = flink.choose_executors(replace(known, pipelines=(lately,)), NOT_BUSY, at)
     assert {found[m] for m in range(64)} == {10}
     assert found[69] == 4
 
