@@ -32,57 +32,71 @@ class DeadLetters:
     """The result of a search among dead letters."""
 
     dead_letters: int = 0
-    undecodable: int = 0  # whose keys are unknown
+    # Those whose keys are unknown.
+    undecodable: int = 0
     meant: int = 0
-    places: dict[TopicPartition, list[Span]] = field(default_factory=dict)  # of those that are meant
-    version: int | None = None  # of the dead-letter table that took them out
+    # Offsets of those that are meant.
+    offsets: dict[TopicPartition, list[Span]] = field(default_factory=dict)
+    # The version of the dead-letter table that took them out.
+    version: int | None = None
 
 
-def find(side: PipelineTable, walk: LocalPipeline, keys: Keys, columns: pa.Schema) -> DeadLetters:
+def find(side: PipelineTable, pipeline: LocalPipeline, keys: Keys, columns: pa.Schema) -> DeadLetters:
     """Find the dead letters that hold such rows. Raises ConfigError, CommitFailed, RegistryUnreachable, OSError."""
-    found, finder = DeadLetters(), Finder(keys, columns)
+    result = DeadLetters()
+    finder = Finder(keys, columns)
     for batch in read_dead_letters(side.store, side.bucket_files(side.snapshot()), Selection()):
         dead_letters = pa.Table.from_batches([batch])
-        found.dead_letters += dead_letters.num_rows
+        result.dead_letters += dead_letters.num_rows
         for incarnation in pc.unique(dead_letters.column("_incarnation")).to_pylist():
-            mine = dead_letters.filter(pc.equal(dead_letters.column("_incarnation"), incarnation))
-            for records in to_records(mine).combine_chunks().to_batches():
-                sample = walk.decode(records)
-                found.undecodable += len(sample.dead_letters)
+            is_of_incarnation = pc.equal(dead_letters.column("_incarnation"), incarnation)
+            for records in to_records(dead_letters.filter(is_of_incarnation)).combine_chunks().to_batches():
+                sample = pipeline.decode(records)
+                result.undecodable += len(sample.dead_letters)
                 for group in sample.groups:
                     meant = group.records.filter(pa.array(finder.among(group.rows), pa.bool_()))
-                    _note(found, meant, incarnation)
-    found.places = {part: merge_spans(spans) for part, spans in found.places.items()}
-    return found
+                    _add_offsets(result, meant, incarnation)
+    result.offsets = {part: merge_spans(spans) for part, spans in result.offsets.items()}
+    return result
 
 
 def delete(
-    tables: Tables, side: PipelineTable, find: Callable[[], DeadLetters], keys: Keys, now: datetime, request: str,
+    tables: Tables,
+    side: PipelineTable,
+    find: Callable[[], DeadLetters],
+    keys: Keys,
+    now: datetime,
+    request: str,
     first: Callable[[Offsets], None] = lambda _: None,
-) -> DeadLetters:  # fmt: skip
+) -> DeadLetters:
     """Take the dead letters out that `find` finds, in one entry. `first` gets their offsets before.
 
     `tables`: of the pipeline. No replay that read them commits after. Raises what a commit raises.
     """
     for tries in range(_TRIES):
-        tables.apply_side_files()  # dead letters that a reprocess just made of rows are there by then
+        # Dead letters that a reprocess just made of rows are there by then.
+        tables.apply_side_files()
         snapshot = side.snapshot()
-        found = find()
-        if not found.meant:
-            return found
-        first(found.places)
+        result = find()
+        if not result.meant:
+            return result
+        first(result.offsets)
         try:
-            files, places = side.bucket_files(snapshot), found.places
-            with stage_without_offsets(side.store, files, places, hidden=side.hidden, folder=side.folder) as left:
+            files = side.bucket_files(snapshot)
+            with stage_without_offsets(
+                side.store, files, result.offsets, hidden=side.hidden, folder=side.folder
+            ) as removal:
                 facts = {"at": now.isoformat(), "request": request, "fields": keys.fields, "keys": keys.count}
-                swap = Rewrite(uuid4().hex, left.removed, left.rewritten, RemovedRows(WHY, found.meant), facts)
-                found.version = side.append(swap, snapshot)
-        except (FilesGone, FileNotFoundError):  # a replay rewrote dead letters meanwhile
+                removed_rows = RemovedRows(WHY, result.meant)
+                swap = Rewrite(uuid4().hex, removal.removed, removal.rewritten, removed_rows, facts)
+                result.version = side.append(swap, snapshot)
+        except (FilesGone, FileNotFoundError):
+            # A replay rewrote dead letters meanwhile.
             if tries == _TRIES - 1:
                 raise
         else:
             _overtake_replays(tables.main, now, request)
-            return found
+            return result
     raise AssertionError
 
 
@@ -93,24 +107,27 @@ def _overtake_replays(main: PipelineTable, now: datetime, request: str) -> None:
         snapshot = main.snapshot()
         try:
             main.append(Replay(uuid4().hex, snapshot.replays, (), {}, {}, facts), snapshot)
-        except Overtaken:  # another replay was committed: one more may have begun by then
+        except Overtaken:
+            # Another replay was committed: one more may have begun by then.
             if tries == _TRIES - 1:
                 raise
         else:
             return
 
 
-def _note(found: DeadLetters, records: pa.Table, incarnation: int) -> None:
-    """Store where the dead letters are."""
-    found.meant += records.num_rows
-    for row in records.select(["topic", "partition", "offset"]).to_pylist():  # few: those of one person
+def _add_offsets(result: DeadLetters, records: pa.Table, incarnation: int) -> None:
+    """Note where the dead letters are: they are few, those of one person."""
+    result.meant += records.num_rows
+    for row in records.select(["topic", "partition", "offset"]).to_pylist():
         part = TopicPartition(row["topic"], incarnation, row["partition"])
-        found.places.setdefault(part, []).append((row["offset"], row["offset"] + 1))
+        result.offsets.setdefault(part, []).append((row["offset"], row["offset"] + 1))
 
 
-def to_dict(found: DeadLetters) -> Mapping[str, int | None]:
+def to_dict(result: DeadLetters) -> Mapping[str, int | None]:
     """Describe it as JSON values."""
     return {
-        "dead_letters": found.dead_letters, "undecodable": found.undecodable, "meant": found.meant,
-        "version": found.version,
-    }  # fmt: skip
+        "dead_letters": result.dead_letters,
+        "undecodable": result.undecodable,
+        "meant": result.meant,
+        "version": result.version,
+    }

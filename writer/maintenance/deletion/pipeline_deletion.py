@@ -140,9 +140,9 @@ def _count_raw_records(
     dead_letters: DeadLetters | None,
 ) -> int:
     """Count the raw records at the offsets of what would go."""
-    offsets = [deletion.places(report.scan) for deletion, report in zip(deletions, reports, strict=True)]
+    offsets = [deletion.offsets(report.scan) for deletion, report in zip(deletions, reports, strict=True)]
     if dead_letters:
-        offsets.append(dead_letters.places)
+        offsets.append(dead_letters.offsets)
     return raw.look(merge_offsets(offsets))
 
 

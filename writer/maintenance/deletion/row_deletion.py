@@ -65,10 +65,12 @@ class RawDeletion:
 
     def __init__(self, tables: Tables, now: datetime, request: str) -> None:
         """`tables`: of the pipeline. `request`: what the entries name."""
-        self._tables, self._facts = tables, {"at": now.isoformat(), "request": request}
-        found = (tables.side(place) for place in tables.main.snapshot().raw_locations)
-        self._raw = [table for table in found if table.exists()]
-        self.records = 0  # that were removed
+        self._tables = tables
+        self._facts = {"at": now.isoformat(), "request": request}
+        raw_tables = map(tables.side, tables.main.snapshot().raw_locations)
+        self._raw = [table for table in raw_tables if table.exists()]
+        # Records that were removed.
+        self.records = 0
         self.versions: list[int] = []
 
     def __bool__(self) -> bool:
@@ -82,22 +84,25 @@ class RawDeletion:
 
     def remove(self, offsets: Offsets) -> None:
         """Remove them. The rows at these offsets are still there: if it is interrupted, they are found again."""
-        if self._raw and offsets:
-            self._tables.apply_side_files()  # raw records of rows that were just committed are there by then
-        for table in self._raw if offsets else ():
+        if not self._raw or not offsets:
+            return
+        # Raw records of rows that were just committed are there by then.
+        self._tables.apply_side_files()
+        for table in self._raw:
             self._remove(table, offsets)
 
     def _remove(self, table: PipelineTable, offsets: Offsets) -> None:
         for tries in range(_TRIES):
             snapshot = table.snapshot()
             try:
-                with table.stage_without_offsets(snapshot, offsets, _PREFIX) as left:
-                    if left.rows:
-                        taken = RemovedRows(WHY, left.rows)
-                        swap = Rewrite(uuid4().hex, left.removed, left.rewritten, taken, self._facts)
+                with table.stage_without_offsets(snapshot, offsets, _PREFIX) as removal:
+                    if removal.rows:
+                        removed_rows = RemovedRows(WHY, removal.rows)
+                        swap = Rewrite(uuid4().hex, removal.removed, removal.rewritten, removed_rows, self._facts)
                         self.versions.append(table.append(swap, snapshot))
-                        self.records += left.rows
-            except (FilesGone, FileNotFoundError, LostRace):  # another process rewrote files meanwhile
+                        self.records += removal.rows
+            except (FilesGone, FileNotFoundError, LostRace):
+                # Another process rewrote files meanwhile.
                 if tries == _TRIES - 1:
                     raise
             else:
@@ -120,53 +125,66 @@ class DeletionScan:
     @property
     def buckets(self) -> dict[BucketKey, list[MatchingFile]]:
         """Hits by bucket."""
-        found: dict[BucketKey, list[MatchingFile]] = {}
+        buckets: dict[BucketKey, list[MatchingFile]] = {}
         for hit in self.hits:
-            found.setdefault(hit.file.bucket, []).append(hit)
-        return found
+            buckets.setdefault(hit.file.bucket, []).append(hit)
+        return buckets
 
 
 class RowDeletion:
     """Rows of one table that are to go."""
 
     def __init__(
-        self, table: PipelineTable, keys: Keys, columns: Sequence[str], rule: TimeRule, target_file_size: int,
-        *, request: str, raw: RawDeletion | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        table: PipelineTable,
+        keys: Keys,
+        columns: Sequence[str],
+        rule: TimeRule,
+        target_file_size: int,
+        *,
+        request: str,
+        raw: RawDeletion | None = None,
+    ) -> None:
         """`columns`: bucket columns of the table. `request`: what the entries name. `raw` takes their raw records.
 
         Raises ConfigError.
         """
         self._raw = raw
-        self._table, self._keys, self._columns = table, keys, tuple(columns)
-        self._rule, self._size, self._request = rule, target_file_size, request
+        self._table = table
+        self._keys = keys
+        self._columns = tuple(columns)
+        self._rule = rule
+        self._target_file_size = target_file_size
+        self._request = request
         self._finder = Finder(keys, table.snapshot().columns())
 
     def look(self) -> DeletionScan:
         """Find the files that hold such rows. Raises CommitFailed, OSError."""
-        return self._looked()[1]
+        _, scan = self._scan()
+        return scan
 
     def run(self, now: datetime) -> Iterator[DeletionResult]:
         """Take the rows out, bucket by bucket. Raises what a commit raises; what was committed stays so."""
         tries = 0
         while True:
-            snapshot, looked = self._looked()
-            if not looked.hits:
+            snapshot, scan = self._scan()
+            if not scan.hits:
                 return
             try:
                 if self._raw:
-                    self._raw.remove(self.places(looked))
-                for bucket, hits in looked.buckets.items():
+                    self._raw.remove(self.offsets(scan))
+                for bucket, hits in scan.buckets.items():
                     yield self._erase(snapshot, bucket, hits, now)
                     tries = 0
-            except (FilesGone, FileNotFoundError):  # another process rewrote files of the bucket meanwhile
+            except (FilesGone, FileNotFoundError):
+                # Another process rewrote files of the bucket meanwhile.
                 tries += 1
                 if tries == _TRIES:
                     raise
 
-    def places(self, looked: DeletionScan) -> Offsets:
+    def offsets(self, scan: DeletionScan) -> Offsets:
         """Return the offsets of the rows that were found. Raises OSError."""
-        return merge_offsets(offsets_by_partition(rows) for hit in looked.hits for rows in self._rows(hit.file))
+        return merge_offsets(offsets_by_partition(rows) for hit in scan.hits for rows in self._rows(hit.file))
 
     def _rows(self, file: BucketFile) -> Iterator[pa.Table]:
         """Yield the rows of a file that are meant, if they say their offsets."""
@@ -176,19 +194,21 @@ class RowDeletion:
                 for batch in source.iter_batches(_ROWS_AT_ONCE, names, self._finder.groups(source.metadata)):
                     yield pa.Table.from_batches([batch.filter(pa.array(self._finder.among(batch)))])
 
-    def _looked(self) -> tuple[PipelineSnapshot, DeletionScan]:
+    def _scan(self) -> tuple[PipelineSnapshot, DeletionScan]:
+        """Find the files that hold such rows, at a version of the table."""
         snapshot = self._table.snapshot()
-        self._table.publish(snapshot.state.table_version)  # what is left of a file is read in its place
-        files, looked = self._table.bucket_files(snapshot), DeletionScan()
+        # Rows of a file that stay are read where they lie.
+        self._table.publish(snapshot.state.table_version)
+        files = self._table.bucket_files(snapshot)
+        scan = DeletionScan(files=len(files))
         with ThreadPoolExecutor(_FILES_AT_ONCE if on_s3(self._table.location) else 1) as threads:
-            for file, found in zip(files, threads.map(self._counted, files), strict=True):
-                looked.files += 1
-                looked.candidates += found is not None
-                if found:
-                    looked.hits.append(MatchingFile(file, found))
-        return snapshot, looked
+            for file, rows in zip(files, threads.map(self._count_rows, files), strict=True):
+                scan.candidates += rows is not None
+                if rows:
+                    scan.hits.append(MatchingFile(file, rows))
+        return snapshot, scan
 
-    def _counted(self, file: BucketFile) -> int | None:
+    def _count_rows(self, file: BucketFile) -> int | None:
         """Count the rows of a file that are meant; None: by its statistics it has none."""
         with table_file.open_parquet(self._table.store, file.path) as source:
             groups = self._finder.groups(source.metadata)
@@ -202,7 +222,9 @@ class RowDeletion:
         self, snapshot: PipelineSnapshot, bucket: BucketKey, hits: Sequence[MatchingFile], now: datetime
     ) -> DeletionResult:
         table = self._table
-        to = Destination(table.store, self._columns, _PREFIX, self._size, hidden=table.hidden, below=table.folder)
+        to = Destination(
+            table.store, self._columns, _PREFIX, self._target_file_size, hidden=table.hidden, below=table.folder
+        )
         rows = sum(hit.rows for hit in hits)
         try:
             rest = [left for hit in hits if (left := self._rest(to, hit)) is not None]
