@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +33,7 @@ from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile
 from writer.privacy.path_policies import RecordPolicies, overlay_policies
+from writer.privacy.protected_schema import Privacy
 from writer.schemas.format_detection import judge, unit_of, wire_of
 from writer.schemas.registry import SchemaSource
 from writer.schemas.schema_id_check import IdMeanings
@@ -349,38 +349,22 @@ def open_local_pipeline(
     `forgives`: event specs leave no record out, and what fails on one gives null.
     `admission`: of schemas to one table of a route; by default, all fill the table.
     `recorded`: what the log of the pipeline has as protected, where the table is not the pipeline's own.
-    Unless `checked` is off, schema ids must mean what they meant when the table's rows were read: else SchemaChanged.
-    Raises ConfigError for a table that is not the pipeline's, CommitFailed for one that cannot be read,
-    RegistryUnreachable.
+    `checked`: schema ids must mean what they meant when the table's rows were read: else SchemaChanged.
+    Raises ConfigError for another pipeline's table, CommitFailed for one that cannot be read, RegistryUnreachable.
     """
-    has_pipeline_log = before_route or tables is not None
-    pipeline = config.pipelines[name] if has_pipeline_log else config.one_table(name)
-    is_routed = pipeline.route is not None
+    pipeline = config.pipelines[name] if before_route or tables is not None else config.one_table(name)
     table = main_table(name, config)
-    bucket_columns = () if is_routed else bucketers.build(pipeline.bucket).columns
     privacy = open_privacy(name, config)
-    recorded = recorded or config.protected_before(name)
-    state = _TableState(
-        unit=str(pipeline.event_time.unit),
-        wire=pipeline.wire.fixed,
-        key_wire=pipeline.columns.avro_key.wire.fixed if pipeline.columns.avro_key else None,
-    )
     meanings = IdMeanings(name, config.registry, table.transactions if with_table and checked else dict[str, int])
+    state = _TableState.configured(pipeline, recorded or config.protected_before(name))
     if with_table and table.exists():
-        table.check_identity(bucket_columns, "" if is_routed else layout(pipeline.bucket))
-        snapshot = table.snapshot()
-        state = state.merge(snapshot, table.recent_commits(_COMMITS_READ))
-        recorded = overlay_policies(recorded, snapshot.protected_paths)
-        if tables is not None:
-            _warn_of_zone_changes(name, pipeline, snapshot)
-            check_version(name, pipeline, snapshot.specs_fingerprint)
-            check_policies(name, pipeline, privacy, RecordedPrivacy.of(snapshot))
+        state = _read_state(name, pipeline, table, state, privacy, checks_start=tables is not None)
     schemas = Schemas(
         name,
         source,
         meanings,
-        decode_only=is_routed,
-        bucket_columns=bucket_columns,
+        decode_only=pipeline.route is not None,
+        bucket_columns=_bucket_columns(pipeline),
         record_columns=pipeline.record_columns,
         rules=pipeline.column_rules,
         wire=state.wire or CONFLUENT,
@@ -389,23 +373,16 @@ def open_local_pipeline(
         admission=admission,
         privacy=privacy,
     )
-    schemas.read_topics(pipeline.topics.among(state.incarnations) if topics is None else topics)
-    schemas.remember(recorded, state.privacy)
-    schemas.follow(state.columns)
-    targets = None
-    if tables is not None:
-        check_recorded_paths(name, pipeline, schemas.plan, None if schemas.keys is None else schemas.keys.plan)
-        if is_routed:
-            targets = Targets(name, config, tables, schemas)
-            targets.begin(None)
+    state.fill(schemas, pipeline.topics.among(state.incarnations) if topics is None else topics)
+    targets = None if tables is None else _open_targets(name, config, tables, schemas)
     return LocalPipeline(
         name,
         config,
         schemas,
-        state.unit,
-        state.wire,
-        table.hidden,
-        table.folder,
+        unit=state.unit,
+        wire=state.wire,
+        hidden=table.hidden,
+        folder=table.folder,
         key_wire=state.key_wire,
         targets=targets,
         specs=state.specs,
@@ -419,6 +396,8 @@ class _TableState:
     unit: str
     wire: Wire | None
     key_wire: Wire | None
+    # Paths whose values are protected.
+    protected: RecordPolicies
     columns: pa.Schema = field(default_factory=lambda: pa.schema([]))
     # Topic → ids of its incarnations.
     incarnations: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -427,17 +406,75 @@ class _TableState:
     # Version of the privacy policies.
     privacy: int = 0
 
-    def merge(self, snapshot: PipelineSnapshot, commits: Sequence[Mapping[str, Any]]) -> "_TableState":
-        """Return the state of a table. `commits`: the newest, which say what the configuration leaves open."""
-        return _TableState(
-            unit=unit_of(self.unit, commits),
-            wire=self.wire or wire_of(commits),
-            key_wire=self.key_wire or wire_of(commits, "key"),
-            columns=snapshot.columns(),
-            incarnations=snapshot.incarnations(),
-            specs=snapshot.specs,
-            privacy=snapshot.privacy,
+    @classmethod
+    def configured(cls, pipeline: Pipeline, protected: RecordPolicies) -> "_TableState":
+        """Return what is configured, of a table that does not exist yet."""
+        avro_key = pipeline.columns.avro_key
+        return cls(
+            unit=str(pipeline.event_time.unit),
+            wire=pipeline.wire.fixed,
+            key_wire=avro_key.wire.fixed if avro_key else None,
+            protected=protected,
         )
+
+    def fill(self, schemas: Schemas, topics: Sequence[str]) -> None:
+        """Read the schemas of topics, then add the table's protected paths and columns. Raises RegistryUnreachable."""
+        schemas.read_topics(topics)
+        schemas.remember(self.protected, self.privacy)
+        schemas.follow(self.columns)
+
+
+def _read_state(
+    name: str,
+    pipeline: Pipeline,
+    table: PipelineTable,
+    configured: _TableState,
+    privacy: Privacy | None,
+    *,
+    checks_start: bool,
+) -> _TableState:
+    """Return the state of a table; its newest commits say what the configuration leaves open.
+
+    `checks_start`: the pipeline commits rows, and so must have the event specs and policies of the writer's start.
+    """
+    table.check_identity(_bucket_columns(pipeline), "" if pipeline.route is not None else layout(pipeline.bucket))
+    snapshot = table.snapshot()
+    commits = table.recent_commits(_COMMITS_READ)
+    if checks_start:
+        _warn_of_zone_changes(name, pipeline, snapshot)
+        check_version(name, pipeline, snapshot.specs_fingerprint)
+        check_policies(name, pipeline, privacy, RecordedPrivacy.of(snapshot))
+    return _TableState(
+        unit=unit_of(configured.unit, commits),
+        wire=configured.wire or wire_of(commits),
+        key_wire=configured.key_wire or wire_of(commits, "key"),
+        protected=overlay_policies(configured.protected, snapshot.protected_paths),
+        columns=snapshot.columns(),
+        incarnations=snapshot.incarnations(),
+        specs=snapshot.specs,
+        privacy=snapshot.privacy,
+    )
+
+
+def _bucket_columns(pipeline: Pipeline) -> tuple[str, ...]:
+    """Return the bucket columns of the pipeline's own table; none of a route's, which has no rows."""
+    if pipeline.route is not None:
+        return ()
+    return tuple(bucketers.build(pipeline.bucket).columns)
+
+
+def _open_targets(name: str, config: Config, tables: Tables, schemas: Schemas) -> Targets | None:
+    """Open the tables of a route; None where there is none.
+
+    Raises ConfigError where a path would be in the clear that the table's log has as protected.
+    """
+    pipeline = config.pipelines[name]
+    check_recorded_paths(name, pipeline, schemas.plan, None if schemas.keys is None else schemas.keys.plan)
+    if pipeline.route is None:
+        return None
+    targets = Targets(name, config, tables, schemas)
+    targets.begin(None)
+    return targets
 
 
 def _warn_of_zone_changes(name: str, pipeline: Pipeline, snapshot: PipelineSnapshot) -> None:

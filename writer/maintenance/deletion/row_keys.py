@@ -65,19 +65,21 @@ class Keys:
 def where(text: str) -> Keys:
     """Read a condition. Raises ConfigError, without the values in it."""
     matches: list[RowMatch] = []
-    at = 0
-    while (found := _TERM.match(text, at)) is not None:
-        values = [found[2]] if found[2] is not None else re.findall(_VALUE, found[3], re.IGNORECASE)
-        matches.append(RowMatch(found[1], tuple(map(_plain, values))))
-        at = found.end()
-        if at == len(text):
+    position = 0
+    while (term := _TERM.match(text, position)) is not None:
+        name, value, several = term.groups()
+        values = [value] if value is not None else re.findall(_VALUE, several, re.IGNORECASE)
+        matches.append(RowMatch(name, tuple(map(_unquote, values))))
+        position = term.end()
+        if position == len(text):
             return Keys(tuple(matches))
-        if (more := _AND.match(text, at)) is None:
+        conjunction = _AND.match(text, position)
+        if conjunction is None:
             break
-        at = more.end()
+        position = conjunction.end()
     raise ConfigError(
-        f"--where is not understood from its character {at + 1} on. Write column = value, or column IN (value, value), "
-        "joined by AND; texts in single quotes, dots into structs."
+        f"--where is not understood from its character {position + 1} on. Write column = value, or column IN (value, "
+        "value), joined by AND; texts in single quotes, dots into structs."
     )
 
 
@@ -88,8 +90,8 @@ def from_file(path: Path, name: str, title: str | None = None) -> Keys:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
             if title not in (rows.fieldnames or ()):
-                known = ", ".join(rows.fieldnames or ()) or "none"
-                raise ConfigError(f"{path} has no column {title!r}; its columns are {known}")
+                names = ", ".join(rows.fieldnames or ()) or "none"
+                raise ConfigError(f"{path} has no column {title!r}; its columns are {names}")
             values = dict.fromkeys(row[title] for row in rows if row[title])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
@@ -162,7 +164,7 @@ def _kind(rows: pa.Table, name: str) -> pa.DataType:
         raise ConfigError(str(error).replace("the record", "the table")) from error
 
 
-def _plain(value: str) -> str:
+def _unquote(value: str) -> str:
     return value[1:-1].replace("''", "'") if value.startswith("'") else value
 
 
