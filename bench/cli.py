@@ -118,7 +118,9 @@ def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot
     from writer.output import tables
 
     console = Console(highlight=False)
-    directory, machine_facts, interruption = BenchDirectory(keep), machine.inspect_machine(), Interruption()
+    directory = BenchDirectory(keep)
+    machine_facts = machine.inspect_machine()
+    interruption = Interruption()
     console.print(show.header(setting, machine_facts), "")
     with show.Screen(console) as screen:
         runs = play(setting, directory, screen, interruption)

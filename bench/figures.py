@@ -11,7 +11,8 @@ from statistics import median
 from bench.job import PARTITIONS
 from writer.core.errors import HeadraceError
 
-WARM_FROM = 0.2  # of the events: what comes before pays for starting, compiling and first times
+# The share of the events that pay for starting, compiling and first calls.
+WARM_FROM = 0.2
 MEGABYTE = 10**6
 
 
@@ -25,7 +26,8 @@ class Usage:
 
     wall_s: float
     jvm_s: float
-    python_s: float  # everything that is not a JVM
+    # All processes that are no JVM.
+    python_s: float
 
     @property
     def cpu_s(self) -> float:
@@ -46,9 +48,12 @@ class BatchMark:
 
     events: int
     usage: Usage
-    threads: Mapping[str, float] = field(default_factory=dict)  # processor seconds of the JVM's, by what they do
-    steps: Mapping[str, float] = field(default_factory=dict)  # processor seconds
-    batch_s: float | None = None  # of the clock, from its plan to its commit; None: the contender does not say
+    # The processor seconds of the JVM's threads, by what they do.
+    threads: Mapping[str, float] = field(default_factory=dict)
+    # The processor seconds of each step.
+    steps: Mapping[str, float] = field(default_factory=dict)
+    # The duration from the plan to the commit; None where the contender does not tell it.
+    batch_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,8 @@ class Run:
     rss_peak_bytes: int
     written: WrittenTable
     partitions: int = PARTITIONS
-    warm_from: float = WARM_FROM  # share of the events before the first that count as warm
+    # The share of the events that come before the warm part.
+    warm_from: float = WARM_FROM
 
     def __post_init__(self) -> None:
         carried = self.marks[-1].events if self.marks else 0
@@ -118,7 +124,8 @@ def warm(run: Run) -> CommittedRange:
 
     Raises BenchFailed when there is none.
     """
-    first, last = run.marks[_warm_from(run)], run.marks[-1]
+    first = run.marks[_warm_from(run)]
+    last = run.marks[-1]
     return _stretch(run, last.events - first.events, last.usage.since(first.usage))
 
 
@@ -135,24 +142,26 @@ def whole(run: Run) -> CommittedRange:
 
 def parts(run: Run) -> dict[str, float]:
     """Return the microseconds of processor per warm event: of the JVM by what its threads do, of Python by step."""
-    first, last, steady = run.marks[_warm_from(run)], run.marks[-1], warm(run)
-    jvm = {f"JVM, {what}": used - first.threads.get(what, 0) for what, used in last.threads.items()}
+    first = run.marks[_warm_from(run)]
+    last = run.marks[-1]
+    steady = warm(run)
+    jvm = {f"JVM, {duty}": used - first.threads.get(duty, 0) for duty, used in last.threads.items()}
     steps: Counter[str] = Counter()
     for mark in run.marks[_warm_from(run) + 1 :]:
         steps.update(mark.steps)
     python = {f"Python, {step}": used for step, used in steps.items()}
-    rest = {
+    remainder = {
         "JVM, ended threads": steady.usage.jvm_s - sum(jvm.values()),
         "Python, outside the steps": steady.usage.python_s - sum(python.values()),
     }
-    return {part: used / steady.events * 1e6 for part, used in (jvm | python | rest).items()}
+    return {part: used / steady.events * 1e6 for part, used in (jvm | python | remainder).items()}
 
 
 def _warm_from(run: Run) -> int:
-    at = next(i for i, mark in enumerate(run.marks) if mark.events >= run.warm_from * run.events)
-    if run.marks[at].events == run.events:
+    index = next(i for i, mark in enumerate(run.marks) if mark.events >= run.warm_from * run.events)
+    if run.marks[index].events == run.events:
         raise BenchFailed(f"{run.contender} carried all {run.events:,} events at once: take more events")
-    return at
+    return index
 
 
 def _stretch(run: Run, events: int, usage: Usage) -> CommittedRange:
@@ -178,14 +187,14 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(median(values), min(values), max(values))
 
 
-def ratio(runs: Sequence[Run], one: str, other: str) -> Spread:
-    """Return how many times the events per warm processor second of `other` the contender `one` carries.
+def ratio(runs: Sequence[Run], contender: str, other: str) -> Spread:
+    """Return how many times the events per warm processor second of `other` `contender` carries.
 
     Runs of the same repeat are compared, as they ran one after the other on the same machine in the same mood.
     """
     carried = {(run.contender, run.repeat): warm(run).events_per_cpu_s for run in runs}
     repeats = sorted({run.repeat for run in runs})
-    return spread([carried[one, repeat] / carried[other, repeat] for repeat in repeats])
+    return spread([carried[contender, repeat] / carried[other, repeat] for repeat in repeats])
 
 
 @dataclass(frozen=True)
@@ -232,7 +241,8 @@ class Cost:
     partitions: int
     events: int
     whole_s: Spread
-    batches_s: Spread | None  # all of its batches, without start and end; None: the contender does not say
+    # All batches without start and end of the process; None where the contender does not tell it.
+    batches_s: Spread | None
     cpu_s: Spread
     files: Spread
 
@@ -244,9 +254,9 @@ class Cost:
 
 def costs(runs: Sequence[Run]) -> list[Cost]:
     """Return what each topic took each contender, in the order in which they ran."""
-    found: dict[tuple[int, int, str], list[Run]] = {}
+    runs_by_topic: dict[tuple[int, int, str], list[Run]] = {}
     for run in runs:
-        found.setdefault((run.partitions, run.events, run.contender), []).append(run)
+        runs_by_topic.setdefault((run.partitions, run.events, run.contender), []).append(run)
     return [
         Cost(
             contender,
@@ -257,13 +267,13 @@ def costs(runs: Sequence[Run]) -> list[Cost]:
             cpu_s=spread([run.end.cpu_s for run in mine]),
             files=spread([run.written.files for run in mine]),
         )
-        for (partitions, events, contender), mine in found.items()
+        for (partitions, events, contender), mine in runs_by_topic.items()
     ]
 
 
 def _batches_s(runs: Sequence[Run]) -> Spread | None:
-    told = [[mark.batch_s for mark in run.marks if mark.batch_s is not None] for run in runs]
-    return spread([sum(each) for each in told]) if all(told) else None
+    batch_seconds = [[mark.batch_s for mark in run.marks if mark.batch_s is not None] for run in runs]
+    return spread([sum(seconds) for seconds in batch_seconds]) if all(batch_seconds) else None
 
 
 def contenders_of(runs: Sequence[Run]) -> list[str]:

@@ -23,9 +23,13 @@ from writer.demo.devstack.workspace import Interruption
 
 BASELINE = Path(__file__).with_name("baseline.json")
 LOSS_MAX = 0.15
-_DATA, _EVENTS, _REPEATS = "200B", 5_000_000, 3  # fewer, and the JVM is still compiling in most of them
+_DATA = "200B"
+# With fewer events the JVM is still compiling in most of them.
+_EVENTS = 5_000_000
+_REPEATS = 3
 _CONTENDERS = [CONTENDERS["a"], CONTENDERS["d"]]
-_TRIES = 2  # a neighbour on the machine can spoil one
+# A neighbour on the machine can spoil one try.
+_TRIES = 2
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ def judge(ratios: Spread, baseline: Spread) -> str:
 
 def main(*, record: bool) -> int:
     """Measure, and judge or keep. Returns the exit code."""
-    console, interruption = Console(highlight=False), Interruption()
+    console = Console(highlight=False)
+    interruption = Interruption()
     if record:
         ratios = _measure(Setting(dataset(_DATA), _EVENTS, _CONTENDERS, _REPEATS), console, interruption)
         if ratios is not None:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 from writer.clients.java_artifacts import Bundle, Module
 
-BUCKET = "hour"  # the partition column, in every contender's table
-PARTITIONS = 4  # of a topic, by default
-CORES = 2  # of Spark; the limit is one process without it
+# The partition column in every contender's table.
+BUCKET = "hour"
+# The partitions of a topic by default.
+PARTITIONS = 4
+# The cores of Spark; the limit is one process without Spark.
+CORES = 2
 # What the plain jobs run on. Not transitive: pyspark carries the rest.
 _AVRO = (Module("org.apache.spark", "spark-avro_2.13", "4.0.2"),)
 _DELTA = (
@@ -33,10 +36,12 @@ class Job:
     schema_id: int
     schema_text: str
     events: int
-    batch_events: int  # at most so many in one commit
+    # The most events of one commit.
+    batch_events: int
     time_field: str
     directory: str
-    partitions: int = PARTITIONS  # of the topic
+    # Partitions of the topic.
+    partitions: int = PARTITIONS
 
     @property
     def table(self) -> Path:

@@ -20,7 +20,8 @@ class Machine:
     """Processor, memory and versions."""
 
     processor: str
-    cores: int  # that this process may use
+    # The cores that this process may use.
+    cores: int
     memory_bytes: int
     system: str
     python: str

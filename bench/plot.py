@@ -8,7 +8,10 @@ from bench.machine import Machine
 from bench.rounds import Setting
 
 FORMATS = (".png", ".svg", ".pdf")
-_OURS, _OTHER, _INK, _FAINT = "#1f6f8b", "#b8c4cc", "#222222", "#777777"
+_OURS = "#1f6f8b"
+_OTHER = "#b8c4cc"
+_INK = "#222222"
+_FAINT = "#777777"
 
 
 def draw(runs: Sequence[Run], setting: Setting, machine: Machine, path: Path) -> None:
@@ -16,7 +19,8 @@ def draw(runs: Sequence[Run], setting: Setting, machine: Machine, path: Path) ->
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    names = contenders_of(runs)[::-1]  # the first on top
+    # The first contender is on top.
+    names = contenders_of(runs)[::-1]
     spreads = [summary(runs, name).warm_events_per_cpu_s for name in names]
     medians = [spread.median / 1000 for spread in spreads]
     figure = Figure(figsize=(8, 1.3 + 0.55 * len(names)), layout="constrained")

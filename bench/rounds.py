@@ -30,12 +30,17 @@ from writer.demo.devstack.workspace import Interruption, Stopped
 
 TOPIC = "events"
 BATCH_EVENTS_MAX = 2_500_000
-_BATCHES = 4  # at least: one to get warm, three to be measured
-_ROUNDING = 16  # Spark shares a batch out to partitions and rounds down; without this a fifth one gets what is over
+# At least four batches: one to get warm, three to be measured.
+_BATCHES = 4
+# Spark divides a batch among partitions and rounds down. Without these events a fifth batch gets the remainder.
+_ROUNDING = 16
 EVENTS_MIN = 10_000
-SPARSE = 200  # events of a partition
-_PARTITIONS_MAX = 10_000  # of one topic
-_OTHER_FILES = 1_000  # that a broker holds open beside one of each partition, whose indexes are only mapped
+# Events of each partition of a sparse topic.
+SPARSE = 200
+# The most partitions of one topic.
+_PARTITIONS_MAX = 10_000
+# Files that a broker has open besides one for each partition; the indexes are only mapped.
+_OTHER_FILES = 1_000
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,10 @@ class Setting:
     contenders: Sequence[Contender]
     repeats: int
     profile: bool = False
-    partitions: Sequence[int] = ()  # topics of so many, sparse and dense; none: one topic
-    warm_from: float = WARM_FROM  # share of the events before the first that count as warm
+    # Topics have so many partitions, sparse and dense; if empty, there is one topic.
+    partitions: Sequence[int] = ()
+    # The share of the events that come before the warm part.
+    warm_from: float = WARM_FROM
 
     def __post_init__(self) -> None:
         if self.events < EVENTS_MIN:
@@ -167,7 +174,8 @@ def play(
             directory.make()
             runs = _rounds(setting, directory, observer, interruption)
         finally:
-            interruption.hold()  # cut short or not, the outer `finally` is entered
+            # Signals wait from here on, so the outer `finally` runs to its end.
+            interruption.hold()
     except Stopped:
         pass
     except KafkaException as error:
@@ -184,7 +192,8 @@ def _rounds(
     for bundle in _bundles(setting):
         java_artifacts.fetch(bundle, progress=observer.show_progress)
     open_files_max = getrlimit(RLIMIT_NOFILE)[1]
-    setrlimit(RLIMIT_NOFILE, (open_files_max, open_files_max))  # for the broker, which inherits it
+    # The broker inherits this limit.
+    setrlimit(RLIMIT_NOFILE, (open_files_max, open_files_max))
     observer.begin("starting broker and registry", 0)
     directory.stack.start()
     observer.finish_step("broker and registry answer")
@@ -206,11 +215,13 @@ def _rounds(
             warm_from=setting.warm_from,
         )
         if not setting.partitions:
-            warm(run)  # raises where there is no warm part to compare
+            # This raises an error where there is no warm part to compare.
+            warm(run)
         runs.append(run)
         observer.show_run(run)
         if not directory.is_kept:
-            shutil.rmtree(job.directory)  # ten million events are a gigabyte
+            # A table of ten million events has a gigabyte.
+            shutil.rmtree(job.directory)
     return runs
 
 

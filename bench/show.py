@@ -14,7 +14,8 @@ from bench.rounds import SPARSE, Setting
 from writer.output.tables import NumberTable
 
 PUBLISHED = "--events 24M --warm-from 0.67 --repeats 2 --contenders a,b,f,g,h,d"
-_WIDTH = 86  # of the results
+# The columns of a terminal that the results need.
+_WIDTH = 86
 
 
 class Screen:
@@ -63,7 +64,8 @@ class Screen:
 
     def show_run(self, run: Run) -> None:
         """Print the line of a run."""
-        title, figure = f"{run.contender}, repeat {run.repeat}", f"{run.events:,} events at once"
+        title = f"{run.contender}, repeat {run.repeat}"
+        figure = f"{run.events:,} events at once"
         if len(run.marks) > 1:
             figure = f"{_count(warm(run).events_per_cpu_s)} events/CPU-s"
         self.finish_step(f"{title:<26}{figure:>22}, rows checked")

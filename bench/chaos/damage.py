@@ -14,7 +14,8 @@ def damage(run: Path, kind: str, rnd: Random) -> str:
     """Damage the checkpoint of a run. Returns what was done, or why there was nothing to do it to."""
     try:
         return _DAMAGE_FUNCTIONS[kind](run, rnd)
-    except (OSError, IndexError, ValueError) as error:  # Spark has not come so far, or is about to replace the file
+    except (OSError, IndexError, ValueError) as error:
+        # Spark has not written the file yet, or is about to replace it.
         return f"nothing to damage ({type(error).__name__})"
 
 

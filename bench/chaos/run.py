@@ -23,7 +23,8 @@ from writer.demo.main import require_extra
 from writer.demo.terminal import Screen
 from writer.output.tables import emit_whole
 
-FIRST = 1000  # events of each topic, before the first fault
+# Events of each topic that are produced before the first fault.
+FIRST = 1000
 
 
 def chaos(
@@ -37,7 +38,8 @@ def chaos(
     """
     require_extra("chaos", "bench")
     directory = keep or Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
-    workspace, interruption = Workspace(directory, table_format), Interruption()
+    workspace = Workspace(directory, table_format)
+    interruption = Interruption()
     verdict: Verdict | None = None
     try:
         try:
@@ -96,7 +98,8 @@ def _play(stack: ChaosStack, events: Sequence[Event], screen: Screen, interrupti
 
 def _verify_lake(stack: ChaosStack, *, settled: bool, exit_code: int | None) -> Verdict:
     numbers = stack.numbers()
-    unnumbered = len(numbers)  # a life that ended before the writer saw it has no number; it has no row either
+    # A life that ended before the writer saw it has neither a number nor rows.
+    unnumbered = len(numbers)
     lives = {}
     for life_id, life in stack.lives.items():
         unnumbered += life_id not in numbers

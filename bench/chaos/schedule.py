@@ -6,11 +6,16 @@ from datetime import timedelta
 from enum import StrEnum
 from random import Random
 
-EVERY_S = (6.0, 20.0)  # between two faults; a start of Spark takes about eight seconds
-QUIET = timedelta(seconds=2)  # after the first commit
-TOPICS: Mapping[str, int] = {"clicks": 3, "views": 2}  # partitions
-_EVENTS_PER_FAULT = (50, 3000)  # events before each fault
-_BROKEN_MAX = 5  # of them undecodable
+# Seconds between two faults; a start of Spark takes about eight seconds.
+EVERY_S = (6.0, 20.0)
+# No fault is injected so soon after the first commit.
+QUIET = timedelta(seconds=2)
+# The partitions of each topic.
+TOPICS: Mapping[str, int] = {"clicks": 3, "views": 2}
+# The least and the most events that are produced before each fault.
+_EVENTS_PER_FAULT = (50, 3000)
+# The most of these events that cannot be decoded.
+_BROKEN_MAX = 5
 
 
 class Fault(StrEnum):
@@ -59,13 +64,18 @@ _TARGETS: Mapping[Fault, tuple[str, ...]] = {
 class Event:
     """A fault at a moment, and what is produced right before it."""
 
-    offset: timedelta  # since the begin, at the earliest
+    # The fault comes this long after the beginning, or later.
+    offset: timedelta
     fault: Fault
-    target: str  # which topic, which damage; empty where there is no choice
-    seconds: float  # how long it lasts, or 0
-    events: int  # produced before it, to both topics
+    # The topic or the damage; empty where the fault has no choice.
+    target: str
+    # The duration of the fault, or 0.
+    seconds: float
+    # Events that are produced to both topics before the fault.
+    events: int
     broken: int
-    seed: int  # of what is produced, and of choices among what is there by then
+    # The seed of the events, and of choices that depend on the state of the stack.
+    seed: int
 
     def __str__(self) -> str:
         """One line, without what is produced."""

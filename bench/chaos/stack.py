@@ -29,9 +29,11 @@ from writer.table.factory import main_table
 
 PIPELINE = "chaos"
 _ANSWER = timedelta(seconds=30)
-_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a third off the start on two cores
+# These flags take a third off the start on two cores.
+_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _POLL_S = 0.2
-_FAILING = "0.25 0.3"  # share of operations, seconds
+# The share of operations that fail, and the delay of the others in seconds.
+_FAILING = "0.25 0.3"
 _DRAINED_WITHIN_S = 120.0
 
 
@@ -44,7 +46,8 @@ class ChaosStack:
         self.lake = directory / "lake" / PIPELINE
         self.dead_letters = directory / "lake" / f"{PIPELINE}_dead_letters"
         self.log = directory / "writer.log"
-        self.lives: dict[str, TopicLife] = {}  # by topic id
+        # The keys are topic ids.
+        self.lives: dict[str, TopicLife] = {}
         self._table_format = workspace.format
         self._trouble = directory / "trouble"
         self._scratch = directory / "scratch"
@@ -138,12 +141,15 @@ class ChaosStack:
     def _has_caught_up(self) -> bool:
         """Return whether the lake holds the last record of each log, as far as retention left one."""
         self.note_ends()
-        newest: dict[tuple[str, int], tuple[int, int]] = {}  # of the newest life that has rows
+        # The newest life of each partition that has rows, and the offset that it reaches.
+        newest: dict[tuple[str, int], tuple[int, int]] = {}
         for (topic, number, partition), offsets in read_offsets([self.lake, self.dead_letters]).items():
             progress = (number, max(stop for _, stop in offsets.spans))
             newest[topic, partition] = max(newest.get((topic, partition), (0, 0)), progress)
         for life in self.lives.values():
-            for partition, log_end in life.ends.items() if not life.deleted else ():
+            if life.deleted:
+                continue
+            for partition, log_end in life.ends.items():
                 last_offset = newest.get((life.topic, partition), (0, 0))[1]
                 if any(subtract_spans((min(last_offset, log_end), log_end), sorted(life.taken.get(partition, ())))):
                     return False
@@ -179,9 +185,11 @@ class ChaosStack:
         cluster = Cluster(self._stack.broker.bootstrap, _ANSWER)
         metadata = cluster.topics([topic])[topic]
         sources = [(topic, number) for number in range(metadata.partitions)]
-        earliest, ends = cluster.earliest(sources), cluster.latest(sources)
+        earliest = cluster.earliest(sources)
+        ends = cluster.latest(sources)
         partition = rnd.randrange(metadata.partitions)
-        start, log_end = earliest[topic, partition], ends[topic, partition]
+        start = earliest[topic, partition]
+        log_end = ends[topic, partition]
         until = rnd.randint(start, log_end)
         requests = [TopicPartition(topic, partition, until)]
         for future in self._admin.delete_records(requests).values():
@@ -214,7 +222,8 @@ class ChaosStack:
 
     def note_life(self, topic: str) -> None:
         """Note the life that a topic has now; the broker may know it some time after it said that it made it."""
-        cluster, deadline = Cluster(self._stack.broker.bootstrap, _ANSWER), time.monotonic() + _ANSWER.total_seconds()
+        cluster = Cluster(self._stack.broker.bootstrap, _ANSWER)
+        deadline = time.monotonic() + _ANSWER.total_seconds()
         while True:
             try:
                 metadata = cluster.topics([topic])[topic]
@@ -249,8 +258,10 @@ class ChaosStack:
         """Return the supervisor, if it lives."""
         pid = self._supervisor and self._supervisor.pid
         with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid) if pid else None
-            return process if process and process.status() != psutil.STATUS_ZOMBIE else None
+            if pid:
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    return process
         return None
 
     def _find_process(self, fault: Fault) -> psutil.Process | None:
@@ -272,7 +283,8 @@ class ChaosStack:
                 "registry": {"url": self._stack.registry.url},
                 "checkpoints": str(self.directory / "checkpoints"),
                 "http": {"port": 0},
-                "supervisor": {"port": 0, "healthy_after": "20 s"},  # faults come as often here as in months elsewhere
+                # A run has as many faults as months of operation elsewhere.
+                "supervisor": {"port": 0, "healthy_after": "20 s"},
                 "spark": {"conf": {"spark.driver.extraJavaOptions": _QUICK_START}},
                 "pipelines": {
                     PIPELINE: {

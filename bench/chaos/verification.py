@@ -7,12 +7,15 @@ deleted.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from writer.demo.table_reader import TableLog
 
-Interval = tuple[int, int]  # offsets [start, end)
-PartitionKey = tuple[str, int, int]  # topic, number of its life, partition
+# Offsets from a start up to an end, which is excluded.
+Interval = tuple[int, int]
+# A topic, the number of its life, and a partition.
+PartitionKey = tuple[str, int, int]
 
 
 @dataclass
@@ -21,7 +24,8 @@ class TopicLife:
 
     topic: str
     ends: dict[int, int]
-    taken: dict[int, list[Interval]] = field(default_factory=dict)  # by retention, whether they were read or not
+    # Offsets that retention took, whether the writer had read them or not.
+    taken: dict[int, list[Interval]] = field(default_factory=dict)
     deleted: bool = False
 
 
@@ -29,7 +33,8 @@ class TopicLife:
 class PartitionOffsets:
     """Offsets of one partition that the lake holds."""
 
-    times: int  # rows and dead letters
+    # How many rows and dead letters there are.
+    times: int
     spans: Sequence[Interval]
 
     @property
@@ -46,10 +51,14 @@ class Verdict:
     held: int
     lost: int = 0
     twice: int = 0
-    unknown: int = 0  # offsets that were never produced
-    taken: int = 0  # by retention, before they were read
-    died: int = 0  # with their topic, before they were read
-    said: Sequence[str] = ()  # what is wrong, a sentence each
+    # Counts offsets that were never produced.
+    unknown: int = 0
+    # Counts records that retention took before they were read.
+    taken: int = 0
+    # Counts records that went with their topic before they were read.
+    died: int = 0
+    # Each problem is a sentence.
+    said: Sequence[str] = ()
 
     @property
     def clean(self) -> bool:
@@ -69,8 +78,9 @@ def judge(lives: Mapping[tuple[str, int], TopicLife], offsets: Mapping[Partition
             died += log_end - expected_end
             missing = list(subtract_spans((0, expected_end), partition_offsets.spans))
             lost_spans = list(missing)
-            for span in life.taken.get(partition, ()):
-                lost_spans = [rest for one in lost_spans for rest in subtract_spans(one, [span])]
+            for taken_span in life.taken.get(partition, ()):
+                remainders = [subtract_spans(span, [taken_span]) for span in lost_spans]
+                lost_spans = list(chain.from_iterable(remainders))
             taken += sum(b - a for a, b in missing) - sum(b - a for a, b in lost_spans)
             lost += sum(b - a for a, b in lost_spans)
             twice += partition_offsets.times - partition_offsets.distinct
@@ -83,8 +93,8 @@ def judge(lives: Mapping[tuple[str, int], TopicLife], offsets: Mapping[Partition
                 )
             if lake_end > log_end:
                 problems.append(f"{where}: the lake goes to offset {lake_end}, Kafka ended at {log_end}")
-    foreign_offsets = {place: one for place, one in offsets.items() if place[2] not in _ends(lives, place)}
-    unknown += sum(one.distinct for one in foreign_offsets.values())
+    foreign_offsets = {key: spans for key, spans in offsets.items() if key[2] not in _ends(lives, key)}
+    unknown += sum(partition_offsets.distinct for partition_offsets in foreign_offsets.values())
     problems += [f"{t}/{p} (life {n}): never existed, and has rows" for t, n, p in foreign_offsets]
     produced = sum(sum(life.ends.values()) for life in lives.values())
     return Verdict(produced, sum(h.distinct for h in offsets.values()), lost, twice, unknown, taken, died, problems)
@@ -95,17 +105,17 @@ def _ends(lives: Mapping[tuple[str, int], TopicLife], key: PartitionKey) -> Mapp
     return {} if life is None else life.ends
 
 
-def subtract_spans(whole: Interval, spans: Sequence[Interval]) -> Iterator[Interval]:
+def subtract_spans(interval: Interval, spans: Sequence[Interval]) -> Iterator[Interval]:
     """Yield what is left of an interval, `spans` sorted and disjoint."""
-    at, end = whole
+    position, stop_max = interval
     for start, stop in spans:
-        if start >= end:
+        if start >= stop_max:
             break
-        if start > at:
-            yield at, start
-        at = max(at, stop)
-    if at < end:
-        yield at, end
+        if start > position:
+            yield position, start
+        position = max(position, stop)
+    if position < stop_max:
+        yield position, stop_max
 
 
 def read_offsets(tables: Sequence[Path]) -> dict[PartitionKey, PartitionOffsets]:

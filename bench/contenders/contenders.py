@@ -18,8 +18,10 @@ from writer.driver.spark import WORKER_ENVIRONMENT
 from writer.table.factory import main_table
 
 PIPELINE = "bench"
-HEADRACE = "aefjk"  # contenders that are the writer itself, and say of their steps in commits
-_EVER = "36500 d"  # the events are of a fixed day
+# These contenders are the writer itself; their commits tell the seconds of its steps.
+HEADRACE = "aefjk"
+# The events are of a fixed day, so no age may be too old.
+_EVER = "36500 d"
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,13 @@ def environment(job: Job) -> Mapping[str, str]:
         "SPARK_LOCAL_DIRS": str(job.scratch),
         "SPARK_SUBMIT_OPTS": f'"-Djava.io.tmpdir={job.scratch}" -XX:-UsePerfData',
         "PYSPARK_PYTHON": sys.executable,
-        "OMP_NUM_THREADS": "1",  # as Spark tells its Python workers
+        # Spark sets the same in its Python workers.
+        "OMP_NUM_THREADS": "1",
     }
     for name in ("HEADRACE_CACHE", "HEADRACE_JARS", "HEADRACE_IVY_SETTINGS", "JAVA_HOME"):
         if given := os.environ.get(name):
-            env[name] = str(Path(given).absolute())  # it stands elsewhere
+            # The contender runs in another directory, so the path has to be absolute.
+            env[name] = str(Path(given).absolute())
     return env
 
 
@@ -72,7 +76,8 @@ def configuration(job: Job, **kafka: str) -> str:
             "registry": {"url": job.registry_url},
             "checkpoints": f"{job.directory}/checkpoints",
             "spark": {"master": f"local[{CORES}]"},
-            "http": {"port": 0},  # another writer may run on this machine
+            # Another writer may run on this machine.
+            "http": {"port": 0},
             "pipelines": {
                 PIPELINE: {
                     "topics": [job.topic],
@@ -81,7 +86,8 @@ def configuration(job: Job, **kafka: str) -> str:
                     "bucket": {"type": "event_time", "width": "1 h"},
                     "commit": {"max_records": job.batch_events},
                     "roll": {"target_file_size": "128 MiB"},
-                    "seal": {"enabled": False},  # no other contender says when a bucket is complete
+                    # No other contender tells when a bucket is complete.
+                    "seal": {"enabled": False},
                 }
             },
         },
@@ -135,7 +141,8 @@ def _in_iceberg(job: Job) -> WrittenTable:
         .load_table(catalog_table.identifier)
         .inspect.files()
     )
-    sizes, paths = files.column("file_size_in_bytes").to_pylist(), files.column("file_path").to_pylist()
+    sizes = files.column("file_size_in_bytes").to_pylist()
+    paths = files.column("file_path").to_pylist()
     rows = sum(parquet.read_metadata(path.removeprefix("file://")).num_rows for path in paths)
     return WrittenTable(len(sizes), sum(sizes), rows)
 

@@ -22,14 +22,16 @@ _FLINK = (
     Module("org.apache.flink", "flink-connector-kafka", "4.0.1-2.0"),
     Module("org.apache.flink", "flink-avro", _VERSION, transitive=True),
     Module("org.apache.flink", "flink-parquet", _VERSION),
-    Module("org.apache.parquet", "parquet-avro", "1.15.2"),  # the version of Parquet in pyspark
+    # This is the version of Parquet in pyspark.
+    Module("org.apache.parquet", "parquet-avro", "1.15.2"),
     Module("org.slf4j", "slf4j-simple", "1.7.36"),
 )
 FLINK = Bundle("flink", _VERSION, _FLINK, files=49, megabytes=66)
 # Of pyspark's jars and of Spark's Kafka source: what Flink's pom calls provided.
 _PROVIDED = ("hadoop-client-*.jar", "parquet-[cefhj]*.jar", "zstd-jni-*.jar")
 _SOURCE = Path(__file__).with_name("FlinkFileSink.java")
-_OPENS = ("java.base/java.lang", "java.base/java.util", "java.base/java.time")  # as Flink's own scripts say
+# Flink's own scripts open the same packages.
+_OPENS = ("java.base/java.lang", "java.base/java.util", "java.base/java.time")
 
 
 class CannotCompile(HeadraceError):
@@ -44,7 +46,8 @@ def command(job: Job, *, tuned: bool) -> list[str]:
     """
     java = str(java_artifacts.java())
     jars = [*java_artifacts.fetch(FLINK, progress=print).glob("*.jar"), *java_artifacts.spark_jars(), *_provided_jars()]
-    classes, schema = job.scratch / "classes", job.scratch / "schema.avsc"
+    classes = job.scratch / "classes"
+    schema = job.scratch / "schema.avsc"
     classpath = os.pathsep.join(map(str, [classes, *jars]))
     compiler = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-d", str(classes), "-cp", classpath, str(_SOURCE)]
     done = subprocess.run(compiler, capture_output=True, text=True, check=False)  # noqa: S603

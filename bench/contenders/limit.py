@@ -31,7 +31,8 @@ from writer.kafka_reader.reader import ReadLimits
 
 def run(job: Job, now: datetime) -> None:
     """Carry the topic into files, batch after batch, each of as many events as the others commit at once."""
-    plan, cluster = _plan(job, now), ClusterAddress(addresses(job.bootstrap))
+    plan = _plan(job, now)
+    cluster = ClusterAddress(addresses(job.bootstrap))
     shares = list(_batches(ends_of(job.bootstrap, job.topic, job.partitions), job.batch_events))
     with cluster.open() as connection:
         leaders = connection.ask_leaders({job.topic})

@@ -44,18 +44,22 @@ class Meter:
 
     def read(self) -> Usage:
         """Sample the tree. Returns what it has used since the beginning, ended processes included."""
-        total, resident = _child_seconds() - self._waited_before, 0
+        total = _child_seconds() - self._waited_before
+        resident = 0
         for process in self._tree():
             with suppress(psutil.NoSuchProcess):
                 with process.oneshot():
-                    times, born, name = process.cpu_times(), process.create_time(), process.name()
+                    times = process.cpu_times()
+                    born = process.create_time()
+                    name = process.name()
                     resident += process.memory_info().rss
                 own = times.user + times.system
                 total += own + times.children_user + times.children_system
                 if name == _JAVA:
                     self._jvms[process.pid, born] = own
         self.rss_peak_bytes = max(self.rss_peak_bytes, resident)
-        self._cpu_s = max(self._cpu_s, total)  # one that ended between two looks is found at the next
+        # The time of a process that ended between two samples is in the next one.
+        self._cpu_s = max(self._cpu_s, total)
         jvm = sum(self._jvms.values())
         return Usage(time.monotonic() - self._began, jvm, max(0.0, self._cpu_s - jvm))
 

@@ -23,7 +23,8 @@ from pyspark.sql.streaming.listener import (
 from bench.job import BUCKET, CORES, PLAIN_BUNDLES, Job, load, mark
 from writer.clients import java_artifacts
 
-DRIVER_MEMORY = "2g"  # twice what headrace gives its JVM: everything is in this one
+# This is twice what headrace gives its JVM, because everything runs in this one.
+DRIVER_MEMORY = "2g"
 
 
 class BatchEnds(StreamingQueryListener):  # type: ignore[misc]
@@ -70,7 +71,8 @@ def run(job: Job, *, repartition: bool) -> None:
         .start(str(job.table))
     )
     query.awaitTermination()
-    spark.stop()  # delivers the remaining events to its listeners
+    # Stopping delivers the remaining events to the listeners.
+    spark.stop()
 
 
 def session(job: Job) -> Any:
@@ -81,7 +83,8 @@ def session(job: Job) -> Any:
         "spark.jars": ",".join(map(str, jars)),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.parquet.compression.codec": "zstd",  # as headrace writes
+        # headrace writes zstd, too.
+        "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.host": "127.0.0.1",

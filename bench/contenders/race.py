@@ -18,9 +18,12 @@ from bench.job import Job
 from writer.demo.devstack.process import Process
 from writer.demo.devstack.workspace import JVM_GRACE, ProcessGroup
 
-SAMPLE = timedelta(milliseconds=250)  # between two looks at the process tree
-_POLL = timedelta(milliseconds=20)  # between two looks at the output: how late a mark may be
-SILENCE_MAX = timedelta(minutes=15)  # without a finished batch; the slowest seen takes two
+# The time between two samples of the process tree.
+SAMPLE = timedelta(milliseconds=250)
+# The time between two reads of the output; a mark may be so late.
+_POLL = timedelta(milliseconds=20)
+# The longest time without a finished batch; the slowest contender takes two minutes.
+SILENCE_MAX = timedelta(minutes=15)
 _MARK = re.compile(rb"\bbatch_committed\b.*\bread=(\d+)(?:.*\bseconds=([\d.]+))?(?:.*\bsteps=(\{.*\}))?")
 
 
@@ -33,7 +36,8 @@ class ContenderProcess(Process):
         code = self._child.poll()
         if code is None:
             return False
-        self._child = None  # its number may be another's soon
+        # Another process may soon have its number.
+        self._child = None
         if code:
             raise BenchFailed(f"{self.name} ended with code {code}. {self._log_end()}")
         return True
@@ -60,7 +64,8 @@ class ContenderSample:
         for match in filter(None, map(_MARK.search, lines)):
             before = self.marks[-1].events if self.marks else 0
             threads = self.meter.threads() if self.profile else {}
-            steps, batch_s = json.loads(match[3] or "{}"), None if match[2] is None else float(match[2])
+            steps = json.loads(match[3] or "{}")
+            batch_s = None if match[2] is None else float(match[2])
             self.marks.append(BatchMark(before + int(match[1]), self.meter.read(), threads, steps, batch_s))
 
 

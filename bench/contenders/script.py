@@ -20,7 +20,8 @@ from bench.job import BUCKET, Job, load, mark
 from writer.core.errors import HeadraceError
 
 _HEADER_BYTES = 5
-_AT_ONCE = 10_000  # messages
+# Messages that one call consumes.
+_AT_ONCE = 10_000
 _SILENCE_S = 30
 
 
@@ -35,7 +36,8 @@ def run(job: Job) -> None:
     consumer.assign([TopicPartition(*source, 0) for source in ends_of(job.bootstrap, job.topic, job.partitions)])
     for batch, start in enumerate(range(0, job.events, job.batch_events)):
         left = min(job.batch_events, job.events - start)
-        rows, events = list[pa.Table](), left
+        rows = list[pa.Table]()
+        events = left
         while left:
             messages = consumer.consume(min(left, _AT_ONCE), _SILENCE_S)
             if not messages:

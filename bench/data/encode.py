@@ -16,7 +16,8 @@ Bytes = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 _VARINT_BYTES_MAX = 10
-_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)  # two digits of each byte
+# The two digits of each byte.
+_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _FOUR_DIGITS = np.frombuffer(b"".join(b"%04d" % n for n in range(10_000)), np.uint32)
 
 
@@ -54,10 +55,10 @@ def text(content: Bytes, present: Mask | None = None) -> pa.BinaryArray:
     return fixed_width_array(encoded) if present is None else _optional(encoded, present)
 
 
-def prose(words: npt.NDArray[np.uint64], counts: Longs) -> pa.BinaryArray:
+def prose(vocabulary: npt.NDArray[np.uint64], counts: Longs) -> pa.BinaryArray:
     """Encode `string`: text i is the next `counts[i]` words of eight bytes."""
     ends = np.concatenate([[0], np.cumsum(counts * 8)]).astype(np.int32)
-    content = pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(ends), pa.py_buffer(words)])
+    content = pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(ends), pa.py_buffer(vocabulary)])
     return join_parts([longs(counts * 8), content])
 
 
@@ -101,7 +102,8 @@ def decimal(numbers: Longs) -> Bytes:
 
 def one_long(value: int) -> bytes:
     """Encode one number: a length, a count or a branch."""
-    remainder, encoded = (value << 1) ^ (value >> 63), bytearray()
+    remainder = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
     while remainder & ~0x7F:
         encoded.append((remainder & 0x7F) | 0x80)
         remainder >>= 7

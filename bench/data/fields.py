@@ -15,7 +15,8 @@ from bench.data.draw import Draw
 # Where the stream stands at its first event. Fixed, so that every run buckets the same hours.
 ANCHOR = datetime(2026, 11, 20, 12, 40, tzinfo=UTC)
 _EVENTS_PER_MS = 20
-_RECENT_SHARE = 0.95  # of the events; the others come from phones that were offline
+# The share of recent events; the others come from phones that were offline.
+_RECENT_SHARE = 0.95
 _RECENT_MS = 3_600_000
 _TAIL_MS = 7 * 3_600_000
 
@@ -88,7 +89,8 @@ def url(name: str, host: str, *, word_count: int = 1, share: float = 1.0) -> Fie
 def word(name: str, values: Sequence[str | None]) -> Field:
     """One text of few, the first ones most; nullable where None is one of them."""
     if None in values:
-        encodings, kind = [encode.one_optional_text(value) for value in values], ["null", "string"]
+        encodings = [encode.one_optional_text(value) for value in values]
+        kind = ["null", "string"]
         return Field(name, kind, lambda draw: encode.pick_encodings(draw.few(name, len(values)), encodings))
     encodings = [encode.one_text(value) for value in values if value is not None]
     return Field(name, "string", lambda draw: encode.pick_encodings(draw.few(name, len(values)), encodings))

@@ -17,11 +17,13 @@ from bench.job import PARTITIONS
 from writer.core.errors import HeadraceError
 from writer.core.offsets import Source
 
-_BLOCK_MAX = 20_000  # events encoded at once, and sent to one partition
+# Events that are encoded at once and sent to one partition.
+_BLOCK_MAX = 20_000
 _IN_FLIGHT_MAX = 200_000
 _DELIVERED_WITHIN_S = 120
 _CREATED_WITHIN_S = 120
-_CREATED_AT_ONCE = 4_000  # partitions
+# Partitions that one request creates.
+_CREATED_AT_ONCE = 4_000
 _USUAL_PARTITIONS_MAX = 1_000
 _SILENCE_S = 30
 
@@ -128,16 +130,19 @@ def _send(
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
-            "enable.idempotence": True,  # a retry doubles nothing
+            # A retry doubles nothing.
+            "enable.idempotence": True,
             "compression.type": "lz4",
             "linger.ms": 50,
             "batch.size": 2**20,
             "queue.buffering.max.messages": 2 * _IN_FLIGHT_MAX,
-            "delivery.report.only.error": True,  # a call a message would cost more than the message
+            # A call for each message would cost more than the message.
+            "delivery.report.only.error": True,
             "log_level": 3,
         }
     )
-    size, block_events = 0, block(events, partitions)
+    size = 0
+    block_events = block(events, partitions)
     for turn, start in enumerate(range(0, events, block_events)):
         values = data.encode(start, min(block_events, events - start), schema_id=schema_id)
         size += values.buffers()[2].size

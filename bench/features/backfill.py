@@ -19,7 +19,8 @@ from bench.figures import BenchFailed
 from bench.job import PARTITIONS, Job
 from writer.demo.devstack.stack import Stack
 
-FIRST = 2_000  # events that the table has before the gap
+# Events that the table has before the gap.
+FIRST = 2_000
 
 
 @dataclass
@@ -57,7 +58,8 @@ def measure(
             if command.lines[-1]["gaps"][0]["state"] != "done":
                 raise BenchFailed(f"the gap is not filled: {command.lines[-1]}")
             figures.add_command(command)
-            figures.chunks, figures.events = command.count("chunk"), writer.finish()
+            figures.chunks = command.count("chunk")
+            figures.events = writer.finish()
         figures.add_table(job, path)
     return figures
 

@@ -24,9 +24,11 @@ from writer.storage.locations import store_at
 from writer.table.factory import table_at
 from writer.table.log.operations.rows import Batch
 
-WINDOW = 100  # commits that are compared: the first and the last so many
+# So many of the first commits are compared with as many of the last.
+WINDOW = 100
 CPU_RATIO_MAX = 1.5
-METADATA_MAX = 64 * 2**10  # bytes of the file that each reader loads, and each commit writes anew
+# Bytes of the file that each reader loads and each commit writes anew.
+METADATA_MAX = 64 * 2**10
 _HOUR = datetime(2026, 11, 20, 12, tzinfo=UTC)
 _PARTITION = TopicPartition("clicks", 1, 0)
 
@@ -37,7 +39,8 @@ class CommitSamples:
 
     cpu_s: Sequence[float]
     wall_s: Sequence[float]
-    metadata: Sequence[int]  # none of a Delta table
+    # A Delta table has no metadata file.
+    metadata: Sequence[int]
 
     def cpu(self) -> tuple[float, float, float]:
         """Return the mean CPU seconds of the first commits, of the last ones, and of the dearest hundred."""
@@ -48,7 +51,9 @@ class CommitSamples:
 
     def problems(self) -> list[str]:
         """What is beyond its limit, each as a sentence."""
-        (first, last, _), metadata_bytes, problems = self.cpu(), max(self.metadata, default=0), []
+        first, last, _ = self.cpu()
+        metadata_bytes = max(self.metadata, default=0)
+        problems = []
         if last > CPU_RATIO_MAX * first:
             problems.append(f"a commit took {last / first:.2f} times the CPU at the end, {CPU_RATIO_MAX} is the limit")
         if metadata_bytes >= METADATA_MAX:
@@ -74,9 +79,12 @@ def commit(commits: int, table_format: str, directory: Path, progress: Callable[
     store = store_at(table.location)
     table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
     epoch = table.begin({_PARTITION: 0}, {"clicks": ["uuid-1"]})
-    cpu_s, wall_s, metadata = list[float](), list[float](), list[int]()
+    cpu_s = list[float]()
+    wall_s = list[float]()
+    metadata = list[int]()
     for number in range(commits):
-        path, bucket = f"hour={number // 500}/{number}.parquet", (str(number // 500),)
+        path = f"hour={number // 500}/{number}.parquet"
+        bucket = (str(number // 500),)
         store.put(staged_name(path), b"")
         stats = {"numRecords": 1, "minValues": {"id": number}, "maxValues": {"id": number}, "nullCount": {"id": 0}}
         file = StagedFile(path, bucket, 1, 50, json.dumps(stats), _HOUR, _HOUR, {("clicks", 0): 1})
@@ -91,12 +99,17 @@ def commit(commits: int, table_format: str, directory: Path, progress: Callable[
         }
         facts = {"offsets": 1, "rows": 1, "files": 1, "ranges": [account]}
         batch = Batch(str(number), epoch, [OffsetRange(_PARTITION, number, number + 1)], [file], facts=facts)
-        cpu, wall = time.process_time(), time.monotonic()
+        cpu = time.process_time()
+        wall = time.monotonic()
         table.append(batch, table.snapshot())
-        cpu, wall = time.process_time() - cpu, time.monotonic() - wall
-        metadata += [Path(table.metadata_file()).stat().st_size] if catalog_table else []
-        begun, begun_wall = time.process_time(), time.monotonic()
-        table.tidy()  # as the driver does after each
+        cpu = time.process_time() - cpu
+        wall = time.monotonic() - wall
+        if catalog_table:
+            metadata.append(Path(table.metadata_file()).stat().st_size)
+        begun = time.process_time()
+        begun_wall = time.monotonic()
+        # The driver does so after each commit.
+        table.tidy()
         cpu_s.append(cpu + time.process_time() - begun)
         wall_s.append(wall + time.monotonic() - begun_wall)
         if (number + 1) % WINDOW == 0:

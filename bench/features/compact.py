@@ -218,7 +218,8 @@ def stream_share(job: Job, share: float) -> float:
                 count += sum(spark.sparkContext.parallelize(range(_SLOTS), _SLOTS).map(run_batch).collect())
             return count / (time.perf_counter() - began)
 
-        events_per_s()  # warm
+        # The first round only warms the JVM and the workers.
+        events_per_s()
         alone = []
         beside = []
         beside_s = 0.0

@@ -65,7 +65,9 @@ def rows(hour: int, ids: pa.Array, rng: np.random.Generator) -> pa.Table:
 
 def write_buckets(directory: Path, count: int, buckets: int) -> Job:
     """Write the buckets. Returns the job that seals the last one, with a window that reaches all."""
-    rng, paths, before = np.random.default_rng(1), list[str](), pa.nulls(count, pa.string())
+    rng = np.random.default_rng(1)
+    paths = list[str]()
+    before = pa.nulls(count, pa.string())
     for hour in range(buckets + 1):
         ids = pa.array(rng.integers(10**18, 2**62, count)).cast(pa.string())
         repeats = pc.and_(pa.array(rng.permutation(count) < count // 100), pc.is_valid(before))

@@ -55,7 +55,8 @@ class DamagedDataSet(DataSet):
 def damage_mask(start: int, count: int) -> npt.NDArray[np.bool_]:
     """Tell which of the events [start, start + count) are damaged."""
     numbers = np.arange(start, start + count, dtype=np.uint64)
-    bits = (numbers + np.uint64(_SEED)) * np.uint64(0x9E3779B97F4A7C15)  # splitmix64: as good as random, the same ever
+    # The function is splitmix64: its output looks random, and is always the same.
+    bits = (numbers + np.uint64(_SEED)) * np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (bits ^ (bits >> np.uint64(31))) < np.uint64(SHARE * 2**64)

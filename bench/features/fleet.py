@@ -40,8 +40,10 @@ from writer.output.tables import NumberTable
 from writer.table.factory import main_table
 from writer.table.log.entries import CommittedEntry
 
-_BLOCK = 20_000  # events, of all types in turn, that go to one partition at a time
-_COMMITS = 4  # one to get warm, three to be measured
+# Events of all types in turn that go to one partition at a time.
+_BLOCK = 20_000
+# One commit is to get warm, three are measured.
+_COMMITS = 4
 _TOPIC = "events"
 _CONFIG = "headrace.yaml"
 
@@ -55,7 +57,8 @@ class Fleet:
     events: int
     data: DataSet
     table_format: TableFormat = "delta"
-    partitions: int = PARTITIONS  # of each topic
+    # The partitions of each topic.
+    partitions: int = PARTITIONS
 
     @property
     def name(self) -> str:
@@ -97,7 +100,8 @@ def fill(stack: Stack, fleet: Fleet) -> int:
             "log_level": 3,
         }
     )
-    topic_events, size = fleet.event_count() // fleet.pipelines, 0
+    topic_events = fleet.event_count() // fleet.pipelines
+    size = 0
     block = min(_BLOCK, topic_events // fleet.partitions) // fleet.tables * fleet.tables
     for index, topic in enumerate(fleet.topics):
         for turn, start in enumerate(range(0, topic_events, block)):
@@ -215,7 +219,8 @@ def main(
             directory = Path(parent) / fleet.name.replace(" ", "-")
             avro_bytes = fill(stack, fleet)
             result = run(stack, directory, fleet, avro_bytes)
-            events_per_cpu_s, phases = warm(result).events_per_cpu_s, driver_seconds(directory, fleet)
+            events_per_cpu_s = warm(result).events_per_cpu_s
+            phases = driver_seconds(directory, fleet)
             first = first or events_per_cpu_s
             steps = step_seconds(directory, fleet)
             line = {"name": fleet.name, "warm": events_per_cpu_s, "rss": result.rss_peak_bytes, "phases": phases}

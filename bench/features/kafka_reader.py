@@ -35,7 +35,8 @@ from writer.kafka_reader.requests.fetch import PartitionQuestion
 
 Ends = Mapping[Source, int]
 _FETCH_BYTES = ReadLimits().fetch_bytes
-_CONSUMED = 20_000  # messages at once; with more of them alive, memory is slower
+# Messages of one call. With more of them alive, memory is slower.
+_CONSUMED = 20_000
 _SILENCE_S = 30
 _CONSUMER = {
     "group.id": "bench",

@@ -28,8 +28,10 @@ from writer.clients.driver_endpoint import find_announcement, status_at
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import ProcessGroup
 
-MAX_DELAY = timedelta(seconds=10)  # of the live writer's commits
-LAG_MAX = MAX_DELAY + timedelta(seconds=30)  # its objective: its delay, and time for a batch
+# The greatest delay of the live writer's commits.
+MAX_DELAY = timedelta(seconds=10)
+# The objective of the live writer: its delay, and time for a batch.
+LAG_MAX = MAX_DELAY + timedelta(seconds=30)
 _GRACE = timedelta(seconds=60)
 _STARTED_WITHIN_S = 300
 _CAUGHT_UP_WITHIN_S = 300
@@ -149,9 +151,12 @@ class LiveWriter:
 class CommandFigures:
     """What was seen of a command beside a live writer."""
 
-    seconds: float  # from its start to its end
-    lag_s: Sequence[float]  # of the writer
-    lines: Sequence[Mapping[str, Any]]  # its lines of JSON
+    # The duration of the command.
+    seconds: float
+    # The lag of the live writer, sample by sample.
+    lag_s: Sequence[float]
+    # The JSON lines that the command printed.
+    lines: Sequence[Mapping[str, Any]]
 
     def count(self, event: str) -> int:
         """How many lines are such events."""
@@ -164,10 +169,13 @@ class Figures:
 
     live_a_second: float
     seconds: float = 0.0
-    waited: int = 0  # times that it waited for the live writer
+    # How often the command waited for the live writer.
+    waited: int = 0
     lag_before_s: Sequence[float] = ()
-    lag_s: Sequence[float] = ()  # while it ran
-    events: int = 0  # of the topic
+    # The lag while the command ran.
+    lag_s: Sequence[float] = ()
+    # Events of the topic.
+    events: int = 0
     rows: int = 0
     distinct: int = 0
     audit_adds_up: bool = False

@@ -22,7 +22,8 @@ from writer.privacy.policy import Action, Policies
 from writer.privacy.protected_schema import Privacy
 
 _ROUNDS = 3
-_HASH, _ENCRYPT = Action("hash"), Action("encrypt")
+_HASH = Action("hash")
+_ENCRYPT = Action("encrypt")
 POLICIES: Mapping[str, Mapping[str, Action]] = {
     "none": {},
     "drop 3 columns": dict.fromkeys(("user_id", "session_id", "city"), Action("drop")),
@@ -36,7 +37,8 @@ POLICIES: Mapping[str, Mapping[str, Action]] = {
 
 def rounds(events: int) -> Iterator[tuple[str, float, float]]:
     """Yield for each set of policies the best of some rounds, which take turns."""
-    records, times = batches(events), dict[str, list[tuple[float, float]]]()
+    records = batches(events)
+    times = dict[str, list[tuple[float, float]]]()
     with tempfile.TemporaryDirectory() as folder:
         source = KeySource(KeyringPlace(str(Path(folder) / "keys.json")))
         write_keyring(source, Keyring().with_new("hash").with_new("encrypt"))
@@ -61,7 +63,8 @@ def decryptions(values: int) -> Iterator[tuple[str, float]]:
     """Yield for each algorithm the CPU time, in ns, of a text of 16 characters that producers encrypted."""
     kek = Kek("bench", "bench", "bench", WrapSource(type="bench.features.privacy:Unwrapped"))
     for algorithm, (size, tag) in ALGORITHMS.items():
-        key, plain = os.urandom(size), [f"{number:016d}".encode() for number in range(values)]
+        key = os.urandom(size)
+        plain = [f"{number:016d}".encode() for number in range(values)]
         wrapped = DataKey("bench", 1, b64encode(bytes([tag, size]) + key).decode())
         rule = EncryptedFields((("x",),), kek, algorithm, False, ("bench",), (wrapped,))
         nonces = [b"" if size == ALGORITHMS["AES256_SIV"][0] else os.urandom(12) for _ in plain]

@@ -23,7 +23,8 @@ from bench.figures import BenchFailed
 from bench.job import BUCKET, Job
 from writer.demo.devstack.stack import Stack
 
-_WRONG = "1970-01-21T00..1970-01-21T23"  # where milliseconds of 2026 lie that are taken for microseconds
+# Milliseconds of 2026 that are taken for microseconds lie in these buckets.
+_WRONG = "1970-01-21T00..1970-01-21T23"
 
 
 @dataclass
@@ -31,9 +32,11 @@ class ReprocessedRows(Figures):
     """What was seen."""
 
     source: str = "raw"
-    wrong: int = 0  # rows in the bucket of 1970, before
+    # Rows in the bucket of 1970 before the command.
+    wrong: int = 0
     moved: int = 0
-    misplaced: int = 0  # rows that are not in the bucket of their event time, afterwards
+    # Rows that are not in the bucket of their event time after the command.
+    misplaced: int = 0
 
     def problems(self) -> list[str]:
         """What is not as it must be, each as a sentence."""

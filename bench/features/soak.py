@@ -28,11 +28,14 @@ from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import ProcessGroup
 from writer.table.factory import table_at
 
-RECORDS = 1000  # in a commit, about one a second: Spark looks for new offsets that often
-WINDOW = 100  # commits that are compared: the first and the last so many
+# Records of a commit. There is about one commit a second, as often as Spark looks for new offsets.
+RECORDS = 1000
+# So many of the first commits are compared with as many of the last.
+WINDOW = 100
 LATENCY_RATIO_MAX = 1.5
 MEMORY_RATIO_MAX = 1.15
-_PAUSE = timedelta(milliseconds=500)  # between two looks, and between two portions of events
+# The time between two samples, and between two portions of events.
+_PAUSE = timedelta(milliseconds=500)
 _COMMIT_WITHIN = timedelta(minutes=2)
 _MIB = 2**20
 
@@ -51,8 +54,10 @@ class Sample:
 class SoakResult:
     """What was seen: for each commit the driver's wall seconds, and memory along the way."""
 
-    look_s: Sequence[float]  # topics, table, redo, range
-    commit_s: Sequence[float]  # the entry of the log, and the dead letters after it
+    # The seconds to look at topics and table, to redo, and to plan the range.
+    look_s: Sequence[float]
+    # The seconds to write the entry of the log, and the dead letters after it.
+    commit_s: Sequence[float]
     samples: Sequence[Sample]
     files: int
 
@@ -65,13 +70,15 @@ class SoakResult:
         """Return the median resident bytes of the driver, its JVM with it, after the first commits and at the last."""
         sizes = [(sample.commits, sample.python + sample.jvm) for sample in self.samples]
         last = max(commits for commits, _ in sizes)
-        begin = min(WINDOW, last // 2)  # before that, Spark is still warming up
+        # Before that, Spark is still warming up.
+        begin = min(WINDOW, last // 2)
         first = [size for commits, size in sizes if begin <= commits <= begin + WINDOW]
         return int(median(first)), int(median(size for commits, size in sizes if commits > last - WINDOW))
 
     def problems(self) -> list[str]:
         """What is beyond its limit, each as a sentence."""
-        (early, late), (small, large) = self.latency(), self.memory()
+        early, late = self.latency()
+        small, large = self.memory()
         problems = []
         if late > LATENCY_RATIO_MAX * early:
             problems.append(
@@ -83,7 +90,8 @@ class SoakResult:
 
     def sentence(self) -> str:
         """Say the figures."""
-        (early, late), (small, large) = self.latency(), self.memory()
+        early, late = self.latency()
+        small, large = self.memory()
         return (
             f"{len(self.commit_s):,} commits, {self.files:,} files: look and commit take {1000 * early:.0f} ms at the "
             f"start and {1000 * late:.0f} ms at the end (x {late / early:.2f}); the driver has {small / _MIB:,.0f} MiB "
@@ -122,7 +130,8 @@ def soak(commits: int, directory: Path, progress: Callable[[str], None]) -> Soak
             process_group.end(grace=timedelta(seconds=30))
     table = table_at("delta", str(job.table), PIPELINE)
     facts = [committed.facts for committed in table.commits_since(-1)]
-    looks = [about["phases"]["look"] for about in facts[:-1]]  # the last one's cost is in no later entry
+    # The cost of the last commit is in no later entry.
+    looks = [about["phases"]["look"] for about in facts[:-1]]
     spent = [sum(about["former"]["phases"].values()) for about in facts[1:]]
     return SoakResult(looks, spent, samples, sum(about["files"] for about in facts))
 
@@ -137,9 +146,12 @@ def _command(job: Job) -> list[str]:
 
 def _send_events(process: ContenderProcess, job: Job, commits: int, progress: Callable[[str], None]) -> list[Sample]:
     """Send events until there are so many commits, looking at the memory on the way."""
-    data, producer, sent = dataset("200B"), Producer({"bootstrap.servers": job.bootstrap, "log_level": 0}), RECORDS
+    data = dataset("200B")
+    producer = Producer({"bootstrap.servers": job.bootstrap, "log_level": 0})
+    sent = RECORDS
     samples: list[Sample] = []
-    commits_before, progress_s = 0, time.monotonic()
+    commits_before = 0
+    progress_s = time.monotonic()
     while commits_before < commits:
         if process.has_ended():
             raise BenchFailed(f"the writer ended after {commits_before} commits; look at {job.log}")
@@ -164,7 +176,8 @@ def _sample(commits: int) -> Sample:
     sizes = {"python": 0, "jvm": 0, "workers": 0}
     for process in psutil.Process().children(recursive=True):
         try:
-            command_line, size = " ".join(process.cmdline()), process.memory_info().rss
+            command_line = " ".join(process.cmdline())
+            size = process.memory_info().rss
         except psutil.NoSuchProcess:
             continue
         if "writer.cli" in command_line:

@@ -23,7 +23,9 @@ from writer.config.record_rules import EventSpec
 from writer.config.resource_limits import Memory
 from writer.config.table_sections import Roll
 
-_SET, _ROUNDS, _EVER = "200B", 3, timedelta(days=36_500)
+_SET = "200B"
+_ROUNDS = 3
+_EVER = timedelta(days=36_500)
 _COLUMNS_TO_KEEP = ["event_id", "event_name", "app_id", "user_id", "country", "revenue", "duration_ms", TIME_FIELD]
 SECTIONS: Mapping[str, Mapping[str, Any] | None] = {
     "off": None,
@@ -42,7 +44,8 @@ SECTIONS: Mapping[str, Mapping[str, Any] | None] = {
 
 def batches(events: int) -> list[pa.RecordBatch]:
     """Events as a task gets them."""
-    size, records = Memory.model_validate({}).batch_records, list[pa.RecordBatch]()
+    size = Memory.model_validate({}).batch_records
+    records = list[pa.RecordBatch]()
     for start in range(0, events, size):
         count = min(size, events - start)
         columns = {
@@ -81,7 +84,8 @@ def run_task(records: Sequence[pa.RecordBatch], steps: Sequence[str], **rules: A
             budget=Memory.model_validate({}).buffer,
             target_file_size=Roll.model_validate({}).target_file_size,
         )
-        task, began_s = Task(plan), time.process_time()
+        task = Task(plan)
+        began_s = time.process_time()
         report = task.run(records, task.take)
         spent_s = time.process_time() - began_s
     events = sum(batch.num_rows for batch in records)
@@ -91,7 +95,8 @@ def run_task(records: Sequence[pa.RecordBatch], steps: Sequence[str], **rules: A
 
 def rounds(events: int) -> Iterator[tuple[str, float, float]]:
     """Yield for each spec the best of some rounds, which take turns."""
-    records, times = batches(events), dict[str, list[tuple[float, float]]]()
+    records = batches(events)
+    times = dict[str, list[tuple[float, float]]]()
     for _ in range(_ROUNDS):
         for name, section in SECTIONS.items():
             times.setdefault(name, []).append(measure(section, records))

@@ -109,7 +109,8 @@ class Threshold:
     KEDA caps replicas at the partitions.
     """
 
-    lag_per_executor: float  # records
+    # Records of lag that one executor is for.
+    lag_per_executor: float
     executors_max: int
     name: str = "lag threshold"
     every_s: float = 30.0
@@ -149,7 +150,8 @@ class Flink:
 
     executors_max: int
     name: str = "Flink's autoscaler, defaults"
-    every_s: float = 60.0  # job.autoscaler.interval of the standalone one is 15 s; the window is what counts
+    # The standalone autoscaler's job.autoscaler.interval is 15 s; the window matters more.
+    every_s: float = 60.0
     target: float = 0.7
     boundary: float = 0.3
     window_s: float = 900.0
@@ -158,7 +160,8 @@ class Flink:
     stable_s: float = 300.0
     down_s: float = 3600.0
     down_max: float = 0.6
-    changed: datetime | None = None  # or begun
+    # The time of the last change, or of the beginning.
+    changed: datetime | None = None
     executors: int | None = None
     _down: list[tuple[datetime, int]] = field(default_factory=list)
     _arrivals: deque[tuple[datetime, float]] = field(default_factory=deque)

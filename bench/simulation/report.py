@@ -47,7 +47,8 @@ def as_json(scores: Sequence[Score], policy: Policy) -> dict[str, Any]:
 
 
 _COLOURS = ("#1f6f8b", "#d97b29", "#8c8c8c", "#7a4f9a", "#4c9a52", "#c04f5e", "#b8a13a", "#5b5b8c", "#999999")
-_INK, _FAINT = "#222222", "#777777"
+_INK = "#222222"
+_FAINT = "#777777"
 
 
 def draw(trace: Trace, scores: Sequence[Score], path: Path) -> None:

@@ -11,12 +11,16 @@ from bench.simulation.baselines import Busy, Dynamic, FixedExecutors, Flink, Hea
 from bench.simulation.simulator import BEGAN, SimulatedPipeline
 from bench.simulation.trace import Trace
 
-REVERSAL_S = 1800.0  # an up within half an hour of a down, or a down of an up
-THRESHOLDS_S = (30, 60, 120, 240)  # of work of an executor that may wait, for each executor
+# A change that goes back on another within this time is a reversal.
+REVERSAL_S = 1800.0
+# Seconds of an executor's work that may wait for each executor.
+THRESHOLDS_S = (30, 60, 120, 240)
 _EQUAL_WITHIN = 0.02
 _SEARCHES_MAX = 9
-_EVERY_S = 60.0  # between points of a plot
-_LEAST_S, _MOST_S = 5.0, 1_200.0
+# Seconds between points of a plot.
+_EVERY_S = 60.0
+_LEAST_S = 5.0
+_MOST_S = 1_200.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class Score:
     policy: str
     setting: str
     executor_hours: float
-    minutes_over_slo: float  # lag beyond max_delay over the SLO, the outages themselves left out
+    # Minutes with a lag beyond max_delay over the SLO, without the outages themselves.
+    minutes_over_slo: float
     scalings: int
     reversals: int
     late_max_s: float
@@ -48,9 +53,11 @@ class Score:
 def play(trace: Trace, scaler: Scaler, policy: Policy = DEFAULTS, setting: str = "") -> Score:
     """Run a policy through a trace."""
     world = SimulatedPipeline(trace, policy)
-    points, changes = list[Point](), list[tuple[float, int]]()
+    points = list[Point]()
+    changes = list[tuple[float, int]]()
     minutes_over_slo = late_max = 0.0
-    at_s, next_s = policy.interval_s, 0.0
+    at_s = policy.interval_s
+    next_s = 0.0
     while at_s <= trace.lasts_s - trace.step_s:
         world.advance(at_s)
         before = world.wanted
@@ -107,7 +114,8 @@ def threshold(trace: Trace, seconds: float, policy: Policy = DEFAULTS) -> Score:
 
 def equal(trace: Trace, executor_hours: float, policy: Policy = DEFAULTS) -> Score:
     """Find the lag threshold that costs as much, and play it; the nearest where none does."""
-    low, high = _LEAST_S, _MOST_S
+    low = _LEAST_S
+    high = _MOST_S
     best: Score | None = None
     for _ in range(_SEARCHES_MAX):
         middle = math.sqrt(low * high)
@@ -123,7 +131,8 @@ def equal(trace: Trace, executor_hours: float, policy: Policy = DEFAULTS) -> Sco
 
 def compare(trace: Trace, policy: Policy, names: Iterable[str]) -> list[Score]:
     """Play headrace and the named rivals: static, dynamic, threshold, equal, flink."""
-    scores, rivals = [ours(trace, policy)], list(names)
+    scores = [ours(trace, policy)]
+    rivals = list(names)
     hours = scores[0].executor_hours
     most = useful_max(trace)
     days = trace.lasts_s / 86_400

@@ -21,14 +21,21 @@ from autoscaler.decision.policy import DEFAULTS, Policy
 from bench.simulation.trace import Trace
 
 BEGAN = datetime(2026, 1, 5, tzinfo=UTC)
-_BATCHES_SEEN = 20  # as many commits as /status tells
-_LUCK = 0.10  # spread of a task's and a driver's time
+# /status tells as many commits.
+_BATCHES_SEEN = 20
+# The spread of the times of tasks and driver.
+_LUCK = 0.10
 _LUCK_OF_START = 0.35
-_COLD = 0.5  # of its rate an executor lacks while it is new
-_DRIFT = 0.06  # machines are so much faster and slower through the day
-_DEATHS_PER_DAY = 0.3  # of each executor
-_DEATH_COSTS = 1.3  # times as long takes a batch whose executor died
-_FAILING_AFTER_S = 60.0  # an outage is reported from then on
+# The share of its rate that a new executor lacks.
+_COLD = 0.5
+# Machines are so much faster and slower through the day.
+_DRIFT = 0.06
+# The deaths of each executor in a day.
+_DEATHS_PER_DAY = 0.3
+# A batch whose executor died takes so many times as long.
+_DEATH_COSTS = 1.3
+# An outage is reported from this age on.
+_FAILING_AFTER_S = 60.0
 Numbers = npt.NDArray[np.float64]
 
 
@@ -40,23 +47,30 @@ class SimulatedPipeline:
 
         `policy`: over which times who looks takes means.
         """
-        self.trace, self._policy = trace, policy
+        self.trace = trace
+        self._policy = policy
         self.now_s = 0.0
         self.registered = trace.executors_first
         self.wanted = trace.executors_first
-        self.executor_s = 0.0  # paid: those that are there, and those that come
+        # The paid seconds of executors that are registered or on their way.
+        self.executor_s = 0.0
         self._rng = np.random.default_rng(trace.seed)
         self._fates = np.random.default_rng(trace.seed + 1000)
         self._cumulated = _cumulate(trace)
         self._all = self._cumulated.sum(axis=0)
-        self._coming: list[float] = []  # when each will be there
-        self._came = [-trace.warm_s] * trace.executors_first  # when those came that are there, oldest first
+        # The time at which each executor on its way registers.
+        self._coming: list[float] = []
+        # The times at which the registered executors came, oldest first.
+        self._came = [-trace.warm_s] * trace.executors_first
         self._frontier = np.zeros(trace.partitions)
-        self._oldest_s = np.zeros(trace.partitions)  # when the log passed each frontier
-        self._step = np.zeros(trace.partitions, dtype=int)  # of the trace, that each frontier lies in
+        # The time at which the log passed each frontier.
+        self._oldest_s = np.zeros(trace.partitions)
+        # The step of the trace in which each frontier lies.
+        self._step = np.zeros(trace.partitions, dtype=int)
         self._running: tuple[Batch, Numbers] | None = None
         self._ends_s = 0.0
-        self._slots = 0  # that work on the batch that runs
+        # The slots that work on the current batch.
+        self._slots = 0
         self._began_s = -trace.trigger_s
         self.batches: deque[Batch] = deque(maxlen=_BATCHES_SEEN)
 
@@ -108,7 +122,8 @@ class SimulatedPipeline:
         assert self._running is not None
         batch, take = self._running
         self._ends_s += by_s
-        seconds, tasks_s = max(0.1, batch.seconds + by_s), max(0.1, batch.tasks_s + by_s)
+        seconds = max(0.1, batch.seconds + by_s)
+        tasks_s = max(0.1, batch.tasks_s + by_s)
         self._running = replace(batch, ended=_instant(self._ends_s), seconds=seconds, tasks_s=tasks_s), take
 
     def _next(self) -> Iterator[float]:
@@ -126,7 +141,8 @@ class SimulatedPipeline:
         return waits >= 1 and enough and since >= self.trace.trigger_s and self.registered > 0
 
     def _begin(self) -> None:
-        trace, slots = self.trace, self.registered * self.trace.cores
+        trace = self.trace
+        slots = self.registered * self.trace.cores
         waits = self._logs_at(self.now_s) - self._frontier
         take = waits * min(1.0, trace.records_max / max(1.0, waits.sum()))
         ranges = _split(take, trace.min_partitions)
@@ -141,7 +157,9 @@ class SimulatedPipeline:
         for from_s, until_s in trace.outages:
             if ends_s > from_s and self.now_s < until_s:
                 ends_s += until_s - max(self.now_s, from_s)
-        self._began_s, self._ends_s, self._slots = self.now_s, ends_s, slots
+        self._began_s = self.now_s
+        self._ends_s = ends_s
+        self._slots = slots
         batch = Batch(
             began=_instant(self.now_s),
             ended=_instant(ends_s),
@@ -166,7 +184,9 @@ class SimulatedPipeline:
 
     def _date(self) -> None:
         """Find when each log passed its frontier."""
-        logs, partitions, last_step = self._cumulated, np.arange(self.trace.partitions), self._cumulated.shape[1] - 2
+        logs = self._cumulated
+        partitions = np.arange(self.trace.partitions)
+        last_step = self._cumulated.shape[1] - 2
         while (advanced := (logs[partitions, self._step + 1] <= self._frontier + 0.5) & (self._step < last_step)).any():
             self._step += advanced
         before = logs[partitions, self._step]
@@ -175,11 +195,13 @@ class SimulatedPipeline:
 
     def _leave(self) -> None:
         self.registered = min(self.registered, self.wanted)
-        del self._came[self.registered :]  # the youngest go
+        # The youngest executors go.
+        del self._came[self.registered :]
 
     def _die(self) -> None:
         """Now and then an executor dies while a batch runs; Spark asks for another."""
-        fate = float(self._fates.random())  # one for each tick, so that all policies meet the same
+        # There is one draw for each tick, so that all policies meet the same deaths.
+        fate = float(self._fates.random())
         if self._running is None or self.is_out() or self.registered < 2:  # noqa: PLR2004 - the last one stays
             return
         if fate < _DEATHS_PER_DAY * self.registered * 15.0 / 86_400:
@@ -207,9 +229,11 @@ class SimulatedPipeline:
 
     def look(self) -> Facts:
         """Tell what a sidecar would be told."""
-        trace, instant = self.trace, _instant(self.now_s)
+        trace = self.trace
+        instant = _instant(self.now_s)
         waiting = (self._logs_at(self.now_s) - self._frontier).astype(int)
-        waits, lates = waiting.tolist(), np.where(waiting >= 1, self.now_s - self._oldest_s, 0.0).tolist()
+        waits = waiting.tolist()
+        lates = np.where(waiting >= 1, self.now_s - self._oldest_s, 0.0).tolist()
         failing = any(a + _FAILING_AFTER_S <= self.now_s < b for a, b in trace.outages)
         pipeline = Pipeline(
             name=trace.name,

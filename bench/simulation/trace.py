@@ -30,12 +30,16 @@ class Trace:
 
     name: str
     about: str
-    step_s: float  # between two values of arriving_per_s
-    arriving_per_s: tuple[float, ...]  # records, all partitions
+    # Seconds between two values of arriving_per_s.
+    step_s: float
+    # Records of all partitions.
+    arriving_per_s: tuple[float, ...]
     partitions: int = 48
-    share_max: float = 1.6  # of the fullest partition over the emptiest, evenly between
+    # The share of the fullest partition over that of the emptiest; the others lie evenly between.
+    share_max: float = 1.6
     hot: tuple[HotPartition, ...] = ()
-    outages: tuple[tuple[float, float], ...] = ()  # seconds [from, until) in which no batch finishes
+    # Intervals of seconds in which no batch finishes; the second value is excluded.
+    outages: tuple[tuple[float, float], ...] = ()
     trigger_s: float = 60.0
     delay_max_s: float = 60.0
     records_min: int = 1
@@ -44,12 +48,18 @@ class Trace:
     executors_first: int = 4
     executors_max: int = 24
     cores: int = 4
-    per_slot_per_s: float = 10_000.0  # records, of one slot when it is alone
-    contention: float = 0.002  # each further slot costs every slot so much of its rate: storage, network
-    overhead_s: float = 4.0  # of the driver, each batch
-    task_s: float = 0.3  # of each task before its first row
-    start_s: float = 60.0  # an executor takes to come, median
-    warm_s: float = 60.0  # after it came an executor carries half: classes, compilation, Python workers, connections
+    # Records of one slot when it is alone.
+    per_slot_per_s: float = 10_000.0
+    # Each further slot costs every slot this share of its rate, by storage and network.
+    contention: float = 0.002
+    # Seconds of the driver for each batch.
+    overhead_s: float = 4.0
+    # Seconds of each task before its first row.
+    task_s: float = 0.3
+    # The median seconds that an executor takes to come.
+    start_s: float = 60.0
+    # A new executor carries half for so long: classes, compilation, Python workers, connections.
+    warm_s: float = 60.0
     seed: int = 1
     purpose: Purpose = field(default="recorded")
 

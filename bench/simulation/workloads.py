@@ -26,7 +26,8 @@ def _wave(seconds: Line, mean: float, swing: float, peak_h: float) -> Line:
 def _noise(count: int, seed: int, sigma: float = 0.08, memory: float = 0.9) -> Line:
     """Factors around 1 that follow each other: a busy minute is followed by a busy one."""
     steps = np.random.default_rng(seed).normal(0.0, sigma * np.sqrt(1 - memory**2), count)
-    noise, value = np.empty(count), 0.0
+    noise = np.empty(count)
+    value = 0.0
     for i, step in enumerate(steps):
         value = memory * value + step
         noise[i] = value
