@@ -88,7 +88,7 @@ def check_privacy(location: str, snapshot: PipelineSnapshot, version: int | None
         )
 
 
-def check_unchanged(newest: PipelineSnapshot, previous: PipelineSnapshot, location: str, outcome: str) -> None:
+def check_same_version(newest: PipelineSnapshot, previous: PipelineSnapshot, location: str, outcome: str) -> None:
     """Raise CommitFailed where any entry follows the previous version. `outcome`: what was not done, and the fix."""
     if newest.state.table_version != previous.state.table_version:
         raise CommitFailed(f"the table at {location} was written to meanwhile (version {newest.version}); {outcome}")

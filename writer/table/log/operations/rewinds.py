@@ -13,7 +13,7 @@ from writer.core.offsets import LogMark, OffsetRange, Span, TopicPartition
 from writer.core.units import microseconds, to_iso
 from writer.table.log.entries import withdrawn_to_json
 from writer.table.log.foreign_writes import Change
-from writer.table.log.operations.operation import CheckedLog, Operation, check_unchanged
+from writer.table.log.operations.operation import CheckedLog, Operation, check_same_version
 from writer.table.log.operations.rows import count_rows
 from writer.table.log.snapshot import (
     NEVER,
@@ -92,7 +92,7 @@ class Acceptance(Operation):
     def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:
         """Raise CommitFailed where any entry follows the version that it was made for."""
         outcome = "nothing was accepted. Stop its writer, then look again."
-        check_unchanged(newest, previous, log.location, outcome)
+        check_same_version(newest, previous, log.location, outcome)
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Rewind(Operation):
     def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:
         """Raise CommitFailed where any entry follows the version that it was made for."""
         outcome = "nothing was rewound. Stop the pipeline's driver, then look again."
-        check_unchanged(newest, previous, log.location, outcome)
+        check_same_version(newest, previous, log.location, outcome)
         frontiers = newest.parts() if self.undo is None else self.undo.frontier
         for offset_range in self.ranges:
             part = offset_range.part
