@@ -273,7 +273,9 @@ def costs(runs: Sequence[Run]) -> list[Cost]:
 
 def _batches_s(runs: Sequence[Run]) -> Spread | None:
     batch_seconds = [[mark.batch_s for mark in run.marks if mark.batch_s is not None] for run in runs]
-    return spread([sum(seconds) for seconds in batch_seconds]) if all(batch_seconds) else None
+    if all(batch_seconds):
+        return spread([sum(seconds) for seconds in batch_seconds])
+    return None
 
 
 def contenders_of(runs: Sequence[Run]) -> list[str]:

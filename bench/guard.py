@@ -98,7 +98,9 @@ def _measure(setting: Setting, console: Console, interruption: Interruption) -> 
     with show.Screen(console) as screen:
         runs = play(setting, BenchDirectory(None), screen, interruption)
     console.print()
-    return None if runs is None else ratio(runs, *(contender.name for contender in _CONTENDERS))
+    if runs is None:
+        return None
+    return ratio(runs, *(contender.name for contender in _CONTENDERS))
 
 
 if __name__ == "__main__":

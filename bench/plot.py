@@ -57,5 +57,7 @@ def draw(runs: Sequence[Run], setting: Setting, machine: Machine, path: Path) ->
 
 
 def _title(setting: Setting) -> str:
-    times = f", median of {setting.repeats}, whiskers least and most" if setting.repeats > 1 else ""
+    times = ""
+    if setting.repeats > 1:
+        times = f", median of {setting.repeats}, whiskers least and most"
     return f"{setting.events:,} events of set {setting.data.name}, warm{times}"

@@ -78,7 +78,9 @@ class Screen:
 
 def mark(console: Console) -> str:
     """Return the sign of what is done."""
-    return "[green]✓[/]" if console.encoding.startswith("utf") else "[green]ok[/]"
+    if console.encoding.startswith("utf"):
+        return "[green]✓[/]"
+    return "[green]ok[/]"
 
 
 def header(setting: Setting, machine: Machine) -> Table:
@@ -210,7 +212,9 @@ def _mean(columns: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _range(spread: Spread) -> str:
-    return "" if spread.least == spread.most else f" ({spread.least:.2f} to {spread.most:.2f})"
+    if spread.least == spread.most:
+        return ""
+    return f" ({spread.least:.2f} to {spread.most:.2f})"
 
 
 def _plus_minus(spread: Spread) -> str:

@@ -93,7 +93,9 @@ class ChaosStack:
                 return self._pause(event.seconds)
             case Fault.DAMAGE:
                 runs = sorted((self.directory / "checkpoints" / PIPELINE).glob("[0-9]*"))
-                done = damage(runs[-1], event.target, rnd) if runs else "there is no checkpoint yet"
+                done = "there is no checkpoint yet"
+                if runs:
+                    done = damage(runs[-1], event.target, rnd)
                 return f"{done}; {self._kill(Fault.KILL_DRIVER)}"
             case Fault.BROKER:
                 self._stack.broker.stop()

@@ -52,7 +52,9 @@ def text(content: Bytes, present: Mask | None = None) -> pa.BinaryArray:
     """Encode `string` of one width, one row of the matrix each; `["null", "string"]` where `present` is given."""
     head = np.frombuffer(one_long(content.shape[1]), np.uint8)
     encoded = np.hstack([np.broadcast_to(head, (len(content), len(head))), content])
-    return fixed_width_array(encoded) if present is None else _optional(encoded, present)
+    if present is None:
+        return fixed_width_array(encoded)
+    return _optional(encoded, present)
 
 
 def prose(vocabulary: npt.NDArray[np.uint64], counts: Longs) -> pa.BinaryArray:

@@ -158,7 +158,9 @@ def record(name: str, fields: Sequence[Field], *, share: float = 1.0) -> Field:
         present_values = encode.join_parts([pa.scalar(b"\2", pa.binary()), encode_events(draw)])
         return pa.compute.if_else(pa.array(present), present_values, pa.scalar(b"\0", pa.binary()))
 
-    return Field(name, kind, encode_events) if share == 1 else Field(name, ["null", kind], nullable)
+    if share == 1:
+        return Field(name, kind, encode_events)
+    return Field(name, ["null", kind], nullable)
 
 
 def array(name: str, item: Field, most: int) -> Field:

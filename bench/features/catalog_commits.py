@@ -63,7 +63,9 @@ class CommitSamples:
     def sentence(self) -> str:
         """Say the figures."""
         first, last, most = (1000 * seconds for seconds in self.cpu())
-        size = f"; the metadata file has {max(self.metadata) / 1024:.1f} KiB at most" if self.metadata else ""
+        size = ""
+        if self.metadata:
+            size = f"; the metadata file has {max(self.metadata) / 1024:.1f} KiB at most"
         return (
             f"{len(self.cpu_s):,} commits: {first:.1f} ms of a processor each in the first {WINDOW}, {last:.1f} in the "
             f"last (x {last / first:.2f}), {most:.1f} at most in any; {1000 * fmean(self.wall_s):.0f} ms by the "
@@ -74,7 +76,9 @@ class CommitSamples:
 def commit(commits: int, table_format: str, directory: Path, progress: Callable[[str], None]) -> CommitSamples:
     """Commit files of one row each. Iceberg's catalog is an SQLite file in the directory."""
     settings = (("type", "sql"), ("uri", f"sqlite:///{directory}/catalog.db"))
-    catalog_table = CatalogTable("headrace", ("bench",), "clicks", settings) if table_format == "iceberg" else None
+    catalog_table = None
+    if table_format == "iceberg":
+        catalog_table = CatalogTable("headrace", ("bench",), "clicks", settings)
     table = table_at(table_format, f"{directory}/clicks", PIPELINE, catalog=catalog_table)
     store = store_at(table.location)
     table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])

@@ -63,7 +63,9 @@ class Fleet:
     @property
     def name(self) -> str:
         """How it is called in the output."""
-        return f"{self.tables} tables" if self.pipelines == 1 else f"{self.pipelines} pipelines"
+        if self.pipelines == 1:
+            return f"{self.tables} tables"
+        return f"{self.pipelines} pipelines"
 
     @property
     def topics(self) -> list[str]:

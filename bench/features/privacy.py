@@ -45,7 +45,9 @@ def rounds(events: int) -> Iterator[tuple[str, float, float]]:
         keys = primary_keys(source)
         for _ in range(_ROUNDS):
             for name, fields in POLICIES.items():
-                privacy = Privacy(Policies(fields=tuple(fields.items())), keys) if fields else None
+                privacy = None
+                if fields:
+                    privacy = Privacy(Policies(fields=tuple(fields.items())), keys)
                 times.setdefault(name, []).append(run_task(records, ("decode",), privacy=privacy))
     for name, samples in times.items():
         yield name, min(task for task, _ in samples), min(step for _, step in samples)

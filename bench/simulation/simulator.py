@@ -213,7 +213,9 @@ class SimulatedPipeline:
     def late_s(self) -> float:
         """How long the oldest record that waits has waited."""
         waits = self._logs_at(self.now_s) - self._frontier >= 1
-        return float((self.now_s - self._oldest_s[waits]).max()) if waits.any() else 0.0
+        if waits.any():
+            return float((self.now_s - self._oldest_s[waits]).max())
+        return 0.0
 
     def is_out(self) -> bool:
         """Return whether an outage is on."""

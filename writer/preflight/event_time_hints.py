@@ -38,14 +38,19 @@ def find_misplaced_types(text: str, field: str) -> Iterator[tuple[str, str]]:
         inner = [member for schema in members for member in _fields(schema) if member.get("name") == name]
         for member in inner:
             logical = member.get("logicalType")
-            unit = timestamp_unit({"type": "long", "logicalType": logical}) if isinstance(logical, str) else None
+            unit = None
+            if isinstance(logical, str):
+                unit = timestamp_unit({"type": "long", "logicalType": logical})
             if unit is not None and "long" in _branches(member["type"]):
                 yield str(logical), unit
         members = [branch for member in inner for branch in _branches(member["type"])]
 
 
 def _fields(schema: Any) -> list[Mapping[str, Any]]:
-    return schema["fields"] if isinstance(schema, Mapping) and isinstance(schema.get("fields"), list) else []
+    fields: list[Mapping[str, Any]] = []
+    if isinstance(schema, Mapping) and isinstance(schema.get("fields"), list):
+        fields = schema["fields"]
+    return fields
 
 
 def _branches(schema: Any) -> list[Any]:

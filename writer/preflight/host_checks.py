@@ -71,7 +71,9 @@ class ProbedLocations:
         except HeadraceError:
             self._unusable[directory] = check
             raise
-        return "can be written" if directory == location else f"can be created in {directory}"
+        if directory == location:
+            return "can be written"
+        return f"can be created in {directory}"
 
     def is_unusable(self, location: str) -> bool:
         """Return whether a check reported the directory of a location as unusable."""
@@ -139,7 +141,9 @@ def _catalog(config: Config, catalog: Catalog, probed: ProbedLocations, *, offli
         probed.no_catalog = "the catalog cannot be used: see catalog"
         return failure("catalog", error)
     where = f"{catalog.type} catalog {catalog.name!r} answers" + (f" at {catalog.uri}" if catalog.uri else "")
-    note = f"; a start makes the namespace {', '.join(sorted(missing))}" if missing else ""
+    note = ""
+    if missing:
+        note = f"; a start makes the namespace {', '.join(sorted(missing))}"
     return good("catalog", f"{where}{note}")
 
 

@@ -47,7 +47,9 @@ def sample_findings(local_pipeline: LocalPipeline, batch: pa.RecordBatch, now: d
     wire = _wire_format(local_pipeline, batch, values)
     if isinstance(wire, Finding):
         yield wire
-        why = "there is no sample" if wire.status == "not_checked" else "the wire format is not known"
+        why = "the wire format is not known"
+        if wire.status == "not_checked":
+            why = "there is no sample"
         yield from (not_checked(check, why) for check in SAMPLED[1:])
         return
     registered = set(local_pipeline.plan.schemas)
@@ -60,7 +62,9 @@ def sample_findings(local_pipeline: LocalPipeline, batch: pa.RecordBatch, now: d
     unregistered = {group.schema_id for group in sample.groups} - registered
     yield _decode(sample.rows + len(sample.filtered), _reasons(sample.dead_letters), unregistered)
     if not sample.rows:
-        why = "event specs leave out every record" if sample.filtered else "no record can be decoded"
+        why = "no record can be decoded"
+        if sample.filtered:
+            why = "event specs leave out every record"
         yield from (not_checked(check, why) for check in SAMPLED[2:])
         return
     event_time = _event_time(local_pipeline, sample, now)

@@ -148,7 +148,9 @@ class Verdict:
         """What its records become."""
         if self.reason is None:
             return "row"
-        return "dead_letter" if isinstance(self.planned, RejectedSchema) else "quarantined"
+        if isinstance(self.planned, RejectedSchema):
+            return "dead_letter"
+        return "quarantined"
 
     @property
     def decoder(self) -> str | None:
@@ -276,7 +278,9 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        why: str | None = "it is no UTF-8 text"
+        if isinstance(error, OSError):
+            why = error.strerror
         raise ConfigError(f"cannot read {file}: {why}. Give the path of a schema (.avsc).") from error
 
 
@@ -318,7 +322,9 @@ def _show(verdict: Verdict, location: str) -> None:
     if verdict.reason is None:
         tables.sentence(out, _EVERY_RECORD if verdict.spec is None else _EVERY_UNLESS_SPEC, "green")
         return
-    fate = "become dead letters" if verdict.outcome == "dead_letter" else "are quarantined"
+    fate = "are quarantined"
+    if verdict.outcome == "dead_letter":
+        fate = "become dead letters"
     message = f"{verdict.reason}. Its records {fate}; all others go on."
     tables.hanging(out, f"  {'parked':<{_HEAD}}", message, "red")
     by_spec = verdict.spec is not None and f"spec {verdict.spec.name!r}:" in verdict.reason
@@ -326,7 +332,9 @@ def _show(verdict: Verdict, location: str) -> None:
 
 
 def _spec_text(spec: SpecEffect) -> str:
-    text = f"the table gets {', '.join(spec.adds)}" if spec.adds else "the table's columns stay as they are"
+    text = "the table's columns stay as they are"
+    if spec.adds:
+        text = f"the table gets {', '.join(spec.adds)}"
     if spec.leaves_out:
         text += f"; left out or renamed: {', '.join(spec.leaves_out)}"
     return text

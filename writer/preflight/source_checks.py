@@ -155,7 +155,9 @@ def _topic(cluster: Cluster, topic: str) -> Finding:
     except HeadraceError as error:
         return failure("topics", error)
     offsets = sum(latest[source] - first[source] for source in sources)
-    age = f"kept {show_duration(retention)}" if retention else "nothing removed by age"
+    age = "nothing removed by age"
+    if retention:
+        age = f"kept {show_duration(retention)}"
     message = f"{topic}: {plural(partitions, 'partition')}, {plural(offsets, 'offset')} held, {age}"
     if "compact" in policy:
         return doubtful(

@@ -134,7 +134,9 @@ def _check_registry(config: Config, names: Sequence[str], *, offline: bool) -> _
         schemas = source(config.registry)
         schemas.topic_schemas(topic)
     except HeadraceError as error:
-        reason = "a schema file cannot be read" if url is None else "no registry answers"
+        reason = "no registry answers"
+        if url is None:
+            reason = "a schema file cannot be read"
         return _Registry(failure("registry", error), reason=reason)
     if url is None:
         return _Registry(good("registry", plural(len(config.registry.files), "schema file")), schemas)

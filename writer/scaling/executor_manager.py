@@ -198,16 +198,16 @@ class ExecutorManager:
         return {
             "master": self._master,
             "refused": self._refusal,
-            "age_seconds": None if state.at_s is None else round(now_s - state.at_s, 3),
+            "age_seconds": _seconds_since(state.at_s, now_s),
             "requested": None if target is None else target.executors,
-            "asked_seconds": None if asked_s is None else round(now_s - asked_s, 3),
+            "asked_seconds": _seconds_since(asked_s, now_s),
             "registered": len(remaining),
             "draining": [
                 {"id": executor, "seconds": round(now_s - since, 3)} for executor, since in sorted(draining.items())
             ],
             "cores": max((executor.cores for executor in state.executors), default=None),
             "cpus_per_task": self._cpus,
-            "short_seconds": None if state.short_since_s is None else round(now_s - state.short_since_s, 3),
+            "short_seconds": _seconds_since(state.short_since_s, now_s),
             "gc_share": state.gc_share,
             "failed_tasks": state.failed_tasks,
             "lost": state.lost,
@@ -327,3 +327,10 @@ class ExecutorManager:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+
+
+def _seconds_since(instant_s: float | None, now_s: float) -> float | None:
+    """Return the seconds from an instant until now, to the millisecond; None where there is no instant."""
+    if instant_s is None:
+        return None
+    return round(now_s - instant_s, 3)

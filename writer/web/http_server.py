@@ -76,7 +76,9 @@ def has_token(token: str, authorization: str) -> bool:
 def is_near(host: str) -> bool:
     """Return whether a client is on this machine: it came over loopback."""
     address = ipaddress.ip_address(host.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    mapped = None
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
     return (mapped or address).is_loopback
 
 
@@ -207,7 +209,9 @@ def answering(
 
 
 def _open_server(settings: Http, get: Get, post: Post, guarded: Guarded, section: str) -> _Server:
-    context = tls.server_context(*settings.tls) if settings.tls is not None else None
+    context = None
+    if settings.tls is not None:
+        context = tls.server_context(*settings.tls)
     try:
         return _Server((settings.host, settings.port), get, post, guarded, context)
     except OSError as error:

@@ -166,7 +166,9 @@ def _datum(value: Any, name: str, kind: Schema, path: ValuePath) -> Any:
 
 def _time(value: Any, name: str, logical: str, path: ValuePath) -> int:
     """Return a time or a date as its type counts: of a datetime, a date, or their text."""
-    unit = _PER_SECOND.get(logical.rpartition("-")[2]) if "timestamp" in logical else None
+    unit = None
+    if "timestamp" in logical:
+        unit = _PER_SECOND.get(logical.rpartition("-")[2])
     try:
         if unit is not None:
             time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
