@@ -63,7 +63,7 @@ class PlainKeyWrap:
 
 def decryptions(values: int) -> Iterator[tuple[str, float]]:
     """Yield for each algorithm the CPU time, in ns, of a text of 16 characters that producers encrypted."""
-    kek = Kek("bench", "bench", "bench", WrapSource(type="bench.features.privacy:Unwrapped"))
+    kek = Kek("bench", "bench", "bench", WrapSource(type="bench.features.privacy:PlainKeyWrap"))
     for algorithm, (size, tag) in ALGORITHMS.items():
         key = os.urandom(size)
         plain = [f"{number:016d}".encode() for number in range(values)]
