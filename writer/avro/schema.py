@@ -14,12 +14,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
 from writer.avro.schema_text import DEPTH_MAX, PARTS_MAX, TEXT_MAX, Schema, SchemaForm, UnsupportedSchema, parse_schema
+from writer.avro.type_visitor import TypePart, iterate_types
 
 __all__ = ["Record", "Schema", "UnsupportedSchema", "parse"]
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -75,9 +75,9 @@ def parse(text: str) -> Record:
         root = _root_kind(form.root)
         raise UnsupportedSchema(f"the root is {root}, not a record; wrap it in a record with one field")
     record = Record(text, form)
-    _refuse_recursion(record, form.root, (), count())
-    _refuse_empty_types(record, form.root)
-    if sum(_path_lengths(record, form.root, 0)) > TEXT_MAX:
+    parts = _list_parts(record)
+    _refuse_empty_types(record, parts)
+    if sum(_path_lengths(record, parts)) > TEXT_MAX:
         raise UnsupportedSchema(
             f"the paths of its fields have more than {TEXT_MAX:,} characters together; shorten names"
         )
@@ -183,10 +183,8 @@ def fixed_type(name: str, size: int) -> Schema:
 
 def fixed_bytes(record: Record, schema: Schema) -> int:
     """Return how many bytes the fixed types in a type take together, each counted wherever it stands."""
-    schema = record.resolve(schema)
-    if type_name(schema) == "fixed":
-        return int(schema["size"])
-    return sum(fixed_bytes(record, child) for child in _children(schema))
+    types = (part.schema for part in iterate_types(record.form, schema))
+    return sum(int(schema["size"]) for schema in types if type_name(schema) == "fixed")
 
 
 def branch_names(schema: Schema) -> tuple[str, ...]:
@@ -298,69 +296,56 @@ def _flat_name(full: str) -> str:
     return full.replace("_", "__").replace(".", "_0")
 
 
-def _refuse_recursion(record: Record, schema: Schema, path: tuple[str, ...], parts: Iterator[int]) -> None:
-    """Refuse what has no end, or one too far away. `path`: records around this part, nothing for other types."""
-    schema = record.resolve(schema)
-    name = schema["name"] if type_name(schema) == "record" else ""
-    if name and name in path:
-        raise UnsupportedSchema(f"record {name} contains itself; a table has no type for that")
-    if next(parts) >= PARTS_MAX:
-        raise UnsupportedSchema(f"it unfolds to more than {PARTS_MAX:,} parts; split it")
-    if len(path) > DEPTH_MAX:
-        raise UnsupportedSchema(f"it is more than {DEPTH_MAX} levels deep; flatten it")
-    for child in _children(schema):
-        _refuse_recursion(record, child, (*path, name), parts)
+def _list_parts(record: Record) -> list[TypePart]:
+    """Return all types of a record. Raises UnsupportedSchema for what has no end, or one too far away."""
+    parts: list[TypePart] = []
+    for part in iterate_types(record.form, record.root):
+        if part.is_recursive:
+            raise UnsupportedSchema(f"record {part.schema['name']} contains itself; a table has no type for that")
+        if len(parts) >= PARTS_MAX:
+            raise UnsupportedSchema(f"it unfolds to more than {PARTS_MAX:,} parts; split it")
+        if part.depth > DEPTH_MAX:
+            raise UnsupportedSchema(f"it is more than {DEPTH_MAX} levels deep; flatten it")
+        parts.append(part)
+    return parts
 
 
-def _children(schema: Schema) -> list[Schema]:
-    if isinstance(schema, list):
-        return schema
-    match type_name(schema):
-        case "record":
-            return [field["type"] for field in schema["fields"]]
-        case "array":
-            return [schema["items"]]
-        case "map":
-            return [schema["values"]]
-    return []
-
-
-def _refuse_empty_types(record: Record, schema: Schema) -> None:
+def _refuse_empty_types(record: Record, parts: list[TypePart]) -> None:
     """Refuse what no value can have, and arrays of nothing: ten bytes claim 2^62 items, and a reader counts them."""
-    schema = record.resolve(schema)
-    match type_name(schema):
-        case "union" if not schema:
-            raise UnsupportedSchema("it has a union without branches; name its types")
-        case "array" if takes_no_bytes(record, schema["items"]):
-            raise UnsupportedSchema("it has an array whose items take no bytes; give them a field with a value")
-    for child in _children(schema):
-        _refuse_empty_types(record, child)
+    for part in parts:
+        match type_name(part.schema):
+            case "union" if not part.schema:
+                raise UnsupportedSchema("it has a union without branches; name its types")
+            case "array" if takes_no_bytes(record, part.schema["items"]):
+                raise UnsupportedSchema("it has an array whose items take no bytes; give them a field with a value")
 
 
-def _path_lengths(record: Record, schema: Schema, path_length: int) -> Iterator[int]:
-    """Yield how many characters the paths to a type's parts have, by all their names: logs and footers repeat each.
+def _path_lengths(record: Record, parts: list[TypePart]) -> Iterator[int]:
+    """Yield how many characters the paths to a record's parts have, by all their names: logs and footers repeat each.
 
-    `path_length`: characters of the path to the type.
+    The path to a branch or a field has the names of the fields around it.
     """
-    schema = record.resolve(schema)
-    match type_name(schema):
-        case "union":
-            for branch in map(record.resolve, schema):
-                yield sum(path_length + len(name) for name in branch_names(branch))
-        case "record":
-            for field in schema["fields"]:
-                yield sum(path_length + len(name) for name in (field["name"], *field.get("aliases", ())))
-                yield from _path_lengths(record, field["type"], path_length + len(field["name"]))
-            return
-    for child in _children(schema):
-        yield from _path_lengths(record, child, path_length)
+    for part in parts:
+        names: list[str] = []
+        match type_name(part.schema):
+            case "union":
+                for branch in part.schema:
+                    names += branch_names(record.resolve(branch))
+            case "record":
+                for field in part.schema["fields"]:
+                    names += (field["name"], *field.get("aliases", ()))
+        if names:
+            path_length = sum(len(step.name) for step in part.steps if step.kind == "field")
+            yield sum(path_length + len(name) for name in names)
 
 
 def takes_no_bytes(record: Record, schema: Schema) -> bool:
-    """Return whether values of a type are empty in binary."""
-    schema = record.resolve(schema)
-    if type_name(schema) == "record":
-        return all(takes_no_bytes(record, field["type"]) for field in schema["fields"])
+    """Return whether values of a type are empty in binary: it is null, a fixed type of size 0, or a record of these."""
+    return all(_is_empty(part.schema) for part in iterate_types(record.form, schema))
+
+
+def _is_empty(schema: Schema) -> bool:
+    """Return whether a type itself adds no bytes to a value, whatever its fields add."""
     if type_name(schema) == "fixed":
         return bool(schema["size"] == 0)
-    return type_name(schema) == "null"
+    return type_name(schema) in ("null", "record")
