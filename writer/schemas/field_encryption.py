@@ -5,7 +5,6 @@ that the registry serves, encrypted, below /dek-registry/v1.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka.schema_registry import Rule, RuleKind, RuleMode, Schema
@@ -18,6 +17,7 @@ from confluent_kafka.schema_registry.rules.encryption.dek_registry.dek_registry_
 from confluent_kafka.schema_registry.wildcard_matcher import wildcard_match
 
 from writer.avro import schema
+from writer.avro.type_visitor import TypePart, iterate_types
 from writer.avro.wire_format import is_guid
 from writer.core.errors import ConfigError
 from writer.privacy.column_protection import ColumnPath
@@ -46,14 +46,16 @@ def decryption_of(
         rules = _encryption_rules(registered_schema)
         if not rules:
             return None
-        places_by_rule = [
-            (rule, _encrypted_places(registered_schema, rule, text, registry, privacy.policies)) for rule in rules
+        paths_by_rule = [
+            (rule, _encrypted_paths(registered_schema, rule, text, registry, privacy.policies)) for rule in rules
         ]
         subjects = _subjects_of(registry, schema_id, text, topics)
         with DekRegistryClient(registry.settings) as client:
             keys = _DataKeys(registry, client, subjects)
             fields = [
-                keys.fields(registered_schema, rule, places, privacy) for rule, places in places_by_rule if places
+                keys.fields(registered_schema, rule, column_paths, privacy)
+                for rule, column_paths in paths_by_rule
+                if column_paths
             ]
             decryption = Decryption(tuple(fields))
     except (PrivacyError, schema.UnsupportedSchema) as error:
@@ -94,27 +96,45 @@ def _encryption_rules(registered_schema: Schema) -> list[Rule]:
     return [*reversed(rules.values())]
 
 
-def _encrypted_places(
+def _encrypted_paths(
     registered_schema: Schema, rule: Rule, text: str, registry: ConfluentRegistry, policies: Policies
 ) -> list[ColumnPath]:
-    """Return where a rule's fields lie. Raises PrivacyError for one that would be in the clear for want of a policy."""
+    """Return the columns of each text and bytes that a rule encrypts, which is all where the rule has no tags.
+
+    Raises PrivacyError for a decimal, and for a field that would be in the clear for want of a policy.
+    """
     record = schema.parse(text)
     root: Any = record.root
-    root_place: ColumnPath = ()
+    root_path: ColumnPath = ()
     # The plan puts a record around the schema of a key.
     if registry.subjects.part == "key":
         root = record.fields[0]["type"]
-        root_place = (record.fields[0]["name"],)
-    places: list[ColumnPath] = []
-    finder = _EncryptedFieldFinder(record, frozenset(rule.tags or ()), _metadata_tags(registered_schema))
-    for leaf in finder.leaves(root, root_place, root_place):
-        if not leaf.has_own_tags and not _has_policy(leaf.path, policies):
+        root_path = (record.fields[0]["name"],)
+    rule_tags = frozenset(rule.tags or ())
+    metadata_tags = _metadata_tags(registered_schema)
+    column_paths: list[ColumnPath] = []
+    for part in iterate_types(record.form, root):
+        if part.field is None or schema.type_name(part.schema) not in ("string", "bytes"):
+            continue
+        own_tags = _own_tags(part.field)
+        tags = own_tags | _tags_beside(f"{part.records[-1]}.{part.field['name']}", metadata_tags)
+        if rule_tags and rule_tags.isdisjoint(tags):
+            continue
+        path = (*root_path, *_policy_path(part))
+        if schema.decimal_digits(part.schema) is not None:
+            raise PrivacyError(f"field {'.'.join(path)!r} is an encrypted decimal, which cannot be decrypted")
+        if not own_tags and not _has_policy(path, policies):
             raise PrivacyError(
-                f"field {'.'.join(leaf.path)!r} is decrypted, has no tag of its own, and no policy; name it in "
+                f"field {'.'.join(path)!r} is decrypted, has no tag of its own, and no policy; name it in "
                 "privacy.fields, with clear if it is to be as it is"
             )
-        places.append(leaf.place)
-    return places
+        column_paths.append((*root_path, *part.column_path))
+    return column_paths
+
+
+def _policy_path(part: TypePart) -> Path:
+    """Return the path by which policies name a type: that of its column, without steps into arrays and maps."""
+    return tuple(step.name for step in part.steps if step.kind in ("field", "member"))
 
 
 def _metadata_tags(registered_schema: Schema) -> Mapping[str, Iterable[str]]:
@@ -131,72 +151,13 @@ def _has_policy(path: Path, policies: Policies) -> bool:
     return any(path[:length] in policies.by_path for length in range(1, len(path) + 1))
 
 
-@dataclass(frozen=True)
-class _Leaf:
-    """A text or bytes that a rule encrypts: its place, its path, and whether its field has tags of its own."""
-
-    place: ColumnPath
-    path: Path
-    has_own_tags: bool
-
-
-class _EncryptedFieldFinder:
-    """Finds the fields of a schema that a rule encrypts."""
-
-    def __init__(self, record: schema.Record, tags: frozenset[str], metadata: Mapping[str, Iterable[str]]) -> None:
-        """`tags`: of the rule; empty: it encrypts all fields. `metadata`: tags by pattern of a field's full name."""
-        self._record = record
-        self._tags = tags
-        self._metadata = metadata
-
-    def leaves(
-        self, kind: Any, place: ColumnPath, path: Path, *, is_encrypted: bool = False, has_own_tags: bool = False
-    ) -> Iterator[_Leaf]:
-        """Yield each text and bytes of a type that are encrypted. `is_encrypted`: the field around the type is."""
-        kind = self._record.resolve(kind)
-        field_state = {"is_encrypted": is_encrypted, "has_own_tags": has_own_tags}
-        if isinstance(kind, list):
-            members = [member for member in kind if self._record.resolve(member) != "null"]
-            for index, member in enumerate(members):
-                step = (f"member{index}",) if len(members) > 1 else ()
-                yield from self.leaves(member, (*place, *step), (*path, *step), **field_state)
-            return
-        name = kind["type"] if isinstance(kind, dict) else kind
-        match name:
-            case "record":
-                for field in kind["fields"]:
-                    yield from self._field_leaves(kind["name"], field, place, path)
-            case "array":
-                yield from self.leaves(kind["items"], (*place, "element"), path, **field_state)
-            case "map":
-                yield from self.leaves(kind["values"], (*place, "value"), path, **field_state)
-            case "string" | "bytes" if is_encrypted:
-                if schema.decimal_digits(kind) is not None:
-                    raise PrivacyError(f"field {'.'.join(path)!r} is an encrypted decimal, which cannot be decrypted")
-                yield _Leaf(place, path, has_own_tags)
-
-    def _field_leaves(
-        self, record_name: str, field: Mapping[str, Any], place: ColumnPath, path: Path
-    ) -> Iterator[_Leaf]:
-        """Yield each text and bytes of a record's field that are encrypted."""
-        name = field["name"]
-        own_tags = _own_tags(field)
-        tags = own_tags | self._tags_beside(f"{record_name}.{name}")
-        yield from self.leaves(
-            field["type"],
-            (*place, name),
-            (*path, name),
-            is_encrypted=not self._tags or bool(self._tags & tags),
-            has_own_tags=bool(own_tags),
-        )
-
-    def _tags_beside(self, full_name: str) -> set[str]:
-        """Return the tags that the registry keeps beside the schema for a field."""
-        tags = set[str]()
-        for pattern, pattern_tags in self._metadata.items():
-            if wildcard_match(full_name, pattern):
-                tags.update(pattern_tags)
-        return tags
+def _tags_beside(field_name: str, metadata_tags: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return the tags that the registry keeps beside the schema for a field. `field_name`: in full."""
+    tags = set[str]()
+    for pattern, pattern_tags in metadata_tags.items():
+        if wildcard_match(field_name, pattern):
+            tags.update(pattern_tags)
+    return tags
 
 
 def _own_tags(field: Mapping[str, Any]) -> set[str]:
@@ -216,7 +177,7 @@ class _DataKeys:
         self._subjects = subjects
 
     def fields(
-        self, registered_schema: Schema, rule: Rule, places: list[ColumnPath], privacy: Privacy
+        self, registered_schema: Schema, rule: Rule, column_paths: list[ColumnPath], privacy: Privacy
     ) -> EncryptedFields:
         """Return the fields of a rule, with all keys that are there. Raises PrivacyError, RegistryUnreachable."""
         settings = _rule_settings(registered_schema, rule)
@@ -228,9 +189,8 @@ class _DataKeys:
                 f"of {', '.join(ALGORITHMS)}"
             )
         if name not in privacy.keks:
-            raise PrivacyError(
-                f"field {'.'.join(places[0])!r} is encrypted with the KEK {name!r}, which is not in privacy.decrypt"
-            )
+            field = ".".join(column_paths[0])
+            raise PrivacyError(f"field {field!r} is encrypted with the KEK {name!r}, which is not in privacy.decrypt")
         has_versions = str(settings.get("encrypt.dek.expiry.days", 0)) != "0"
         kms = settings.get("encrypt.kms.type", "")
         key_id = settings.get("encrypt.kms.key.id", "")
@@ -241,7 +201,7 @@ class _DataKeys:
             key_id = registered_kek.kms_key_id or key_id
             keys = tuple(self._keys(name, DekAlgorithm(algorithm), has_versions=has_versions))
         kek = Kek(name, kms, key_id, privacy.keks[name])
-        return EncryptedFields(tuple(places), kek, algorithm, has_versions, self._subjects, keys)
+        return EncryptedFields(tuple(column_paths), kek, algorithm, has_versions, self._subjects, keys)
 
     def _keys(self, kek: str, algorithm: DekAlgorithm, *, has_versions: bool) -> Iterator[DataKey]:
         data_keys = self._registry.data_keys
