@@ -219,6 +219,13 @@ def test_only_a_plain_long_has_a_misplaced_logical_type() -> None:
     assert not list(find_misplaced_types('"long"', "ts"))
 
 
+def test_a_misplaced_logical_type_is_named_in_a_record_that_is_defined_elsewhere() -> None:
+    inner = {"type": "record", "name": "Inner", "fields": misplaced("nanos")["fields"]}
+    nested = {**EVENT, "fields": [{"name": "first", "type": inner}, {"name": "second", "type": ["null", "Inner"]}]}
+    assert list(find_misplaced_types(json.dumps(nested), "second.ts")) == [("timestamp-nanos", "ns")]
+    assert not list(find_misplaced_types(json.dumps(nested), "ts"))
+
+
 # Where names are proposed, and by which test of this file; `-`: by one of the place's own, or for any name alike.
 PLACES = {
     "bucketers/arrow.py": "an_event_time", "bucketers/factory.py": "bucketer", "writer/specs/step.py": "spec",

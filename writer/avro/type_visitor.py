@@ -34,7 +34,7 @@ class TypePart(NamedTuple):
 
     @property
     def column_path(self) -> tuple[str, ...]:
-        """The path of its column."""
+        """The path of its column. Both types of a union of two numbers have one, though a table joins them."""
         return tuple(step.name for step in self.steps)
 
     @property
