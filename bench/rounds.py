@@ -81,10 +81,10 @@ class Setting:
                 f"{_PARTITIONS_MAX:,}"
             )
         files = sum(topic.partitions for topic in self.topics) + _OTHER_FILES
-        open_files_max = getrlimit(RLIMIT_NOFILE)[1]
-        if open_files_max != RLIM_INFINITY and files > open_files_max:
+        max_open_files = getrlimit(RLIMIT_NOFILE)[1]
+        if max_open_files != RLIM_INFINITY and files > max_open_files:
             raise ConfigError(
-                f"the broker needs {files:,} open files, and {open_files_max:,} are allowed: see `ulimit -Hn`"
+                f"the broker needs {files:,} open files, and {max_open_files:,} are allowed: see `ulimit -Hn`"
             )
 
     @property
@@ -191,9 +191,9 @@ def _rounds(
 ) -> list[Run]:
     for bundle in _bundles(setting):
         java_artifacts.fetch(bundle, progress=observer.show_progress)
-    open_files_max = getrlimit(RLIMIT_NOFILE)[1]
+    max_open_files = getrlimit(RLIMIT_NOFILE)[1]
     # The broker inherits this limit.
-    setrlimit(RLIMIT_NOFILE, (open_files_max, open_files_max))
+    setrlimit(RLIMIT_NOFILE, (max_open_files, max_open_files))
     observer.begin("starting broker and registry", 0)
     directory.stack.start()
     observer.finish_step("broker and registry answer")

@@ -65,8 +65,8 @@ spark:
     spark.cores.max: "40"               # standalone cluster: the cores of ten executors
 autoscaler:
   token: ${env:HEADRACE_SCALE_TOKEN}    # the same for driver and autoscaler
-  executors_min: 1
-  executors_max: 10
+  min_executors: 1
+  max_executors: 10
   policy:
     utilization_target: 0.75            # any parameter of the table below
 pipelines:
@@ -91,8 +91,8 @@ to use instead.
   `http://127.0.0.1:9645` serves `/metrics` ([names](METRICS.md#of-the-autoscaler)), `/healthz`, and `/status` with the
   last decision, its arithmetic, and the last 100 changes.
 - **Lost executors** are replaced by the cluster, because the total is requested again and again. Executors that do not
-  register within `start_max` count as a quota.
-- **Large batches** are split into three offset ranges for each slot of `executors_max`, so executors beyond the number
+  register within `max_start` count as a quota.
+- **Large batches** are split into three offset ranges for each slot of `max_executors`, so executors beyond the number
   of partitions help with a backlog. If more than `commit.max_records` wait, each slot gets a task, and files may be as
   small as an eighth of `roll.target_file_size`. Where `compact.at_seal` is on, the default except for Parquet tables,
   [compaction](COMPACTION.md) merges them when their bucket is sealed.
@@ -110,11 +110,11 @@ to use instead.
    waits beyond `max_delay` and one batch. For several pipelines, each need
    is divided by the pipeline's capacity alone; the sum is the share of slots.
 4. **Diagnosis**: a cause that executors cannot fix is reported with its remedy (table below).
-5. **Number**: the smallest one whose capacity covers the need. If utilization is above `utilization_max`, it is
-   requested at once. If utilization was below `utilization_min` throughout `down`, the largest number of that time is
+5. **Number**: the smallest one whose capacity covers the need. If utilization is above `max_utilization`, it is
+   requested at once. If utilization was below `min_utilization` throughout `down`, the largest number of that time is
    requested. In between nothing changes.
 6. **Learning**: the autoscaler measures how long executors take to start and, from three changes on, how much an added
-   slot brings. If executors brought less than `yield_min` of the expected rate, it adds none for a while. If executors
+   slot brings. If executors brought less than `min_yield` of the expected rate, it adds none for a while. If executors
    were removed and came back soon, it waits longer before the next removal.
 
 If facts are missing or old, or during recovery and failures of storage or Kafka, the last number stays requested.
@@ -124,7 +124,7 @@ If facts are missing or old, or during recovery and failures of storage or Kafka
 - It was run on a real Kubernetes API server whose pods are processes of one machine, not on several nodes
   ([how](DEPLOY.md#how-this-is-tested)).
 - Spark reports only the peak of an executor's heap, so memory pressure is measured by garbage collection.
-- It cannot know how many executors a cluster would grant. It learns it when they do not start within `start_max`, and
+- It cannot know how many executors a cluster would grant. It learns it when they do not start within `max_start`, and
   tries again later.
 - A standalone cluster gives a new application all cores up to `spark.cores.max`. The surplus goes when the load allows
   it, or at once if an earlier driver had a saved number.
@@ -135,8 +135,8 @@ _VERDICTS = {
     "recovery": ("hold", "The pipeline is on a recovery level; its restarts look like too few executors."),
     "failing": ("hold", "Storage or Kafka fails, or a batch is retried; more executors would send more requests."),
     "not_scalable": ("hold", "There are no executors to scale, as with `local[*]`, or Spark's settings forbid it."),
-    "blind": ("hold", "Facts are missing or older than `facts_age_max`."),
-    "too_few_batches": ("hold", "The rate is unknown: fewer than `batches_min` batches, or none in the window."),
+    "blind": ("hold", "Facts are missing or older than `max_facts_age`."),
+    "too_few_batches": ("hold", "The rate is unknown: fewer than `min_batches` batches, or none in the window."),
     "excluded": ("hold", "The current minute is in `excluded`."),
     "admission_capped": ("no more", "Full batches of `max_records` do not suffice with any number of slots: raise it."),
     "driver_bound": ("no more", "The driver takes most of a batch's time, and records are late: use larger batches."),
@@ -229,7 +229,7 @@ def _run() -> list[str]:
     calm = f"from {min(late):.0f} s to {max(late):.0f} s after the step" if late else "never"
     return [
         _RUN_WORDS.format(
-            partitions=settings["partitions"], most=settings["executors_max"], slot=settings["slot_per_s"],
+            partitions=settings["partitions"], most=settings["max_executors"], slot=settings["slot_per_s"],
             tick=settings["interval_s"], window=settings["window_s"], down=settings["down_s"],
         ),
         "| what | measured |", "| --- | --- |",
@@ -274,8 +274,8 @@ def _parameters() -> list[str]:
     ]
     return [
         "## Parameters", "",
-        "Set a parameter in `autoscaler.policy`, or for one command with `--set name=value`. `executors_min` and",
-        "`executors_max` stand in `autoscaler` itself. `run` takes `--interval` for `interval`.", "",
+        "Set a parameter in `autoscaler.policy`, or for one command with `--set name=value`. `min_executors` and",
+        "`max_executors` stand in `autoscaler` itself. `run` takes `--interval` for `interval`.", "",
         "| parameter | default | unit | what it does, and why |", "| --- | ---: | --- | --- |", *rows, "",
     ]  # fmt: skip
 

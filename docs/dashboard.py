@@ -69,7 +69,7 @@ _NOW = (
 )  # fmt: skip
 _FLOW = (
     Panel("Lag", "s", (Query(_by("max", "headrace_lag_seconds", "pipeline, topic"), "{{pipeline}} {{topic}}"),
-                       Query(_by("max", "headrace_commit_delay_max_seconds"), "{{pipeline}} commit.max_delay")),
+                       Query(_by("max", "headrace_commit_max_delay_seconds"), "{{pipeline}} commit.max_delay")),
           "A sawtooth up to commit.max_delay is as it should be.", 8),
     Panel("Offsets that wait", "short", (Query(_by("sum", "headrace_lag_records", "pipeline, topic"),
                                                "{{pipeline}} {{topic}}"),),
@@ -117,7 +117,7 @@ _LAKE = (
           "Every record that was read has one.", 8, stacked=True),
     Panel("Dead letters and quarantined", "percentunit", (Query(
         f"{_rate('headrace_dead_letter_table_rows_total')} / {_rate('headrace_records_read_total')}"),),
-          "Share of the records that became no row. limits.failed_ratio_max stops the pipeline.", 8),
+          "Share of the records that became no row. limits.max_failed_ratio stops the pipeline.", 8),
     Panel("Bytes into the lake", "binBps", (Query(_rate("headrace_bytes_total")),
                                             Query(_rate("headrace_read_bytes_total"), "{{pipeline}} read")),
           "Parquet that is committed, and Avro that was read for it.", 8),
@@ -163,7 +163,7 @@ _TABLES = (
     Panel("Files that wait for tables", "bytes", (
         Query(f"topk(10, {_by('max', 'headrace_target_held_bytes', 'pipeline, target')} > 0)",
               "{{pipeline}} {{target}}"),
-        Query(_by("max", "headrace_held_bytes_max"), "{{pipeline}} route.held.max_bytes")),
+        Query(_by("max", "headrace_max_held_bytes"), "{{pipeline}} route.held.max_bytes")),
           "Bytes at the pipeline's log, for each table that refuses. At the maximum route.held.on_limit decides.", 8),
     Panel("Entries that wait for tables", "short", (Query(
         _by("sum", "headrace_target_waiting_entries")),),

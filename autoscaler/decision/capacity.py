@@ -200,9 +200,9 @@ def compute_need(
         backlog=backlog,
         late_s=late_s,
         catch_up_duration_s=catch_up_duration_s,
-        up=min(limit, arriving / policy.utilization_max + backlog_rate),
+        up=min(limit, arriving / policy.max_utilization + backlog_rate),
         target=min(limit, arriving / policy.utilization_target + backlog_rate + meanwhile),
-        down=min(limit, arriving / policy.utilization_min + backlog_rate + meanwhile),
+        down=min(limit, arriving / policy.min_utilization + backlog_rate + meanwhile),
         meanwhile=meanwhile,
         limited=limited,
     )
@@ -268,13 +268,13 @@ def used_share(loads: Iterable[Load], kind: NeedKind, slots: int, growth: Growth
 
 
 def least_executors(
-    loads: Sequence[Load], kind: NeedKind, slots_each: int, growth: Growth, executors_max: int
+    loads: Sequence[Load], kind: NeedKind, slots_each: int, growth: Growth, max_executors: int
 ) -> int | None:
-    """Return the least number of executors that carry these needs; None where even `executors_max` do not."""
-    if used_share(loads, kind, executors_max * slots_each, growth) > 1:
+    """Return the least number of executors that carry these needs; None where even `max_executors` do not."""
+    if used_share(loads, kind, max_executors * slots_each, growth) > 1:
         return None
     low = 1
-    high = executors_max
+    high = max_executors
     while low < high:
         middle = (low + high) // 2
         if used_share(loads, kind, middle * slots_each, growth) <= 1:

@@ -149,7 +149,7 @@ def tick(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> tuple[D
 
 def decide(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> Decision:
     """Decide on facts and memory. `memory` has observed the facts already."""
-    desired = memory.desired if memory.desired is not None else policy.executors_min
+    desired = memory.desired if memory.desired is not None else policy.min_executors
     symptoms = find_hold_symptoms(policy, facts, now)
     cause = _first_symptom(symptoms, "hold")
     if cause is not None:
@@ -180,7 +180,7 @@ def _loads(
         if pipeline.paused or _is_idle(pipeline):
             continue
         rate = _recent_rate(policy, memory, pipeline, now)
-        if rate is None or rate.batches < policy.batches_min:
+        if rate is None or rate.batches < policy.min_batches:
             batches = 0 if rate is None else rate.batches
             return too_few_batches(policy, pipeline, batches)
         carried_per_s = capacity(pipeline, rate, growth.slots, growth)
@@ -210,8 +210,8 @@ def _recent_rate(policy: Policy, memory: Memory, pipeline: Pipeline, now: dateti
     full = [batch for batch in pipeline.batches if batch.rows > 0]
     recent = [batch for batch in full if batch.ended >= now - window]
     is_after_outage = memory.failed_at is not None and now - memory.failed_at < window
-    if len(recent) < policy.batches_min and (recent or is_after_outage):
-        return measure_rate(full[-policy.batches_min :])
+    if len(recent) < policy.min_batches and (recent or is_after_outage):
+        return measure_rate(full[-policy.min_batches :])
     return measure_rate(recent)
 
 
@@ -229,11 +229,11 @@ def _decision_terms(
     if executors.quota is not None:
         granted = min(desired, max(executors.quota, executors.registered))
     growth = _growth(policy, memory, executors)
-    executors_max = max(policy.executors_max, desired)
-    least = least_executors(loads, "target", slots_each, growth, executors_max)
+    max_executors = max(policy.max_executors, desired)
+    least = least_executors(loads, "target", slots_each, growth, max_executors)
     floors = _floors(policy, desired)
     ceilings = _ceilings(policy, executors, pipelines, desired)
-    unlimited = executors_max if least is None else least
+    unlimited = max_executors if least is None else least
     wanted, bound_by = _limit_executors(policy, unlimited, floors, ceilings)
     return DecisionTerms(
         loads=loads,
@@ -262,8 +262,8 @@ def _limit_executors(
             bound_by = (bound.name,)
     for bound in sorted(ceilings, key=lambda bound: -bound.executors):
         if executors > bound.executors:
-            # What a cluster grants may change, so a soft ceiling does not go below executors_min.
-            lowest = 1 if bound.hard else policy.executors_min
+            # What a cluster grants may change, so a soft ceiling does not go below min_executors.
+            lowest = 1 if bound.hard else policy.min_executors
             executors = max(lowest, bound.executors)
             bound_by = (bound.name,)
     return executors, bound_by
@@ -272,21 +272,21 @@ def _limit_executors(
 def _ceilings(policy: Policy, executors: Executors, pipelines: Sequence[Pipeline], desired: int) -> tuple[Bound, ...]:
     ranges = sum(ranges_max(pipeline) for pipeline in pipelines if not pipeline.paused)
     bounds = [
-        Bound("executors_max", policy.executors_max),
+        Bound("max_executors", policy.max_executors),
         Bound("up_factor", max(desired + 1, math.ceil(desired * policy.up_factor)), hard=False),
     ]
     if ranges:
         bounds.append(Bound("ranges", math.ceil(ranges / executors.slots), hard=False))
     if executors.quota is not None:
         bounds.append(Bound("quota", max(executors.quota, executors.registered), hard=False))
-    if policy.cost_max_per_hour:
-        bounds.append(Bound("cost_max_per_hour", int(policy.cost_max_per_hour / policy.cost_per_executor_hour)))
+    if policy.max_cost_per_hour:
+        bounds.append(Bound("max_cost_per_hour", int(policy.max_cost_per_hour / policy.cost_per_executor_hour)))
     return tuple(bounds)
 
 
 def _floors(policy: Policy, desired: int) -> tuple[Bound, ...]:
     step = max(1, math.floor(desired * policy.down_factor))
-    return (Bound("down_factor", min(step, desired), hard=False), Bound("executors_min", policy.executors_min))
+    return (Bound("down_factor", min(step, desired), hard=False), Bound("min_executors", policy.min_executors))
 
 
 def _choose_decision(
@@ -302,8 +302,8 @@ def _choose_decision(
     allowed = max(1, min(bound.executors for bound in terms.ceilings if bound.hard))
     if desired > allowed:
         return ScaleDown(allowed, symptoms, terms, desired)
-    if desired < policy.executors_min:
-        return ScaleUp(policy.executors_min, symptoms, terms, desired)
+    if desired < policy.min_executors:
+        return ScaleUp(policy.min_executors, symptoms, terms, desired)
     if terms.used_up > 1:
         return _decide_on_more(policy, memory, facts, now, terms, desired, symptoms)
     is_late = any(load.need.late_s > policy.lag_slo_s for load in terms.loads)
@@ -340,7 +340,7 @@ def _decide_on_more(
 def _quota_block(terms: DecisionTerms, executors: Executors, desired: int, symptoms: tuple[Symptom, ...]) -> Decision:
     """Keep the request: the cluster grants it as soon as it can."""
     says = f"the cluster grants {executors.quota} of {desired} executors, and {terms.least or 'more'} are needed"
-    cause = Symptom("quota", "no_more", says, "Raise the cluster's quota, or lower executors_max to what it grants.")
+    cause = Symptom("quota", "no_more", says, "Raise the cluster's quota, or lower max_executors to what it grants.")
     return Blocked(desired, (*symptoms, cause), terms, max(desired, terms.needed), cause)
 
 
@@ -371,7 +371,7 @@ def _decide_on_fewer(
 def _down_duration(policy: Policy, memory: Memory, loads: Sequence[Load]) -> timedelta:
     """Return for how long fewer executors must be wanted. It doubles with each removal that was regretted."""
     interval_s = max((load.rate.interval_s for load in loads), default=0.0)
-    doublings = min(policy.regrets_max, count_regrets(policy, memory))
+    doublings = min(policy.max_regrets, count_regrets(policy, memory))
     return timedelta(seconds=max(policy.down_s, policy.down_batches * interval_s) * 2**doublings)
 
 

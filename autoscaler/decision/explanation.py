@@ -60,7 +60,7 @@ def _change_sentence(before: int, after: int) -> str:
 
 def _reason_to_stay(terms: DecisionTerms) -> str:
     if terms.used_down > 1:
-        return f"fewer would be too few ({_percent(terms.used_down)} at utilization_min)"
+        return f"fewer would be too few ({_percent(terms.used_down)} at min_utilization)"
     if terms.bound_by:
         return f"{' and '.join(terms.bound_by)} allows no other"
     return "no other number is better"
@@ -145,8 +145,8 @@ def _pipeline_lines(policy: Policy, terms: DecisionTerms, load: Load) -> list[st
         "needed": f"{uncapped:,.0f}/s = {arriving} / utilization_target {policy.utilization_target:g} + backlog "
         f"{backlog_rate:,.0f}/s in {need.catch_up_duration_s:.0f} s + {need.meanwhile:,.0f}/s that piles up in the "
         f"{terms.start_s:.0f} s executors take to come",
-        "more above": f"{need.up:,.0f}/s = {arriving} / utilization_max {policy.utilization_max:g} + backlog",
-        "fewer below": f"{need.down:,.0f}/s = {arriving} / utilization_min {policy.utilization_min:g} + the rest of "
+        "more above": f"{need.up:,.0f}/s = {arriving} / max_utilization {policy.max_utilization:g} + backlog",
+        "fewer below": f"{need.down:,.0f}/s = {arriving} / min_utilization {policy.min_utilization:g} + the rest of "
         "needed",
     }
     if pipeline.rate_limit_per_s is not None:
@@ -172,8 +172,8 @@ def _executor_lines(policy: Policy, decision: Stay | Blocked | Wait | ScaleUp | 
     least = "no number" if terms.least is None else str(terms.least)
     page += _row_lines(
         {
-            "used now": f"{_percent(terms.used_up)} at utilization_max (over 100 %: more), "
-            f"{_percent(terms.used_down)} at utilization_min (over 100 %: not fewer)",
+            "used now": f"{_percent(terms.used_up)} at max_utilization (over 100 %: more), "
+            f"{_percent(terms.used_down)} at min_utilization (over 100 %: not fewer)",
             "least": f"{least} that carries what is needed",
             "limits": f"{limits}; {bound_by} decides",
             "wanted": str(terms.wanted),

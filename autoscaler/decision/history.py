@@ -133,13 +133,13 @@ def start_s(policy: Policy, memory: Memory) -> float:
     ]
     if not durations_s:
         return policy.start_s
-    return min(policy.start_max_s, max(durations_s[-_CHANGES_LEARNED:]))
+    return min(policy.max_start_s, max(durations_s[-_CHANGES_LEARNED:]))
 
 
 def slot_yield(policy: Policy, memory: Memory) -> float:
     """Return what an added slot brings, over one at hand: the median of the last that were measured."""
     yields = [scaling.yield_ for scaling in memory.scalings if scaling.yield_ is not None]
-    if len(yields) < policy.yields_min:
+    if len(yields) < policy.min_yields:
         return 1.0
     return min(1.0, max(policy.yield_floor, median(yields[-_CHANGES_LEARNED:])))
 
@@ -163,7 +163,7 @@ def observe(policy: Policy, memory: Memory, facts: Facts, now: datetime) -> Memo
     if facts.pipelines:
         memory = _follow_shape(memory, executors, facts.pipelines)
     if memory.desired is None:
-        memory = replace(memory, desired=max(policy.executors_min, executors.wanted))
+        memory = replace(memory, desired=max(policy.min_executors, executors.wanted))
     if any(pipeline.failing is not None for pipeline in facts.pipelines):
         memory = replace(memory, failed_at=now)
     since = now - timedelta(seconds=policy.history_s)
@@ -199,7 +199,7 @@ def _measure_last_change(
     block = memory.block
     if last.yield_ is None:
         last = replace(last, yield_=_reliable_yield(policy, last, pipelines, executors.slots))
-        if last.yield_ is not None and last.adds_executors() and last.yield_ < policy.yield_min:
+        if last.yield_ is not None and last.adds_executors() and last.yield_ < policy.min_yield:
             block = Block(last.after, now + timedelta(seconds=policy.block_s), last.yield_)
     return replace(memory, scalings=(*memory.scalings[:-1], last), block=block)
 
@@ -214,7 +214,7 @@ def _is_complete(scaling: Scaling, executors: Executors) -> bool:
 def _reliable_yield(policy: Policy, scaling: Scaling, pipelines: Sequence[Pipeline], slots_each: int) -> float | None:
     """Return what an added slot brought; a single batch does not prove that it was next to nothing."""
     measured = _measure_yield(policy, scaling, pipelines, slots_each)
-    if measured is None or measured >= policy.yield_min:
+    if measured is None or measured >= policy.min_yield:
         return measured
     batches = max((len(batches_after(scaling, pipeline, slots_each)) for pipeline in pipelines), default=0)
     if batches < _SURE_BATCHES:
@@ -270,5 +270,5 @@ def stabilization_end(policy: Policy, memory: Memory, facts: Facts) -> datetime 
     slots_each = facts.executors.slots
     batches = max((len(batches_after(last, pipeline, slots_each)) for pipeline in facts.pipelines), default=0)
     is_proven = last.there_at is not None and batches >= policy.stable_batches
-    wait_s = policy.stable_s if is_proven else policy.stable_max_s
+    wait_s = policy.stable_s if is_proven else policy.max_stable_s
     return (last.there_at or last.at) + timedelta(seconds=wait_s)

@@ -44,11 +44,11 @@ class Policy:
     utilization_target: float = _parameter(
         0.80, "share", "share of the capacity that is used after a change; the rest carries bursts"
     )
-    utilization_max: float = _parameter(
+    max_utilization: float = _parameter(
         0.95, "share", "above it executors are added; less is noise, or carried already"
     )
-    utilization_min: float = _parameter(
-        0.65, "share", "below it executors are removed; between it and utilization_max nothing changes"
+    min_utilization: float = _parameter(
+        0.65, "share", "below it executors are removed; between it and max_utilization nothing changes"
     )
     catch_up_duration_s: float = _parameter(
         900.0, "s", "time in which a backlog is worked off: half of it costs 3 % more, twice saves 1 %"
@@ -67,12 +67,12 @@ class Policy:
     short_window_s: float = _parameter(
         120.0, "s", "a rise of arrivals counts after this time, a fall only after the window"
     )
-    facts_age_max_s: float = _parameter(60.0, "s", "older facts change nothing: four ticks were missed")
-    batches_min: int = _parameter(
+    max_facts_age_s: float = _parameter(60.0, "s", "older facts change nothing: four ticks were missed")
+    min_batches: int = _parameter(
         2, "batches", "batches that must finish in the window before a rate is known: one is chance"
     )
     start_s: float = _parameter(60.0, "s", "time that an executor takes to start, until a start was measured")
-    start_max_s: float = _parameter(
+    max_start_s: float = _parameter(
         900.0, "s", "longest time that an executor takes to start; one that takes longer waits for quota"
     )
     stable_s: float = _parameter(
@@ -81,7 +81,7 @@ class Policy:
     stable_batches: int = _parameter(
         1, "batches", "batches that must run on all new executors before more are requested"
     )
-    stable_max_s: float = _parameter(
+    max_stable_s: float = _parameter(
         150.0, "s", "after this time more are requested without such batches: they may be rare, or stuck"
     )
     down_s: float = _parameter(
@@ -96,30 +96,30 @@ class Policy:
         1800.0, "s", "no executor is removed so soon after others started: the start has not paid off yet"
     )
     regret_s: float = _parameter(1800.0, "s", "a removal that is undone within this time was a mistake")
-    regrets_max: int = _parameter(2, "times", "each such mistake of the last day doubles `down`, at most so many times")
+    max_regrets: int = _parameter(2, "times", "each such mistake of the last day doubles `down`, at most so many times")
     up_factor: float = _parameter(5.0, "times", "largest step up: a wrong rate cannot empty the budget")
     down_factor: float = _parameter(0.5, "times", "largest step down: a wrong rate cannot stop the pipeline")
-    executors_min: int = _parameter(1, "executors", "least number; with one executor the driver keeps the trigger")
-    executors_max: int = _parameter(100, "executors", "largest number")
+    min_executors: int = _parameter(1, "executors", "least number; with one executor the driver keeps the trigger")
+    max_executors: int = _parameter(100, "executors", "largest number")
     cost_per_executor_hour: float = _parameter(0.0, "money", "cost of an executor; 0: costs are not computed")
-    cost_max_per_hour: float = _parameter(0.0, "money", "limit of the cost of all executors in an hour; 0: no limit")
-    yield_min: float = _parameter(0.1, "share", "share of the expected rate; executors that bring less were in vain")
+    max_cost_per_hour: float = _parameter(0.0, "money", "limit of the cost of all executors in an hour; 0: no limit")
+    min_yield: float = _parameter(0.1, "share", "share of the expected rate; executors that bring less were in vain")
     yield_floor: float = _parameter(
         0.5, "share", "least yield of an added slot in the computation: one measurement is noisy"
     )
-    yields_min: int = _parameter(
+    min_yields: int = _parameter(
         3, "changes", "changes to measure before the yield of a slot counts; until then it is 1"
     )
     block_s: float = _parameter(1800.0, "s", "no executor is added for this time after some were in vain")
-    driver_share_max: float = _parameter(
+    max_driver_share: float = _parameter(
         0.5, "share", "share of a batch that the driver may take alone; above it the driver is the limit"
     )
     cap_share: float = _parameter(0.95, "share", "share of max_records from which a batch counts as full")
-    skew_max: float = _parameter(3.0, "times", "longest task over the median; above it slots wait for one partition")
+    max_skew: float = _parameter(3.0, "times", "longest task over the median; above it slots wait for one partition")
     stuck_batches: int = _parameter(
         3, "batches", "a partition with lag that makes no progress in so many batches is stuck"
     )
-    gc_max: float = _parameter(
+    max_gc: float = _parameter(
         0.15, "share", "share of the tasks' time in garbage collection; above it no executor is removed"
     )
     history_s: float = _parameter(86_400.0, "s", "time for which changes are remembered")
@@ -130,14 +130,14 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
-        if not 0 < self.utilization_min < self.utilization_target < self.utilization_max <= 1:
+        if not 0 < self.min_utilization < self.utilization_target < self.max_utilization <= 1:
             raise ConfigError(
-                f"utilization_min {self.utilization_min:g} < utilization_target {self.utilization_target:g} < "
-                f"utilization_max {self.utilization_max:g} must hold, in (0, 1]"
+                f"min_utilization {self.min_utilization:g} < utilization_target {self.utilization_target:g} < "
+                f"max_utilization {self.max_utilization:g} must hold, in (0, 1]"
             )
-        if not 1 <= self.executors_min <= self.executors_max:
+        if not 1 <= self.min_executors <= self.max_executors:
             raise ConfigError(
-                f"executors_min {self.executors_min} must be at least 1 and at most executors_max {self.executors_max}"
+                f"min_executors {self.min_executors} must be at least 1 and at most max_executors {self.max_executors}"
             )
         if not (self.up_factor > 1 and 0 < self.down_factor < 1):
             raise ConfigError(f"up_factor {self.up_factor:g} must be over 1, down_factor {self.down_factor:g} below it")
@@ -146,17 +146,17 @@ class Policy:
             "interval_s",
             "window_s",
             "short_window_s",
-            "facts_age_max_s",
+            "max_facts_age_s",
             "start_s",
             "history_s",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name.removesuffix('_s')} must be more than 0, got {getattr(self, name):g} s")
-        if self.cost_max_per_hour and not self.cost_per_executor_hour:
-            raise ConfigError("cost_max_per_hour needs cost_per_executor_hour: what does an executor cost?")
-        if 0 < self.cost_max_per_hour < self.executors_min * self.cost_per_executor_hour:
+        if self.max_cost_per_hour and not self.cost_per_executor_hour:
+            raise ConfigError("max_cost_per_hour needs cost_per_executor_hour: what does an executor cost?")
+        if 0 < self.max_cost_per_hour < self.min_executors * self.cost_per_executor_hour:
             raise ConfigError(
-                f"cost_max_per_hour {self.cost_max_per_hour:g} does not pay for executors_min {self.executors_min}"
+                f"max_cost_per_hour {self.max_cost_per_hour:g} does not pay for min_executors {self.min_executors}"
             )
         for expression in self.excluded:
             _matches(expression, datetime(2026, 1, 1))  # noqa: DTZ001 - a wall clock; raises ConfigError

@@ -76,7 +76,7 @@ def _find_missing_facts(policy: Policy, facts: Facts) -> Iterator[Symptom]:
     advice = "Is the driver's /status reachable, and Kafka? What is wanted stays as it is until they answer."
     if not facts.refused and facts.executors is None:
         yield Symptom("blind", "hold", "it is not known which executors there are", advice)
-    if not facts.refused and facts.executors is not None and facts.executors.age_s > policy.facts_age_max_s:
+    if not facts.refused and facts.executors is not None and facts.executors.age_s > policy.max_facts_age_s:
         says = f"it is not known for {facts.executors.age_s:.0f} s which executors there are"
         yield Symptom("blind", "hold", says, advice)
     if not facts.pipelines:
@@ -90,9 +90,9 @@ def _find_missing_facts(policy: Policy, facts: Facts) -> Iterator[Symptom]:
 def _missing_fact(policy: Policy, pipeline: Pipeline) -> str:
     """Return which facts of a pipeline are missing or old; empty if none are."""
     name = pipeline.name
-    if pipeline.lag_age_s > policy.facts_age_max_s:
+    if pipeline.lag_age_s > policy.max_facts_age_s:
         return f"Kafka has not answered with the ends of {name} for {pipeline.lag_age_s:.0f} s"
-    if pipeline.age_s > policy.facts_age_max_s:
+    if pipeline.age_s > policy.max_facts_age_s:
         return f"nothing was heard of {name} for {pipeline.age_s:.0f} s"
     is_lag_missing = any(partition.lag_offsets is None for partition in pipeline.partitions)
     if pipeline.arriving_per_s is None or not pipeline.partitions or is_lag_missing:
@@ -104,7 +104,7 @@ def too_few_batches(policy: Policy, pipeline: Pipeline, batches: int) -> Symptom
     """Return the symptom of a pipeline whose batches are too few to know a rate."""
     name = pipeline.name
     window = f"{window_s(policy, pipeline):.0f} s"
-    says = f"{name} has lag and finished {batches} batches with rows in {window}, of {policy.batches_min}"
+    says = f"{name} has lag and finished {batches} batches with rows in {window}, of {policy.min_batches}"
     advice = "A rate is not known yet. If none ever finishes, `headrace status` says in which phase the batch is."
     return Symptom("too_few_batches", "hold", says, advice, name)
 
@@ -112,9 +112,9 @@ def too_few_batches(policy: Policy, pipeline: Pipeline, batches: int) -> Symptom
 def find_memory_pressure(policy: Policy, executors: Executors) -> Iterator[Symptom]:
     """Yield memory pressure: with fewer executors each would hold more."""
     share = executors.gc_share
-    if share is None or share <= policy.gc_max:
+    if share is None or share <= policy.max_gc:
         return
-    says = f"an executor spends {share:.0%} of its tasks' time in garbage collection, over {policy.gc_max:.0%}"
+    says = f"an executor spends {share:.0%} of its tasks' time in garbage collection, over {policy.max_gc:.0%}"
     advice = "Give executors more memory, or lower memory.buffer; the number of executors is not lowered meanwhile."
     yield Symptom("memory_pressure", "no_fewer", says, advice)
 
@@ -189,7 +189,7 @@ def _find_driver_limit(policy: Policy, load: Load) -> Iterator[Symptom]:
     """Yield a pipeline of whose batches the driver alone takes most, so that records are late."""
     pipeline = load.pipeline
     rate = load.rate
-    if rate.overhead_share <= policy.driver_share_max:
+    if rate.overhead_share <= policy.max_driver_share:
         return
     suffices = True
     if pipeline.min_partitions:
@@ -207,14 +207,14 @@ def _find_driver_limit(policy: Policy, load: Load) -> Iterator[Symptom]:
 def _find_skew(policy: Policy, load: Load) -> Iterator[Symptom]:
     """Yield a pipeline whose slots wait for the longest task."""
     skew = load.rate.skew
-    if skew is None or skew <= policy.skew_max:
+    if skew is None or skew <= policy.max_skew:
         return
     name = load.pipeline.name
     says = (
-        f"the longest task of {name} takes {skew:.1f} times the median, over {policy.skew_max:g}: "
+        f"the longest task of {name} takes {skew:.1f} times the median, over {policy.max_skew:g}: "
         "slots wait for one partition"
     )
-    advice = "Raise autoscaler.executors_max, as ranges are cut for so many, or spread the keys of the topic."
+    advice = "Raise autoscaler.max_executors, as ranges are cut for so many, or spread the keys of the topic."
     yield Symptom("skew", "no_more", says, advice, name)
 
 
@@ -230,7 +230,7 @@ def _find_few_ranges(load: Load, slots: int, growth: Growth) -> Iterator[Symptom
     else:
         limit = "its ranges are no more"
         advice = (
-            "Raise autoscaler.executors_max and restart: a full batch is cut into as many ranges as that has slots."
+            "Raise autoscaler.max_executors and restart: a full batch is cut into as many ranges as that has slots."
         )
     says = f"a batch of {pipeline.name} has {ranges} tasks at most, and {slots} slots are there: {limit}"
     yield Symptom("few_ranges", "no_more", says, advice, pipeline.name)

@@ -154,7 +154,7 @@ class FactsCollector:
         driver_time = datetime.fromisoformat(driver_document["at"])
         answer = StatusAnswer(driver_document["pipelines"][name], driver_time, self._seconds())
         lag = LagSample.from_json(answer.document["lag"])
-        age_max = timedelta(seconds=self._policy.facts_age_max_s)
+        age_max = timedelta(seconds=self._policy.max_facts_age_s)
         if lag.is_fresh(driver_time) and lag.at is not None and driver_time - lag.at <= age_max:
             self._record_lag(name, lag, driver_time)
         else:

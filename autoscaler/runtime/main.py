@@ -38,7 +38,7 @@ def policy_of(config: Config, assignments: Sequence[str]) -> Policy:
     """Return the policy: the defaults, what the configuration says, then `name=value` pairs. Raises ConfigError."""
     section = config.autoscaler
     configured = [f"{name}={_assignment_text(value)}" for name, value in section.policy.items()]
-    limits = replace(DEFAULTS, executors_min=section.executors_min, executors_max=section.executors_max)
+    limits = replace(DEFAULTS, min_executors=section.min_executors, max_executors=section.max_executors)
     return apply_assignments(limits, [*configured, *assignments])
 
 

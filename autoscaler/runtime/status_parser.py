@@ -46,7 +46,7 @@ def parse_executors(status: Mapping[str, Any] | None, policy: Policy) -> Executo
         return None
     # For how long fewer executors are registered than requested.
     short_s = status["short_seconds"]
-    has_quota = short_s is not None and short_s > policy.start_max_s
+    has_quota = short_s is not None and short_s > policy.max_start_s
     registered = status["registered"]
     return Executors(
         wanted=registered if status["requested"] is None else status["requested"],

@@ -300,7 +300,7 @@ class ChaosStack:
                         "bucket": {"type": "event_time", "width": "1 h"},
                         "commit": {"max_delay": "2 s", "max_records": 5000},
                         "roll": {"target_file_size": "4 MiB"},
-                        "limits": {"failed_ratio_max": 1.0},
+                        "limits": {"max_failed_ratio": 1.0},
                         "on_data_loss": "record",
                         "on_topic_recreated": "start",
                     }

@@ -72,12 +72,12 @@ class Dynamic:
     schedulerBacklogTimeout 1 s, so tasks that wait at a tick have waited; executorIdleTimeout 60 s.
     """
 
-    executors_max: int
+    max_executors: int
     executors: int = 1
     adding: int = 1
     name: str = "Spark's dynamic allocation"
     every_s: float = 0.0
-    idle_max_s: float = 60.0
+    max_idle_s: float = 60.0
     _spare: dict[int, datetime] = field(default_factory=dict)
 
     def choose_executors(self, facts: Facts, busy: Busy, now: datetime) -> int:
@@ -85,7 +85,7 @@ class Dynamic:
         assert facts.executors is not None
         needed = math.ceil(busy.tasks / facts.executors.slots)
         if needed > self.executors:
-            self.executors = min(self.executors_max, needed, self.executors + self.adding)
+            self.executors = min(self.max_executors, needed, self.executors + self.adding)
             self.adding *= 2
             self._spare.clear()
             return self.executors
@@ -96,7 +96,7 @@ class Dynamic:
             else:
                 self._spare.setdefault(executor, now - timedelta(seconds=busy.idle_s))
         idle = [(now - self._spare.get(executor, now)).total_seconds() for executor in range(self.executors)]
-        self.executors = max(1, sum(idle_s <= self.idle_max_s for idle_s in idle))
+        self.executors = max(1, sum(idle_s <= self.max_idle_s for idle_s in idle))
         self._spare = {executor: since for executor, since in self._spare.items() if executor < self.executors}
         return self.executors
 
@@ -111,7 +111,7 @@ class Threshold:
 
     # Records of lag that one executor is for.
     lag_per_executor: float
-    executors_max: int
+    max_executors: int
     name: str = "lag threshold"
     every_s: float = 30.0
     calm_s: float = 300.0
@@ -128,7 +128,7 @@ class Threshold:
         want = current
         if abs(wanted_ratio / current - 1) > self.tolerance:
             want = math.ceil(wanted_ratio)
-        want = max(1, min(want, self.executors_max, len(partitions)))
+        want = max(1, min(want, self.max_executors, len(partitions)))
         self._wants.append((now, want))
         while (now - self._wants[0][0]).total_seconds() > self.calm_s:
             self._wants.popleft()
@@ -148,7 +148,7 @@ class Flink:
     hour; the parallelism is raised to the next divisor of the partitions.
     """
 
-    executors_max: int
+    max_executors: int
     name: str = "Flink's autoscaler, defaults"
     # The standalone autoscaler's job.autoscaler.interval is 15 s; the window matters more.
     every_s: float = 60.0
@@ -210,10 +210,10 @@ class Flink:
     def _align(self, want: int, facts: Facts) -> int:
         """Raise to a number of executors whose slots divide the partitions, where there is one below the most."""
         assert facts.executors is not None
-        want = min(want, self.executors_max)
+        want = min(want, self.max_executors)
         partitions = len(facts.pipelines[0].partitions)
         slots = facts.executors.slots
-        for executors in range(want, self.executors_max + 1):
+        for executors in range(want, self.max_executors + 1):
             if partitions % (executors * slots) == 0:
                 return executors
         return want

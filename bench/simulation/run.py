@@ -98,12 +98,12 @@ def ours(trace: Trace, policy: Policy) -> Score:
 
 
 def _within(trace: Trace, policy: Policy) -> Policy:
-    return replace(policy, executors_max=min(policy.executors_max, trace.executors_max))
+    return replace(policy, max_executors=min(policy.max_executors, trace.max_executors))
 
 
 def useful_max(trace: Trace) -> int:
     """How many executors have a range to read."""
-    return min(trace.executors_max, math.ceil(max(trace.partitions, trace.min_partitions) / trace.cores))
+    return min(trace.max_executors, math.ceil(max(trace.partitions, trace.min_partitions) / trace.cores))
 
 
 def threshold(trace: Trace, seconds: float, policy: Policy = DEFAULTS) -> Score:

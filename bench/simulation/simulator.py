@@ -76,7 +76,7 @@ class SimulatedPipeline:
 
     def ask(self, executors: int) -> None:
         """Ask for so many in all: more come after a while, fewer go at the end of the batch."""
-        self.wanted = max(1, min(executors, self.trace.executors_max))
+        self.wanted = max(1, min(executors, self.trace.max_executors))
         while len(self._coming) > max(0, self.wanted - self.registered):
             self._coming.remove(max(self._coming))
         for _ in range(self.wanted - self.registered - len(self._coming)):

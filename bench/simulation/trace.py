@@ -46,7 +46,7 @@ class Trace:
     records_max: int = 60_000_000
     min_partitions: int = 0
     executors_first: int = 4
-    executors_max: int = 24
+    max_executors: int = 24
     cores: int = 4
     # Records of one slot when it is alone.
     per_slot_per_s: float = 10_000.0
@@ -69,7 +69,7 @@ class Trace:
             raise ConfigError(f"trace {self.name!r} is shorter than an hour: no policy can be judged by it")
         if min(self.arriving_per_s) < 0 or self.step_s <= 0:
             raise ConfigError(f"trace {self.name!r} has arrivals or steps below zero")
-        if min(self.partitions, self.cores, self.executors_first, self.executors_max, self.records_max) < 1:
+        if min(self.partitions, self.cores, self.executors_first, self.max_executors, self.records_max) < 1:
             raise ConfigError(f"trace {self.name!r} needs one partition, core, executor and record at least")
 
     @property

@@ -138,7 +138,7 @@ def slow() -> Trace:
         cores=2,
         per_slot_per_s=5_000.0,
         min_partitions=24,
-        executors_max=12,
+        max_executors=12,
         seed=18,
         purpose="untuned",
     )
@@ -158,7 +158,7 @@ def weekend() -> Trace:
         delay_max_s=120.0,
         trigger_s=30.0,
         start_s=120.0,
-        executors_max=12,
+        max_executors=12,
         overhead_s=6.0,
         seed=19,
         purpose="held out",

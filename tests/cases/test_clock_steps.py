@@ -347,7 +347,7 @@ def test_the_autoscaler_waits_no_longer_for_a_step(step: timedelta) -> None:
     assert known.block.until <= now + timedelta(seconds=POLICY.block_s)
     if step > timedelta(0):
         assert known == memory, "what is past stays as it is"
-    longest = timedelta(seconds=max(POLICY.block_s, POLICY.stable_max_s, POLICY.history_s)) + MINUTE
+    longest = timedelta(seconds=max(POLICY.block_s, POLICY.max_stable_s, POLICY.history_s)) + MINUTE
 
     def decided(arriving: float, at: datetime) -> object:
         busy = pipeline(arriving, batches=batches(slots=8, last=at))

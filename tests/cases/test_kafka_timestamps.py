@@ -155,7 +155,7 @@ def test_rows_dead_letters_and_raw_records_of_odd_timestamps_are_there_and_survi
     tmp_path: Path, form: str
 ) -> None:
     raw_place = {"raw": {"location": str(tmp_path / "lake" / "clicks_raw")}}
-    driver = Driver(tmp_path, form, table=raw_place, columns={"key": "string"}, compact={"open_files_max": 2})
+    driver = Driver(tmp_path, form, table=raw_place, columns={"key": "string"}, compact={"max_open_files": 2})
     driver.start()
     numbers = list(ODD_MS.values())
     good: dict[int, bytes | None] = {at: event(at) for at in range(10)}

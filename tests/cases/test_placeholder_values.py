@@ -75,7 +75,7 @@ def values_of(times: list[int], first: int = 0) -> dict[int, bytes]:
 
 @pytest.mark.parametrize("placeholder", [0, -1, 2**63 - 1, 253_402_300_799])
 def test_right_rows_behind_placeholders_are_rows(tmp_path: Path, placeholder: int) -> None:
-    driver = Driver(tmp_path, schemas=Schemas({1: PLAIN}, [1]), limits={"failed_ratio_max": 1})
+    driver = Driver(tmp_path, schemas=Schemas({1: PLAIN}, [1]), limits={"max_failed_ratio": 1})
     driver.start()
     driver.carry([log(values_of([placeholder] * 10))], {0: 10})
     assert [facts["time_unit"] for facts in driver.table.recent_commits(10)] == [""]

@@ -94,7 +94,7 @@ class Meanwhile(Schemas):
 
 def unknown(root: Path, form: str) -> Driver:
     """Rows, and dead letters of a schema that is unknown yet; of each id one."""
-    made = Driver(root, form, limits={"failed_ratio_max": 1})
+    made = Driver(root, form, limits={"max_failed_ratio": 1})
     made.start()
     made.carry([log({n: event(n, schema_id=1 + n % 2) for n in range(8)})], {0: 8})
     return made

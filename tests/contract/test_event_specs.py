@@ -170,7 +170,7 @@ def test_records_that_fills_and_replays_filter_add_up_in_audits_since_any_versio
     before = Driver(tmp_path, table=place)
     before.start()
     before.carry([log({at: event(at) for at in range(10)})], {0: 10})
-    driver = Driver(tmp_path, specs={"Event": {"where": "id % 3 <> 1"}}, limits={"failed_ratio_max": 1})
+    driver = Driver(tmp_path, specs={"Event": {"where": "id % 3 <> 1"}}, limits={"max_failed_ratio": 1})
     driver.start()
     skip_offsets(driver, 10)
     driver.start()
@@ -212,7 +212,7 @@ def test_rows_that_are_deleted_take_the_dead_letters_with_them_of_which_an_expre
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fails = {"cast": {"note": "int"}, "derive": {"ratio": "1 / (id - 1)", "id": "id * 10"}}
-    driver = Driver(tmp_path, specs={"Event": fails}, limits={"failed_ratio_max": 1})
+    driver = Driver(tmp_path, specs={"Event": fails}, limits={"max_failed_ratio": 1})
     driver.start()
     driver.carry([log({at: event(at) for at in range(4)})], {0: 4})
     assert (audited(driver.config).total("dead_letters"), audited(driver.config).total("rows")) == (3, 1)
@@ -250,7 +250,7 @@ def test_a_record_type_that_comes_later_without_the_event_time_is_quarantined_al
     bare = {**EVENT, "name": "Bare", "fields": EVENT["fields"][:1]}
     schemas = Schemas({1: EVENT, 2: bare}, [1])
     specs = {"Event": {"columns": {"exclude": ["at"]}}, "Bare": {"where": "id <> 2"}}
-    driver = Driver(tmp_path, schemas=schemas, specs=specs, limits={"failed_ratio_max": 1})
+    driver = Driver(tmp_path, schemas=schemas, specs=specs, limits={"max_failed_ratio": 1})
     driver.start()
     driver.carry([log({0: event(0), **{at: value(2, bare, {"id": at}) for at in range(1, 4)}})], {0: 4})
     found = audited(driver.config)

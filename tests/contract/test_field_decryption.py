@@ -50,7 +50,7 @@ def started(root: Path, registry: CsfleRegistry, *, tags: Any = CLEAR, decrypt: 
     sections = {"keys": {"file": ring_at(root).place.file}}
     driver = Driver(
         root, schemas=ConfluentRegistry(registry.url), privacy=privacy, sections=sections,  # type: ignore[arg-type]
-        limits={"failed_ratio_max": 1}, **settings,
+        limits={"max_failed_ratio": 1}, **settings,
     )  # fmt: skip
     driver.start()
     return driver
@@ -250,7 +250,7 @@ def test_a_route_sends_on_what_is_decrypted(tmp_path: Path, registry: CsfleRegis
     keys, lake = {"file": ring_at(tmp_path).place.file}, tmp_path / "lake"
     settings = config(
         tmp_path, privacy={"tags": CLEAR, "decrypt": {"shop-kek": {"env": "SHOP_SECRET"}}}, sections={"keys": keys},
-        limits={"failed_ratio_max": 1}, route={"by": "record", "targets": {"shop.Event": str(lake / "event")}},
+        limits={"max_failed_ratio": 1}, route={"by": "record", "targets": {"shop.Event": str(lake / "event")}},
     )  # fmt: skip
     tables = all_tables("clicks", settings)
     tables.main.create(PROVENANCE, [])

@@ -103,7 +103,7 @@ def test_the_first_policies_are_an_entry_of_the_log(tmp_path: Path) -> None:
 
 def test_a_schema_whose_tag_has_no_policy_is_rejected_alone(tmp_path: Path) -> None:
     unknown = {**EVENT, "name": "Other", "fields": [*TAGGED["fields"], {"name": "x", "type": "int", "pii": "WHAT"}]}
-    driver = started(tmp_path, Schemas({1: TAGGED, 2: unknown}, [1, 2]), limits={"failed_ratio_max": 1})
+    driver = started(tmp_path, Schemas({1: TAGGED, 2: unknown}, [1, 2]), limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(0), 1: event(1, unknown, 2, x=1)})], {0: 2})
     assert ids_of(driver) == {hashed(tmp_path, 0)}
     (why,) = driver.side(driver.dead_letters).rows().to_table(columns=["error"])["error"].to_pylist()
@@ -115,7 +115,7 @@ def test_a_schema_without_the_tag_does_not_leak(tmp_path: Path, first: int) -> N
     """Whichever of them is known first; a renamed field too."""
     renamed = {**EVENT, "fields": [{"name": "number", "aliases": ["id"], "type": "long"}, *EVENT["fields"][1:]]}
     schemas = {1: TAGGED, 2: EVENT, 3: renamed}
-    driver = started(tmp_path, Schemas(schemas, [first, 3 - first]), limits={"failed_ratio_max": 1})
+    driver = started(tmp_path, Schemas(schemas, [first, 3 - first]), limits={"max_failed_ratio": 1})
     late = value(3, renamed, {"number": 3, "at": NOW, "note": "note 3"})
     driver.carry([log({1: event(1), 2: event(2, EVENT, 2), 3: late})], {0: 4})
     assert ids_of(driver) == {hashed(tmp_path, at) for at in (1, 2, 3)}
@@ -124,7 +124,7 @@ def test_a_schema_without_the_tag_does_not_leak(tmp_path: Path, first: int) -> N
 
 def test_a_tag_that_comes_later_ends_what_cannot_be_protected_any_more(tmp_path: Path) -> None:
     """A column that is a number cannot hold hashes: no record of the type lands in the clear from then on."""
-    driver = started(tmp_path, Schemas({1: TAGGED, 2: EVENT}, [2]), limits={"failed_ratio_max": 1})
+    driver = started(tmp_path, Schemas({1: TAGGED, 2: EVENT}, [2]), limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(0, EVENT, 2)})], {0: 1})
     driver.carry([log({1: event(1), 2: event(2, EVENT, 2)})], {0: 3})
     driver.carry([log({3: event(3, EVENT, 2)})], {0: 4})
@@ -156,10 +156,10 @@ TIMED = {**EVENT, "fields": [EVENT["fields"][0], {**EVENT["fields"][1], "conflue
 def test_a_tag_on_the_event_time_refuses_the_start_and_rejects_a_later_schema(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="field 'at' has the policy hash, and is the event time"):
         started(tmp_path / "a", Schemas({1: TIMED}, [1]))
-    driver = started(tmp_path / "b", Schemas({1: EVENT, 2: TIMED}, [1]), limits={"failed_ratio_max": 1})
+    driver = started(tmp_path / "b", Schemas({1: EVENT, 2: TIMED}, [1]), limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(0, EVENT, 1), 1: event(1, TIMED, 2)})], {0: 2})
     assert driver.table.rows().count_rows() == 0, "what is to be protected now would be in the clear"
-    started(tmp_path / "b", Schemas({1: EVENT, 2: TIMED}, [1, 2]), limits={"failed_ratio_max": 1})
+    started(tmp_path / "b", Schemas({1: EVENT, 2: TIMED}, [1, 2]), limits={"max_failed_ratio": 1})
 
 
 MASKED_MAP = {"name": "labels", "type": {"type": "map", "values": "string"}, "pii": {"mask": 2}}
@@ -179,7 +179,7 @@ def test_a_schema_that_came_while_the_writer_ran_does_not_keep_it_from_its_next_
 ) -> None:
     """It is rejected alone at both moments; by new policies, a start holds it against them."""
     bad = {**EVENT, "name": "Other", "fields": [*TAGGED["fields"], field]}
-    settings = {"form": form, "limits": {"failed_ratio_max": 1}}
+    settings = {"form": form, "limits": {"max_failed_ratio": 1}}
     settings |= {"table": {"name": "s.clicks"}} if form == "iceberg" else {}
     value_of_bad = b"\0\0\0\0\2 broken anyway"
     driver = started(tmp_path, Schemas({1: TAGGED, 2: bad}, [1]), **settings)
@@ -298,7 +298,7 @@ def test_a_new_encryption_key_is_for_new_values_and_the_former_reads_on(tmp_path
 
 
 def test_a_replay_gives_the_same_hashes_and_none_by_other_policies(tmp_path: Path) -> None:
-    driver = started(tmp_path, Schemas({1: TAGGED}, []), limits={"failed_ratio_max": 1})
+    driver = started(tmp_path, Schemas({1: TAGGED}, []), limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(0, TAGGED, 9), 1: event(1)})], {0: 2})
     later = Schemas({1: TAGGED, 9: TAGGED}, [1])
     other = driver.config.model_copy(
@@ -367,7 +367,7 @@ def test_a_route_sends_on_what_is_left_and_each_table_judges_for_itself(tmp_path
     }
     source = ring_at(tmp_path)
     settings = config(
-        tmp_path, privacy=PRIVACY, sections={"keys": {"file": source.place.file}}, limits={"failed_ratio_max": 1},
+        tmp_path, privacy=PRIVACY, sections={"keys": {"file": source.place.file}}, limits={"max_failed_ratio": 1},
         route={"by": "record", "targets": targets},
     )  # fmt: skip
     tables = all_tables("clicks", settings)

@@ -75,7 +75,7 @@ def letters(driver: Driver) -> list[dict[str, Any]]:
 
 
 def test_dead_letters_are_encrypted_and_replayed(tmp_path: Path) -> None:
-    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"failed_ratio_max": 1})
+    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"max_failed_ratio": 1})
     keys = dict.fromkeys(range(3), b"maria")
     driver.carry([log({0: event(0, TAGGED, 9), 1: event(1, TAGGED, 9), 2: b"\0\0\0\0\1!"}, keys=keys)], {0: 3})
     for letter in letters(driver):
@@ -90,7 +90,7 @@ def test_dead_letters_are_encrypted_and_replayed(tmp_path: Path) -> None:
 
 
 def test_redacted_dead_letters_have_no_bytes_and_are_left_by_a_replay(tmp_path: Path) -> None:
-    driver = started(tmp_path, privacy={**PRIVACY, "dead_letters": "redact"}, limits={"failed_ratio_max": 1})
+    driver = started(tmp_path, privacy={**PRIVACY, "dead_letters": "redact"}, limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(0, TAGGED, 9), 1: event(1)})], {0: 2})
     (letter,) = letters(driver)
     assert (letter["key"], letter["value"], letter["schema_id"]) == (None, None, 9)
@@ -131,7 +131,7 @@ def test_raw_records_whose_key_is_lost_stop_a_backfill_and_are_no_dead_letters(t
 
 def test_screens_show_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     later = Schemas({1: TAGGED, 9: WIDER}, [1])
-    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"failed_ratio_max": 1})
+    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"max_failed_ratio": 1})
     secret = {"id": 4711, "at": NOW, "note": "maria@example.org", "extra": 1}
     driver.carry([log({0: value(9, WIDER, secret)}, keys={0: b"maria"})], {0: 1})
     monkeypatch.setattr(dlq, "source", lambda _: later)
@@ -156,7 +156,7 @@ def test_live_records_and_previews_show_what_is_left(tmp_path: Path) -> None:
 def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"failed_ratio_max": 1})
+    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(42), 1: event(43), 2: event(42, TAGGED, 9), 3: event(7)})], {0: 4})
     source = ring_at(tmp_path)
     write_keyring(source, read_keyring(source).with_new("hash"))

@@ -37,7 +37,7 @@ FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 POLICIES = {"tags": {"PII": "hash"}}
 SECRET = f"{canaries.STEM}-secret"
 PII = {"confluent:tags": ["PII"]}
-LENIENT = {"failed_ratio_max": 1}
+LENIENT = {"max_failed_ratio": 1}
 
 
 def schema(words: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -257,7 +257,7 @@ def test_days_are_dropped_by_their_own_retention(tmp_path: Path, form: str, caps
 
 
 def test_small_files_of_a_day_are_merged(tmp_path: Path, form: str) -> None:
-    driver = made(tmp_path, form, raw={"open_files_max": 3})
+    driver = made(tmp_path, form, raw={"max_open_files": 3})
     for at in range(6):
         carried(driver, {at: event(at)}, headers={at: {"n": b"1"}})
     config = driver.config.at_raw("clicks")

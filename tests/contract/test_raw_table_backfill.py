@@ -45,7 +45,7 @@ def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, 
         out=console(),
     )
     table = {"location": str(tmp_path / "lake" / "clicks"), "raw": str(tmp_path / "lake" / "clicks_raw")}
-    driver = Driver(tmp_path, form, table=table, limits={"failed_ratio_max": 1})
+    driver = Driver(tmp_path, form, table=table, limits={"max_failed_ratio": 1})
     driver.start()
     skip_offsets(driver, 14)
     driver.start()

@@ -210,7 +210,7 @@ def test_too_many_failed_records_leave_all_as_it_was(tmp_path: Path) -> None:
     before = rows(driver)
     table = {"raw": {"location": str(tmp_path / "lake" / "clicks_raw")}}
     strict = Driver(
-        tmp_path, "delta", schemas=TWO, table=table, limits={"failed_ratio_max": 0.1, "failed_records_min": 1},
+        tmp_path, "delta", schemas=TWO, table=table, limits={"max_failed_ratio": 0.1, "min_failed_records": 1},
         event_time={"field": "at", "max_age": "30 d", "clocks": [{"shift": "+500 d"}]},
     )  # fmt: skip
     strict.start(2)
@@ -308,7 +308,7 @@ def test_from_kafka_and_what_it_has_no_more_stays(tmp_path: Path, bootstrap: str
 
         def lake(root: str, schemas: Schemas, **rules: Any) -> Driver:
             kafka = {"bootstrap_servers": bootstrap, "request_timeout": "30 s"}
-            limits = {"failed_ratio_max": 1}
+            limits = {"max_failed_ratio": 1}
             driver = Driver(
                 tmp_path / root, "delta", schemas=schemas, limits=limits, sections={"kafka": kafka}, **rules
             )

@@ -167,7 +167,7 @@ def test_a_reprocess_may_die_at_any_effect_and_is_run_again(
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 def test_a_raw_table_whose_files_are_merged_while_they_are_read_is_read_again(tmp_path: Path, form: str) -> None:
-    merged = {"table": {"raw": {"location": str(tmp_path / "old" / "lake" / "clicks_raw"), "open_files_max": 2}}}
+    merged = {"table": {"raw": {"location": str(tmp_path / "old" / "lake" / "clicks_raw"), "max_open_files": 2}}}
     before = made(tmp_path / "old", form, schemas=ONE)
     history(before)
     driver, wanted = made(tmp_path / "old", form, **merged, **BERLIN), made(tmp_path / "new", form, **BERLIN)

@@ -216,7 +216,7 @@ def test_a_person_sees_what_was_decided_of_executors_and_why_beside_what_recover
     """A client with the token may send any reason: it is inserted as text."""
     name, panel = topic(1), "#pipeline-clicks .decisions.autoscaler"
     site.pipeline("clicks", [name], commit={"max_delay": "1 s"})
-    on_cluster(site, "local-cluster[2,1,1024]", executors_max=2)
+    on_cluster(site, "local-cluster[2,1,1024]", max_executors=2)
     site.fill(name, 100)
     with supervised(site) as running, browser(tmp_path / "profile") as page:
         running.until(lambda: running.times("executor_added") == 2 and running.times("batch_committed") > 0, 240)

@@ -243,7 +243,7 @@ def test_an_executor_cut_from_the_driver_and_not_from_the_store_does_no_harm(
     sent = site.fill(name, 4_000)
     with standalone(tmp_path / "cluster", cores=1, host=hosts["master"]) as cluster:
         cluster.add_worker(1, host=hosts["executor"])
-        on_cluster(site, cluster.url, executors_max=2)
+        on_cluster(site, cluster.url, max_executors=2)
         site.overrides["spark"]["conf"] |= {
             "spark.driver.host": hosts["driver"].address, "spark.driver.bindAddress": hosts["driver"].address,
             "spark.network.timeout": network_timeout, "spark.network.timeoutInterval": "5s",

@@ -129,13 +129,13 @@ def test_ids_that_the_registry_lost_stop_a_start_and_its_dead_letters_become_row
         writer.stop()
         assert dead_letters(lake) == {}, "what a run has read once it knows"
         site.send(name, messages[1_000:1_400])
-        site.once()  # fewer than limits.failed_records_min
+        site.once()  # fewer than limits.min_failed_records
         oracle.check_rows(lake, "events")
         ((error, count),) = dead_letters(lake).items()
         assert ("is unknown to the registry" in str(error), count) == (True, 400)
         site.send(name, messages[1_400:])
         before = oracle.replay(lake).files
-        assert "limits.failed_ratio_max" in site.once(code=5)
+        assert "limits.max_failed_ratio" in site.once(code=5)
         assert oracle.replay(lake).files == before
         oracle.check_rows(lake, "events")
     registry.start()

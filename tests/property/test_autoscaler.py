@@ -72,7 +72,7 @@ def some_facts(draw):
 @settings(max_examples=share(60))
 def test_every_decision_is_within_its_limits_and_can_be_told(known, desired, waited):
     policy = Policy(
-        executors_min=2, executors_max=40, cost_per_executor_hour=1.0, cost_max_per_hour=30.0,
+        min_executors=2, max_executors=40, cost_per_executor_hour=1.0, max_cost_per_hour=30.0,
         down_s=600.0 if waited else 1e-3, after_up_s=0.0,
     )  # fmt: skip
     decision, memory = tick(policy, Memory(desired=desired), known, NOW)
@@ -81,9 +81,9 @@ def test_every_decision_is_within_its_limits_and_can_be_told(known, desired, wai
     match decision:
         case ScaleUp(before=before, executors=executors):
             assert before < executors <= 30
-            assert executors <= max(before + 1, before * policy.up_factor, policy.executors_min)
+            assert executors <= max(before + 1, before * policy.up_factor, policy.min_executors)
             quota = known.executors.quota
-            assert quota is None or executors <= max(quota, known.executors.registered, policy.executors_min)
+            assert quota is None or executors <= max(quota, known.executors.registered, policy.min_executors)
         case ScaleDown(before=before, executors=executors, sums=sums):
             assert 1 <= executors < before
             useful = min(bound.executors for bound in sums.ceilings)  # more than ranges, say, would have nothing to do

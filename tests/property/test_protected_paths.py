@@ -72,7 +72,7 @@ class ProtectedLake(RuleBasedStateMachine):
         sections = {"keys": {"file": ring_at(self.root).place.file}}
         driver = Driver(
             self.root, self.form, schemas=known, privacy=policies, sections=sections, table=table,
-            limits={"failed_ratio_max": 1},
+            limits={"max_failed_ratio": 1},
         )  # fmt: skip
         driver.start()
         driver.table.grow(list(driver.needed()), driver.epoch)

@@ -80,7 +80,7 @@ def _values(site: Site, topic: str) -> list[bytes]:
 
 def test_a_topic_of_broken_records_stops_with_exit_5_and_commits_nothing(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
-    lake = site.pipeline("events", [name], limits={"failed_ratio_max": 0.2, "failed_records_min": 50})
+    lake = site.pipeline("events", [name], limits={"max_failed_ratio": 0.2, "min_failed_records": 50})
     site.fill(name, 100)
     producer = Producer(client_settings(site.bootstrap))
     for _ in range(60):
@@ -90,7 +90,7 @@ def test_a_topic_of_broken_records_stops_with_exit_5_and_commits_nothing(site: S
     assert "60 of 160 records of a batch (37.5%) cannot become rows" in said
     assert f"60 such as {name}/0 at offset 100 (no Confluent header" in said
     assert oracle.rows(lake, "*") == []
-    site.pipeline("events", [name], limits={"failed_ratio_max": 1})
+    site.pipeline("events", [name], limits={"max_failed_ratio": 1})
     site.once()
     oracle.check(lake, "events", site.ends(name))
     assert audited(site)["records"]["dead_letters"] == 60

@@ -26,9 +26,9 @@ DELAY_S, SLO_S, TICK_S = 5.0, 30.0, 5.0
 SLOT = 400  # records a second that a slot is let
 # Minutes become seconds: a demonstration that nobody waits an hour for.
 POLICY = {
-    "interval_s": TICK_S, "window_s": 60, "short_window_s": 15, "start_s": 15, "stable_s": 15, "stable_max_s": 60,
+    "interval_s": TICK_S, "window_s": 60, "short_window_s": 15, "start_s": 15, "stable_s": 15, "max_stable_s": 60,
     "down_s": 45, "after_up_s": 60, "regret_s": 120, "catch_up_duration_s": 60, "lag_slo_s": SLO_S,
-    "facts_age_max_s": 30,
+    "max_facts_age_s": 30,
 }  # fmt: skip
 LOW, HIGH, LOW_AGAIN = 180, 1_000, 120  # records a second
 HELD_S, CALM_S = 90, 40  # the load stays up so long at least, and until nothing was late for so long
@@ -121,7 +121,7 @@ def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, top
         roll={"target_file_size": "64 KiB"}, memory={"batch_records": 1_000},
     )  # fmt: skip
     with standalone(tmp_path / "cluster", cores=6) as cluster:
-        on_cluster(site, cluster.url, executors_max=6, policy=POLICY)
+        on_cluster(site, cluster.url, max_executors=6, policy=POLICY)
         with started(site) as driver:
             driver.until_registered(6)  # a standalone cluster gives all it has at first
             assert driver.scale(1)[0] == 202
@@ -141,7 +141,7 @@ def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, top
     assert waited_s <= 2 * TICK_S + 3, "two ticks, and what a look takes"
     kept = {
         "began": recorder.began.isoformat(),
-        "settings": {**POLICY, "max_delay_s": DELAY_S, "slot_per_s": SLOT, "partitions": 6, "executors_max": 6},
+        "settings": {**POLICY, "max_delay_s": DELAY_S, "slot_per_s": SLOT, "partitions": 6, "max_executors": 6},
         "marks": {**recorder.marks, "peak": peak},
         "sent": load.sent, "rows": sum(len(offsets) for offsets in oracle.offsets(lake).values()),
         "failed_tasks": last["failed_tasks"], "samples": recorder.samples, "events": events,

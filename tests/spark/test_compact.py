@@ -50,7 +50,7 @@ def test_tasks_rewrite_a_bucket_and_every_row_stays(spark: Any, tmp_path: Path, 
 
 
 def test_an_open_bucket_is_merged_once_it_has_too_many_files(spark: Any, tmp_path: Path) -> None:
-    driver = filled(tmp_path, "delta", commits=4, compact={"open_files_max": 4})
+    driver = filled(tmp_path, "delta", commits=4, compact={"max_open_files": 4})
     made, run = compactor(driver), in_spark(spark, "rewrites", RewritePace(1.0))
     made.merge_open(run)
     assert files(driver) == 4

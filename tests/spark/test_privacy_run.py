@@ -60,7 +60,7 @@ def test_no_byte_of_a_killed_run_and_of_its_screens_tells_a_canary(site: Site, t
     sent(site, name, 48)
     settings: dict[str, Any] = {
         "event_time": {"field": "at", "max_age": "36500 d", "max_ahead": "36500 d"}, "raw": True,
-        "memory": {"buffer": "4 KiB", "batch_records": 12}, "limits": {"failed_ratio_max": 1},
+        "memory": {"buffer": "4 KiB", "batch_records": 12}, "limits": {"max_failed_ratio": 1},
         "columns": {"key": "avro", "headers": "_headers"},
     }  # fmt: skip
     site.pipeline("clear", [name], **settings)

@@ -216,7 +216,7 @@ def settled(site: Site, topic: MakeTopic) -> None:
         sent(site, name, source)
     settings: dict[str, Any] = {
         "event_time": {"field": "at", "max_age": "36500 d", "max_ahead": "36500 d"}, "raw": True,
-        "limits": {"failed_ratio_max": 1}, "columns": {"key": "avro", "headers": "_headers"},
+        "limits": {"max_failed_ratio": 1}, "columns": {"key": "avro", "headers": "_headers"},
     }  # fmt: skip
     for name, (source, policy) in PIPELINES.items():
         site.pipeline(name, [topics[source]], privacy=policies(source, policy), **settings)

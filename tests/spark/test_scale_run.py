@@ -23,13 +23,13 @@ def test_executors_go_without_a_failed_task_come_back_and_one_that_is_killed_is_
         "events", [name], bucket={"type": "tests.support.slow_bucketer:SlowBucketer", "records_per_second": 800},
         commit={"max_delay": "3 s", "min_records": 500, "max_records": 1_500}, roll={"target_file_size": "64 KiB"},
     )  # fmt: skip
-    on_cluster(site, "local-cluster[2,1,1024]", executors_max=2)
+    on_cluster(site, "local-cluster[2,1,1024]", max_executors=2)
     site.fill(name, 3_000)
     with started(site) as driver:
         writer = driver.writer
         driver.until_registered(2)
         assert driver.scale(1, token=None)[0] == driver.scale(1, token="wrong")[0] == 403
-        assert driver.scale(3) == (400, "executors='3' is no number from executors_min 1 to executors_max 2\n")
+        assert driver.scale(3) == (400, "executors='3' is no number from min_executors 1 to max_executors 2\n")
         assert driver.scale(1)[0] == 202
         driver.until_registered(1)
         told = driver.executors()
@@ -69,7 +69,7 @@ def test_a_driver_without_executors_says_what_to_use_instead(site: Site, topic: 
 def test_the_autoscaler_asks_the_driver_and_dies_without_harm(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     site.pipeline("events", [name], commit={"max_delay": "3 s", "min_records": 200})
-    on_cluster(site, "local-cluster[1,1,1024]", executors_max=1)
+    on_cluster(site, "local-cluster[1,1,1024]", max_executors=1)
     site.fill(name, 1_000)
     with started(site) as driver, autoscale(site, "--interval", "1 s") as scaler:
         scaler.until(lambda: scaler.times("scaling_decided") >= 1)

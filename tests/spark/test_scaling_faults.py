@@ -20,8 +20,8 @@ from tests.support.writer_process import Site
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 MakeTopic = Callable[..., str]
 POLICY = {
-    "interval_s": 2, "window_s": 40, "short_window_s": 10, "start_s": 10, "stable_s": 10, "stable_max_s": 30,
-    "down_s": 5, "after_up_s": 5, "catch_up_duration_s": 30, "lag_slo_s": 60, "facts_age_max_s": 30, "start_max_s": 30,
+    "interval_s": 2, "window_s": 40, "short_window_s": 10, "start_s": 10, "stable_s": 10, "max_stable_s": 30,
+    "down_s": 5, "after_up_s": 5, "catch_up_duration_s": 30, "lag_slo_s": 60, "max_facts_age_s": 30, "max_start_s": 30,
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def at_work(
         roll={"target_file_size": "16 KiB"}, memory={"batch_records": 1_000},
     )  # fmt: skip
     with standalone(site.root / "cluster", cores=cores) as cluster:
-        on_cluster(site, cluster.url, executors_max=3, policy={**POLICY, **policy})
+        on_cluster(site, cluster.url, max_executors=3, policy={**POLICY, **policy})
         with started(site) as driver, Load(site, name, load_per_s) as load:
             yield Work(cluster, driver, load, lake)
     assert sum(oracle.check(lake, "clicks", site.ends(name)).values()) == load.sent

@@ -11,7 +11,7 @@ from autoscaler.decision.policy import Policy
 
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)  # a Wednesday
 SLOT = 10_000.0  # records a second
-POLICY = Policy(executors_max=50)
+POLICY = Policy(max_executors=50)
 
 
 def batches(

@@ -48,7 +48,7 @@ def opened(root: Path, form: str, policy: str) -> Driver:
     if policy != "drop":  # else there is no such column
         specs["Odd"] = {"derive": {"ratio": "CAST(text AS INT)"}}
     return started(
-        root, _KNOWN, canaries.privacy(policy), form=form, table=place, limits={"failed_ratio_max": 1}, specs=specs,
+        root, _KNOWN, canaries.privacy(policy), form=form, table=place, limits={"max_failed_ratio": 1}, specs=specs,
         columns={"key": "avro", "headers": "_headers", "header_columns": {"attempt": {"header": "n", "type": "long"}}},
         seal={"late": _TIERS, "out_of_orderness": "0 s", "reopen_after": "0 s"},
         compact={"at_seal": True, "sort_by": ["share"], "dedupe": {"key": ["share"]}}, budget=512,

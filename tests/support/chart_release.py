@@ -32,10 +32,10 @@ SLOT = (
 )
 # Minutes of the autoscaler are seconds here.
 HASTE = {
-    "window_s": 60, "short_window_s": 15, "start_s": 15, "stable_s": 15, "stable_max_s": 60, "down_s": 20,
-    "after_up_s": 30, "regret_s": 60, "catch_up_duration_s": 60, "lag_slo_s": 30, "facts_age_max_s": 30, "down_batches":
+    "window_s": 60, "short_window_s": 15, "start_s": 15, "stable_s": 15, "max_stable_s": 60, "down_s": 20,
+    "after_up_s": 30, "regret_s": 60, "catch_up_duration_s": 60, "lag_slo_s": 30, "max_facts_age_s": 30, "down_batches":
     1,
-    "driver_share_max": 0.9,  # on a busy machine the driver's part is more than half of a small batch
+    "max_driver_share": 0.9,  # on a busy machine the driver's part is more than half of a small batch
 }  # fmt: skip
 RELEASE, DRIVER = "clicks", "clicks-headrace"
 REPOSITORY = "registry.example.com/headrace"

@@ -31,12 +31,12 @@ def as_configured(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def on_cluster(
-    site: Site, master: str, *, executors_max: int, policy: Mapping[str, Any] | None = None, **autoscaler: Any
+    site: Site, master: str, *, max_executors: int, policy: Mapping[str, Any] | None = None, **autoscaler: Any
 ) -> None:
     """Let the site's driver run on a cluster, with executors of one core. `policy`: fields, times in seconds."""
     conf = {
         **LOOPBACK, "spark.executor.memory": "512m", "spark.executor.cores": "1",
-        "spark.cores.max": str(executors_max),
+        "spark.cores.max": str(max_executors),
         "spark.executor.extraJavaOptions": class_archive.QUICK_START,
         "spark.driver.extraJavaOptions": QUICK_START,
         # An executor runs in a folder of its own, and imports tests.support.slow_bucketer.
@@ -49,7 +49,7 @@ def on_cluster(
     site.overrides["autoscaler"] = {
         "token": TOKEN,
         "port": 0,
-        "executors_max": executors_max,
+        "max_executors": max_executors,
         "policy": as_configured(policy or {}),
         **autoscaler,
     }

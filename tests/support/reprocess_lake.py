@@ -43,7 +43,7 @@ def mixed(start: int, end: int, *, tombstones: bool = True) -> dict[int, bytes |
 
 def made(root: Path, form: str, *, schemas: Schemas = TWO, **settings: Any) -> Driver:
     table = {"raw": {"location": str(root / "lake" / "clicks_raw")}, **settings.pop("table", {})}
-    limits = {"failed_ratio_max": 1}
+    limits = {"max_failed_ratio": 1}
     driver = Driver(root, form, schemas=schemas, table=table, limits=limits, **settings)
     driver.start(2)
     return driver
@@ -169,4 +169,4 @@ def check_like(driver: Driver, wanted: Driver) -> None:
 def opened(root: Path, form: str) -> Driver:
     """Open the tables as another process does; its writer is not started."""
     raw = {"raw": {"location": str(root / "lake" / "clicks_raw")}}
-    return Driver(root, form, schemas=TWO, table=raw, limits={"failed_ratio_max": 1}, **BERLIN)
+    return Driver(root, form, schemas=TWO, table=raw, limits={"max_failed_ratio": 1}, **BERLIN)

@@ -42,7 +42,7 @@ class Lake:
         home = home or str(root)
         self.root, self.place, self.topic = root, f"{home}/elsewhere/v2", values(0, 200)
         table = {"location": f"{home}/lake/clicks", "raw": {"location": f"{home}/lake/raw"}}
-        about = {"limits": {"failed_ratio_max": 1}, "seal": {"late": "late_table"}, **settings}
+        about = {"limits": {"max_failed_ratio": 1}, "seal": {"late": "late_table"}, **settings}
         made = configured(root, form, table=table, sections=sections, **about)
         raw = made.model_dump(mode="json", exclude_unset=True)
         (root / "1.avsc").write_text(json.dumps(EVENT))

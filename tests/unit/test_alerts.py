@@ -45,7 +45,7 @@ def rising(by: float, hours: float = 2, start: float = 0) -> list[float | None]:
 
 HEADROOM, LAG = f"headrace_retention_headroom_seconds{{{T}}}", f"headrace_lag_seconds{{{T}}}"
 ROWS, AGE = f"headrace_lag_records{{{T}}}", f"headrace_commit_age_seconds{{{P}}}"
-DELAY, PAUSED = f"headrace_commit_delay_max_seconds{{{P}}}", f"headrace_paused{{{P}}}"
+DELAY, PAUSED = f"headrace_commit_max_delay_seconds{{{P}}}", f"headrace_paused{{{P}}}"
 EPOCH, RUN = f"headrace_epoch{{{P}}}", f"headrace_run_id{{{P}}}"
 BEHIND = f'headrace_target_behind_seconds{{{P},target="com.shop.Click"}}'
 HELD = f'headrace_target_held_bytes{{{P},target="com.shop.Click"}}'
@@ -114,8 +114,8 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
     ),
     "HeadraceTargetBehind": ([{BEHIND: rising(60)}], [{BEHIND: flat(0)}, {BEHIND: [*flat(0), 0, 60, 120, 0]}]),
     "HeadraceHeldNearLimit": (
-        [{HELD: flat(90), f"headrace_held_bytes_max{{{P}}}": flat(100)}],
-        [{HELD: flat(80), f"headrace_held_bytes_max{{{P}}}": flat(100)}, {HELD: flat(90)}],
+        [{HELD: flat(90), f"headrace_max_held_bytes{{{P}}}": flat(100)}],
+        [{HELD: flat(80), f"headrace_max_held_bytes{{{P}}}": flat(100)}, {HELD: flat(90)}],
     ),
     "HeadraceConfigInvalid": (
         [{"headrace_config_last_reload_successful": flat(0)}],

@@ -64,7 +64,7 @@ def test_explain_shows_what_goes_in_the_arithmetic_and_the_verdict(recorded):
     assert "90,000/s = 72,000 / utilization_target 0.8 + backlog 0/s in 900 s + 0/s" in page
     assert "10,000/s = rows / (task seconds x slots that work all the time)" in page
     assert "2 carry   clicks 74,667/s" in page
-    assert "executors_max 100" in page
+    assert "max_executors 100" in page
 
 
 def test_explain_says_what_is_in_the_way(tmp_path):
@@ -86,13 +86,13 @@ def test_all_there_may_be_and_not_enough_is_said_so():
 
 def test_explain_as_json_keeps_the_whole_arithmetic(recorded):
     document = json.loads(
-        ran("explain", "--facts", recorded, "--json", "--set", "utilization_target=0.7", "--set", "utilization_max=0.9")
+        ran("explain", "--facts", recorded, "--json", "--set", "utilization_target=0.7", "--set", "max_utilization=0.9")
     )
     assert document["verdict"] == "up"
     assert (document["before"], document["executors"]) == (2, 3)
     (one,) = document["sums"]["pipelines"]
     assert one["need"]["target"] == pytest.approx(72_000 / 0.7)
-    assert document["sums"]["ceilings"][0] == {"name": "executors_max", "executors": 100, "hard": True}
+    assert document["sums"]["ceilings"][0] == {"name": "max_executors", "executors": 100, "hard": True}
 
 
 def test_explain_takes_what_is_remembered(recorded, tmp_path):
@@ -149,7 +149,7 @@ def test_run_refuses_what_could_not_be_scaled(tmp_path, monkeypatch):
     assert "autoscaler.token is not set" in refused("spark://host:7077", {})
     assert "did you mean 'utilization_target'" in refused("spark://host:7077", {"policy": {"utilization_targt": 0.7}})
     assert "must hold" in refused(
-        "spark://host:7077", {"policy": {"utilization_target": 0.7}}, "--set", "utilization_max=0.6"
+        "spark://host:7077", {"policy": {"utilization_target": 0.7}}, "--set", "max_utilization=0.6"
     )
 
 
@@ -168,9 +168,9 @@ def test_explain_refuses_facts_and_settings_that_cannot_be(recorded, tmp_path):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"utilization_min": 0.9}, {"executors_min": 5, "executors_max": 4}, {"up_factor": 1.0},
+        {"min_utilization": 0.9}, {"min_executors": 5, "max_executors": 4}, {"up_factor": 1.0},
         {"catch_up_duration_s": 0.0},
-        {"cost_max_per_hour": 3.0}, {"cost_max_per_hour": 3.0, "cost_per_executor_hour": 5.0},
+        {"max_cost_per_hour": 3.0}, {"max_cost_per_hour": 3.0, "cost_per_executor_hour": 5.0},
         {"excluded_zone": "Mars/Base"},
     ],
 )  # fmt: skip
@@ -181,6 +181,6 @@ def test_a_policy_that_contradicts_itself_is_refused(wrong):
 
 def test_parameters_are_set_by_name():
     found = apply_assignments(
-        DEFAULTS, ["utilization_target=0.7", "executors_max=7", "excluded=* 9 * * *; * 12 * * SUN"]
+        DEFAULTS, ["utilization_target=0.7", "max_executors=7", "excluded=* 9 * * *; * 12 * * SUN"]
     )
-    assert (found.utilization_target, found.executors_max, found.excluded) == (0.7, 7, ("* 9 * * *", "* 12 * * SUN"))
+    assert (found.utilization_target, found.max_executors, found.excluded) == (0.7, 7, ("* 9 * * *", "* 12 * * SUN"))

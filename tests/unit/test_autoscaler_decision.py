@@ -155,18 +155,18 @@ def test_when_nothing_arrives_the_executors_go_to_the_minimum():
 
 
 def test_minimum_and_maximum_hold_whatever_is_needed():
-    assert decided(facts(pipeline(400_000)), policy=Policy(executors_max=3)).executors == 3
-    assert decided(facts(pipeline(100)), Memory(desired=1), Policy(executors_min=4)).executors == 4
-    lowered = decided(facts(pipeline(60_000)), Memory(desired=9), Policy(executors_max=5))
+    assert decided(facts(pipeline(400_000)), policy=Policy(max_executors=3)).executors == 3
+    assert decided(facts(pipeline(100)), Memory(desired=1), Policy(min_executors=4)).executors == 4
+    lowered = decided(facts(pipeline(60_000)), Memory(desired=9), Policy(max_executors=5))
     assert isinstance(lowered, ScaleDown)
     assert lowered.executors == 5
 
 
 def test_cost_is_a_maximum():
-    policy = Policy(cost_per_executor_hour=0.5, cost_max_per_hour=1.6)
+    policy = Policy(cost_per_executor_hour=0.5, max_cost_per_hour=1.6)
     decision = decided(facts(pipeline(400_000)), policy=policy)
     assert decision.executors == 3
-    assert decision.terms.bound_by == ("cost_max_per_hour",)
+    assert decision.terms.bound_by == ("max_cost_per_hour",)
 
 
 def test_executors_that_the_quota_refuses_are_not_asked_for():
@@ -236,5 +236,5 @@ def test_a_cluster_that_grants_less_than_the_minimum_is_asked_for_the_minimum_al
     known = facts(pipeline(10_000, executors=1), executors=1, quota=1, wanted=3)
     shape = {"clicks": 480, "slots of an executor": 4}
     long = Memory(desired=3, fewer=(DesiredDecrease(NOW - minutes(120), 1),), shape=shape)
-    assert decided(known, long, replace(POLICY, executors_min=3)).executors == 3
-    assert decided(known, long, replace(POLICY, executors_min=1)).executors == 1
+    assert decided(known, long, replace(POLICY, min_executors=3)).executors == 3
+    assert decided(known, long, replace(POLICY, min_executors=1)).executors == 1

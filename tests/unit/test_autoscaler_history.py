@@ -35,14 +35,14 @@ def test_how_long_executors_take_to_come_is_learned():
     assert start_s(POLICY, there) == 120
     many = Memory(scalings=tuple(replace(CAME, there_at=CAME.at + minutes(m)) for m in (60, 5, 1, 1, 1, 1)))
     assert start_s(POLICY, many) == 300  # of the last five
-    assert start_s(POLICY, Memory(scalings=many.scalings[:1])) == POLICY.start_max_s
+    assert start_s(POLICY, Memory(scalings=many.scalings[:1])) == POLICY.max_start_s
 
 
 @pytest.mark.parametrize(("slot", "found"), [(10_000, 1.0), (7_500, 0.5), (5_100, 0.02)])
 def test_what_an_added_slot_brought_is_measured(slot, found):
     memory = after(Memory(desired=4, scalings=(replace(CAME, there_at=CAME.at),), shape=SHAPE), on_four(slot))
     assert memory.scalings[0].yield_ == pytest.approx(found)
-    if found < POLICY.yield_min:
+    if found < POLICY.min_yield:
         assert memory.block == Block(4, NOW + minutes(30), found)
     else:
         assert memory.block is None

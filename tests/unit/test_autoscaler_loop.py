@@ -19,7 +19,7 @@ from autoscaler.runtime.state_store import AutoscalerState
 from tests.support.autoscaler_facts import NOW, facts, pipeline
 from writer.storage.locations import store_at
 
-POLICY = Policy(executors_max=50)
+POLICY = Policy(max_executors=50)
 LATE = facts(pipeline(72_000))  # two executors, three are wanted
 TOLD = {"requested": 2, "registered": 2, "draining": [], "failed_tasks": 0, "lost": 0}
 
@@ -133,7 +133,7 @@ def test_changes_and_those_that_go_back_are_counted():
     world = World()
     world.tick()
     assert world.loop.last_tick.counts == {"ticks": 1, "up": 1, "down": 0, "reversals": 0}
-    world.loop._policy = replace(POLICY, executors_max=1)  # a hard limit takes executors away at once
+    world.loop._policy = replace(POLICY, max_executors=1)  # a hard limit takes executors away at once
     world.seen = replace(LATE, executors=Executors(3, 3, cores=4))
     world.tick()
     assert world.loop.last_tick.counts == {"ticks": 2, "up": 1, "down": 1, "reversals": 1}

@@ -135,8 +135,8 @@ def test_without_an_answer_there_are_no_facts_of_executors():
 
 
 def test_executors_that_do_not_come_for_long_are_a_quota():
-    waits = parse_executors({**SAID, "requested": 8, "short_seconds": POLICY.start_max_s}, POLICY)
-    refused = parse_executors({**SAID, "requested": 8, "short_seconds": POLICY.start_max_s + 1}, POLICY)
+    waits = parse_executors({**SAID, "requested": 8, "short_seconds": POLICY.max_start_s}, POLICY)
+    refused = parse_executors({**SAID, "requested": 8, "short_seconds": POLICY.max_start_s + 1}, POLICY)
     assert waits is not None
     assert refused is not None
     assert (waits.quota, refused.quota) == (None, 3)

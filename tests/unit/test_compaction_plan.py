@@ -21,7 +21,7 @@ def files(*sizes: int) -> list[BucketFile]:
 
 
 def policy(**changes) -> Policy:
-    return Policy(**{"target_file_size": TARGET, "open_files_max": 5, **changes})
+    return Policy(**{"target_file_size": TARGET, "max_open_files": 5, **changes})
 
 
 def sizes(found: list[BucketFile], rules: Policy, *, closed: bool = True) -> list[list[int]]:
@@ -46,7 +46,7 @@ def test_files_that_would_not_become_fewer_stay() -> None:
 def test_an_open_bucket_is_merged_only_when_it_has_too_many_small_files() -> None:
     assert sizes(files(*[10] * 5, *[1000] * 9), policy(), closed=False) == []
     assert sizes(files(*[10] * 6), policy(), closed=False) == [[10] * 6]
-    assert sizes(files(*[10] * 600), policy(open_files_max=None), closed=False) == []
+    assert sizes(files(*[10] * 600), policy(max_open_files=None), closed=False) == []
 
 
 def test_a_closed_bucket_that_is_to_be_sorted_or_deduped_is_looked_at_whole() -> None:

@@ -17,7 +17,7 @@ def judged(bad: int, good: int, *, tombstones: int = 0, share_max: float = 0.5, 
         FailedRecords("dead_letter", None, bad - 1, "no header", *SOURCE, 12),
         FailedRecords("dead_letter", 7, 1, "schema id 7 is odd", *SOURCE, 3),
     ]
-    limits = Limits(failed_ratio_max=share_max, failed_records_min=records_min)
+    limits = Limits(max_failed_ratio=share_max, min_failed_records=records_min)
     failed_records_limit.check_failed_records("clicks", Report(counts=counts, failed_records=reasons), limits)
 
 
@@ -38,7 +38,7 @@ def test_failures_beyond_the_limit_stop_with_the_share_the_reasons_and_a_mend(ba
         judged(bad, good, tombstones=tombstones)
     said = str(stopped.value)
     assert f"{bad:,} of {bad + good:,} records of a batch" in said
-    assert "pipelines.clicks.limits.failed_ratio_max allows (50%)" in said
+    assert "pipelines.clicks.limits.max_failed_ratio allows (50%)" in said
     assert f"{bad - 1} such as clicks/0 at offset 12 (no header); 1 such as clicks/0 at offset 3 (schema id 7" in said
     assert stopped.value.exit_code == 5
 
@@ -46,19 +46,19 @@ def test_failures_beyond_the_limit_stop_with_the_share_the_reasons_and_a_mend(ba
 def test_quarantined_records_count_as_well():
     report = Report(counts={SOURCE: Counts(read=4, rows=1, quarantined=3)})
     with pytest.raises(LimitReached):
-        failed_records_limit.check_failed_records("p", report, Limits(failed_ratio_max=0.5, failed_records_min=3))
+        failed_records_limit.check_failed_records("p", report, Limits(max_failed_ratio=0.5, min_failed_records=3))
 
 
 def test_dead_letters_for_no_fault_of_theirs_do_not_count() -> None:
     """Nor may many of them hide that all others fail."""
     counts = {SOURCE: Counts(read=1000, rows=300, dead_letters=700)}
-    limits = Limits(failed_ratio_max=0.5, failed_records_min=10)
+    limits = Limits(max_failed_ratio=0.5, min_failed_records=10)
     failed_records_limit.check_failed_records("p", Report(counts=counts, unrouted=400), limits)
     with pytest.raises(LimitReached, match="301 of 601 records"):
         failed_records_limit.check_failed_records("p", Report(counts=counts, unrouted=399), limits)
 
 
 def test_a_limit_of_zero_tolerates_nothing(tmp_path):
-    limits = config(tmp_path, limits={"failed_ratio_max": 0, "failed_records_min": 1}).pipelines["clicks"].limits
+    limits = config(tmp_path, limits={"max_failed_ratio": 0, "min_failed_records": 1}).pipelines["clicks"].limits
     with pytest.raises(LimitReached):
-        judged(1, 10**6, share_max=limits.failed_ratio_max, records_min=limits.failed_records_min)
+        judged(1, 10**6, share_max=limits.max_failed_ratio, records_min=limits.min_failed_records)

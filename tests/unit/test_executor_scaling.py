@@ -16,7 +16,7 @@ from writer.scaling.spark_settings import records_per_range, refusal, settings, 
 from writer.storage.locations import store_at
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
-SECTION = Autoscaler(token="a-secret", executors_max=9)
+SECTION = Autoscaler(token="a-secret", max_executors=9)
 
 
 def executor(number: int, **more: object) -> Executor:
@@ -215,10 +215,10 @@ def test_a_token_is_never_shown_and_never_empty():
     assert "secret" not in repr(SECTION)
     with pytest.raises(ValidationError, match="at least 8"):
         Autoscaler(token="")
-    with pytest.raises(ValidationError, match="executors_max 1 is below executors_min 2"):
-        Autoscaler(executors_min=2, executors_max=1)
+    with pytest.raises(ValidationError, match="max_executors 1 is below min_executors 2"):
+        Autoscaler(min_executors=2, max_executors=1)
     with pytest.raises(ValidationError, match="one level up"):
-        Autoscaler(policy={"executors_max": 3})
+        Autoscaler(policy={"max_executors": 3})
 
 
 # --- what Spark must be told ------------------------------------------------------------------------------------
@@ -255,10 +255,10 @@ def on(root, master: str, conf: dict[str, str], **autoscale: object) -> Config:
 
 
 def test_a_full_batch_is_cut_for_every_slot_there_may_be(tmp_path):
-    cut = on(tmp_path, "spark://host:7077", {"spark.executor.cores": "4", "spark.cores.max": "24"}, executors_max=10)
+    cut = on(tmp_path, "spark://host:7077", {"spark.executor.cores": "4", "spark.cores.max": "24"}, max_executors=10)
     assert slots_most(cut) == 24
     assert records_per_range(cut, 5_000_000) == 69_445
-    fewer = on(tmp_path, "k8s://host", {"spark.executor.cores": "4", "spark.task.cpus": "2"}, executors_max=3)
+    fewer = on(tmp_path, "k8s://host", {"spark.executor.cores": "4", "spark.task.cpus": "2"}, max_executors=3)
     assert slots_most(fewer) == 6
     assert slots_most(on(tmp_path, "local[*, 4]", {})) is None
     assert records_per_range(on(tmp_path, "local[*, 4]", {}), 5_000_000) is None

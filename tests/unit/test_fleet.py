@@ -101,7 +101,7 @@ def sixty() -> dict[str, Any]:
     )
     found["paused"] = pipeline(state="paused", pause={"at": "x"})
     tables = [behind(f"com.shop.Event{n}", 1_000.0 - n if n < 9 else None, rows=n) for n in range(500)]
-    found["mixed"] = pipeline(targets=tables, held_bytes_max=10 * 2**30)
+    found["mixed"] = pipeline(targets=tables, max_held_bytes=10 * 2**30)
     return {"pipelines": found}
 
 

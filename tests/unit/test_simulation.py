@@ -94,7 +94,7 @@ def waiting(lag: int, executors: int, partitions: int = 48, **more):
 
 
 def test_the_lag_threshold_goes_up_at_once_and_down_to_the_most_of_five_minutes():
-    keda = baselines.Threshold(lag_per_executor=1_000_000, executors_max=12)
+    keda = baselines.Threshold(lag_per_executor=1_000_000, max_executors=12)
     steps = [(0, 2_000_000, 2), (0.5, 5_000_000, 5), (1, 5_400_000, 5), (1.5, 30_000_000, 10), (2, 30_000_000, 12)]
     steps += [(3, 1_000_000, 12), (6.9, 1_000_000, 12), (7.1, 1_000_000, 1)]
     for at, lag, expected in steps:
@@ -102,7 +102,7 @@ def test_the_lag_threshold_goes_up_at_once_and_down_to_the_most_of_five_minutes(
 
 
 def test_sparks_allocation_adds_one_two_four_and_lets_go_after_an_idle_minute():
-    spark = baselines.Dynamic(executors_max=12)
+    spark = baselines.Dynamic(max_executors=12)
     times = [NOW + timedelta(seconds=15 * i) for i in range(5)]
     found = [spark.choose_executors(waiting(0, 1), baselines.Busy(48, 0), time) for time in times]
     assert found == [2, 4, 8, 12, 12]
@@ -111,7 +111,7 @@ def test_sparks_allocation_adds_one_two_four_and_lets_go_after_an_idle_minute():
 
 
 def test_flinks_autoscaler_waits_to_go_down_for_an_hour_and_stops_at_sixty_percent():
-    flink, found = baselines.Flink(executors_max=12), {}
+    flink, found = baselines.Flink(max_executors=12), {}
     for m in range(70):
         at = NOW + minutes(m)
         ran = batches(slots=40, ranges=48, rows=600_000, last=at)

@@ -78,7 +78,7 @@ def batch_that_is_ahead(_: Any) -> HeadraceError:
 
 
 def too_many_failed_records(_: Any) -> HeadraceError:
-    limits = Limits(failed_ratio_max=0.5, failed_records_min=1)
+    limits = Limits(max_failed_ratio=0.5, min_failed_records=1)
     return raised(failed_records_limit.check_failed_records, "clicks", FAILED, limits)
 
 

@@ -18,11 +18,11 @@ def check_failed_records(pipeline: str, report: Report, limits: Limits) -> None:
     by_rule = report.dead_letters_by_rule
     failed = sum(c.dead_letters + c.quarantined for c in report.counts.values()) - by_rule
     records = sum(c.read - c.tombstones for c in report.counts.values()) - by_rule
-    if failed < limits.failed_records_min or failed <= limits.failed_ratio_max * records:
+    if failed < limits.min_failed_records or failed <= limits.max_failed_ratio * records:
         return
     raise LimitReached(
         f"{failed:,} of {records:,} records of a batch ({failed / records:.1%}) cannot become rows, more than "
-        f"pipelines.{pipeline}.limits.failed_ratio_max allows ({limits.failed_ratio_max:.0%}); nothing of it was "
+        f"pipelines.{pipeline}.limits.max_failed_ratio allows ({limits.max_failed_ratio:.0%}); nothing of it was "
         f"committed. {'; '.join(_describe_most(report.failed_records))}. Fix the cause (`headrace preview` shows "
         "the records), or raise the limit to 1 to let them become dead letters."
     )

@@ -121,7 +121,7 @@ class Compact(Strict):
     at_seal: bool | None = Field(
         None, description="rewrite a bucket's files before it is sealed; default: except for tables in Parquet format"
     )
-    open_files_max: int | None = Field(
+    max_open_files: int | None = Field(
         100, ge=2, description="an open bucket with more small files is merged before it is closed; null: none is"
     )
     sort_by: list[str] = Field(

@@ -335,8 +335,8 @@ class Autoscaler(Strict):
         description="a request with this token may scale; the same for driver and autoscaler, such as "
         "${env:HEADRACE_SCALE_TOKEN}. Without it none may",
     )
-    executors_min: int = Field(1, ge=1, description="never fewer executors")
-    executors_max: int = Field(100, ge=1, description="never more executors; batches are cut for so many")
+    min_executors: int = Field(1, ge=1, description="never fewer executors")
+    max_executors: int = Field(100, ge=1, description="never more executors; batches are cut for so many")
     drain_within: Duration = Field(
         timedelta(minutes=10), description="an executor that is to go has so long for its tasks; then it is killed"
     )
@@ -349,12 +349,12 @@ class Autoscaler(Strict):
 
     @model_validator(mode="after")
     def _apart(self) -> "Autoscaler":
-        if self.executors_max < self.executors_min:
+        if self.max_executors < self.min_executors:
             raise ValueError(
-                f"executors_max {self.executors_max} is below executors_min {self.executors_min}; raise it, or lower "
+                f"max_executors {self.max_executors} is below min_executors {self.min_executors}; raise it, or lower "
                 "the other"
             )
-        for name in ("executors_min", "executors_max"):
+        for name in ("min_executors", "max_executors"):
             if name in self.policy:
                 raise ValueError(f"{name} stands in autoscaler itself, not in its policy; move it one level up")
         return self

@@ -286,7 +286,7 @@ class Pipeline(Strict):
             ),
             "bucket": RAW_BUCKET, "retention": raw.retention or self.retention, "route": None, "hooks": [],
             "seal": Seal.model_validate({"enabled": False}), "columns": Columns.model_validate({}),
-            "compact": Compact.model_validate({"open_files_max": raw.open_files_max, "share": self.compact.share}),
+            "compact": Compact.model_validate({"max_open_files": raw.max_open_files, "share": self.compact.share}),
         }  # fmt: skip
         return self.model_copy(update=own)
 

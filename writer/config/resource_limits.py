@@ -40,14 +40,14 @@ class Memory(Strict):
 class Limits(Strict):
     """What stops the pipeline with exit code 5, so that a person looks."""
 
-    failed_ratio_max: float = Field(
+    max_failed_ratio: float = Field(
         0.5,
         ge=0,
         le=1,
         description="share of a batch's records that may be dead letters or quarantined; those that are late, or that "
         "no key of `route.targets` is for, count on neither side; 1: any",
     )
-    failed_records_min: int = Field(
+    min_failed_records: int = Field(
         1000, ge=1, description="as long as fewer records of a batch are, their share does not matter"
     )
 

@@ -191,7 +191,7 @@ class Raw(ShortForm):
         None, description="days of Kafka's timestamps that ended longer ago are dropped; "
         "default: the pipeline's `retention`",
     )  # fmt: skip
-    open_files_max: int | None = Field(100, ge=2, description="a day with more small files is merged; null: none is")
+    max_open_files: int | None = Field(100, ge=2, description="a day with more small files is merged; null: none is")
 
     @field_validator("retention")
     @classmethod

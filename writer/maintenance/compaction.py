@@ -85,7 +85,7 @@ class Compactor:
         dedupe = settings.compact.dedupe
         self.policy = Policy(
             settings.roll.target_file_size,
-            settings.compact.open_files_max,
+            settings.compact.max_open_files,
             tuple(settings.compact.sort_by),
             dedupe.rule if dedupe else None,
         )
@@ -216,7 +216,7 @@ class Compactor:
 
     def merge_open(self, run: Run) -> None:
         """Merge open buckets that have too many small files since the last call. Raises as `carry_out` does."""
-        limit = self.policy.open_files_max
+        limit = self.policy.max_open_files
         snapshot = self._table.snapshot()
         if limit is None or snapshot.version <= self._counted_version:
             return

@@ -21,7 +21,7 @@ class Policy:
     # In bytes.
     target_file_size: int
     # Small files that an open bucket may have; None: any number.
-    open_files_max: int | None
+    max_open_files: int | None
     sort_by: tuple[str, ...] = ()
     dedupe: Dedupe | None = None
 
@@ -52,7 +52,7 @@ def plan(files: Sequence[BucketFile], policy: Policy, *, closed: bool) -> list[P
     if closed and files and (policy.sort_by or policy.dedupe):
         well_sized = frozenset(file.path for file in files) - {file.path for file in small}
         return [Piece(tuple(files), well_sized, policy.sort_by, policy.dedupe)]
-    if not closed and (policy.open_files_max is None or len(small) <= policy.open_files_max):
+    if not closed and (policy.max_open_files is None or len(small) <= policy.max_open_files):
         return []
     return [Piece(tuple(group)) for group in _groups(small, policy.target_file_size)]
 

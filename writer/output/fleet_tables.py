@@ -46,7 +46,7 @@ def _row_cells(row: FleetRow) -> list[Text]:
 def _cells(row: FleetRow, target: Mapping[str, Any]) -> Iterator[Text | str]:
     yield Text(target["name"])
     yield from (f"{target['rows']:,}", f"{target['files']:,}", str(target.get("applied_version", "?")))
-    yield Text(behind_text(target, row.pipeline.get("held_bytes_max")), "red")
+    yield Text(behind_text(target, row.pipeline.get("max_held_bytes")), "red")
 
 
 def _group_cells(targets: Sequence[Mapping[str, Any]]) -> Iterator[Text | str]:

@@ -26,13 +26,13 @@ def route_lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     lines = []
     if targets:
         lines.append(("tables", _tables(targets, len(behind))))
-    lines += [("behind", _behind(target, pipeline.get("held_bytes_max"))) for target in behind[:_SHOWN]]
+    lines += [("behind", _behind(target, pipeline.get("max_held_bytes"))) for target in behind[:_SHOWN]]
     if names:
         lines.append(("no table", Text(names, "yellow")))
     return lines
 
 
-def behind_text(target: Mapping[str, Any], held_bytes_max: int | None = None) -> str:
+def behind_text(target: Mapping[str, Any], max_held_bytes: int | None = None) -> str:
     """Return how long a table is behind, why, and what waits for it; empty if it is not behind."""
     if target["behind"] is None:
         return ""
@@ -49,8 +49,8 @@ def behind_text(target: Mapping[str, Any], held_bytes_max: int | None = None) ->
     if not target["held_bytes"]:
         return text
     text += f", {show_size(target['held_bytes'])}"
-    if held_bytes_max is not None:
-        text += f" of {show_size(held_bytes_max)}"
+    if max_held_bytes is not None:
+        text += f" of {show_size(max_held_bytes)}"
     return f"{text} held"
 
 
@@ -68,5 +68,5 @@ def _tables(targets: Sequence[Mapping[str, Any]], behind: int) -> Text:
     )
 
 
-def _behind(target: Mapping[str, Any], held_bytes_max: int | None) -> Text:
-    return Text(f"{target['name']} for {behind_text(target, held_bytes_max)}", "red")
+def _behind(target: Mapping[str, Any], max_held_bytes: int | None) -> Text:
+    return Text(f"{target['name']} for {behind_text(target, max_held_bytes)}", "red")

@@ -213,7 +213,7 @@ def _scheduling(config: Config) -> Finding:
     return doubtful(
         "scheduling",
         f"{message}, and there are {slots}: not all can be kept, and pipelines without may starve",
-        "Lower scheduling.min_share, or add cores (spark.master) or executors (autoscaler.executors_max).",
+        "Lower scheduling.min_share, or add cores (spark.master) or executors (autoscaler.max_executors).",
     )
 
 

@@ -112,7 +112,7 @@ class ExecutorManager:
         self._cluster = cluster()
         if (stored := self._stored_request()) is not None:
             logging.event("executors_requested", executors=stored, reason="a driver before this one had this request")
-            bounded = min(max(stored, self._section.executors_min), self._section.executors_max)
+            bounded = min(max(stored, self._section.min_executors), self._section.max_executors)
             self._target = ExecutorTarget(bounded, self._seconds())
         self._thread.start()
 
@@ -230,10 +230,10 @@ class ExecutorManager:
             return HTTPStatus.CONFLICT, _TEXT, f"{self._refusal}\n".encode()
         parameters = {name: values[-1] for name, values in parse_qs(url.query).items()}
         text = parameters.get("executors", "")
-        executors_min = self._section.executors_min
-        executors_max = self._section.executors_max
-        if not _is_number(text) or not executors_min <= int(text) <= executors_max:
-            bounds = f"from executors_min {executors_min} to executors_max {executors_max}"
+        min_executors = self._section.min_executors
+        max_executors = self._section.max_executors
+        if not _is_number(text) or not min_executors <= int(text) <= max_executors:
+            bounds = f"from min_executors {min_executors} to max_executors {max_executors}"
             return HTTPStatus.BAD_REQUEST, _TEXT, f"executors={text!r} is no number {bounds}\n".encode()
         if self._cluster is None:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"Spark is starting; ask again\n"

@@ -64,7 +64,7 @@ def slots_most(config: Config) -> int | None:
         return None
     cpus_per_task = int(conf.get("spark.task.cpus", "1"))
     slots_per_executor = max(1, int(conf.get("spark.executor.cores", "1")) // cpus_per_task)
-    slots = config.autoscaler.executors_max * slots_per_executor
+    slots = config.autoscaler.max_executors * slots_per_executor
     if "spark.cores.max" in conf:
         slots = min(slots, int(conf["spark.cores.max"]) // cpus_per_task)
     return max(1, slots)

@@ -68,7 +68,7 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         },
         "restarts": view.restarts,
         "targets": _targets(view, now),
-        "held_bytes_max": view.held_bytes_max,
+        "max_held_bytes": view.max_held_bytes,
         "names_without_table": dict(view.without_table),
         "log_moved": view.log_moved or None,
         "log_cuts": [offset_range.to_dict() for offset_range in view.log_cuts],

@@ -50,7 +50,7 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
         state="not started",
         rate_limit=LimitState(EffectiveLimit(configured_limit(settings.commit))),
         scheduling=settings.scheduling,
-        held_bytes_max=None if route is None else route.held.max_bytes,
+        max_held_bytes=None if route is None else route.held.max_bytes,
     )
     errors: list[str] = []
     snapshot: PipelineSnapshot | None = None

@@ -256,7 +256,7 @@ class View:
     # Tables of a route, by name.
     targets: Mapping[str, TargetState] = field(default_factory=dict)
     # Of files that may wait for one of them; None: without a route.
-    held_bytes_max: int | None = None
+    max_held_bytes: int | None = None
     # Names of a route, by WITHOUT_TABLE.
     without_table: Mapping[str, int] = field(default_factory=dict)
     pause: Pause | None = None

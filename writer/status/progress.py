@@ -163,10 +163,10 @@ class Progress:
         return changed
 
     def set_targets(
-        self, targets: Mapping[str, TargetState], without_table: Mapping[str, int], held_bytes_max: int | None
+        self, targets: Mapping[str, TargetState], without_table: Mapping[str, int], max_held_bytes: int | None
     ) -> None:
         """Set how far the tables of a route are, by name, and how many names have none, by WITHOUT_TABLE."""
-        self._note(targets=dict(targets), without_table=dict(without_table), held_bytes_max=held_bytes_max)
+        self._note(targets=dict(targets), without_table=dict(without_table), max_held_bytes=max_held_bytes)
 
     def record_stop(self) -> None:
         """Record that it ended as it was asked to."""

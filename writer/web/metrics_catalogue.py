@@ -138,7 +138,7 @@ CATALOGUE: tuple[Metric, ...] = (
         lambda r: r.age(r.view.committed_at),
     ),
     Metric(
-        "headrace_commit_delay_max_seconds",
+        "headrace_commit_max_delay_seconds",
         "commit.max_delay, for alerts: how long a record may wait for its commit to begin. Not with `run --once`.",
         plain(lambda r: r.view.limits.get("delay_max_seconds")),
     ),

@@ -50,9 +50,9 @@ ROUTES: tuple[Metric, ...] = (
         _TARGET,
     ),
     Metric(
-        "headrace_held_bytes_max",
+        "headrace_max_held_bytes",
         "route.held.max_bytes: how many may wait for one table. Beyond it route.held.on_limit decides.",
-        plain(lambda r: r.view.held_bytes_max),
+        plain(lambda r: r.view.max_held_bytes),
     ),
     Metric(
         "headrace_names_without_table",

@@ -54,8 +54,8 @@ autoscaler:
   host: 0.0.0.0
   port: {{ .Values.ports.autoscaler }}
   token: ${file:/token/token}
-  executors_min: {{ .Values.autoscaler.minimum }}
-  executors_max: {{ .Values.autoscaler.maximum }}
+  min_executors: {{ .Values.autoscaler.minimum }}
+  max_executors: {{ .Values.autoscaler.maximum }}
 {{- end }}
 spark:
 {{- if .Values.executors.enabled }}
