@@ -303,7 +303,7 @@ def test_the_log_has_the_names_of_keks_and_a_command_keeps_to_them(tmp_path: Pat
 def test_a_preview_decrypts(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     driver = started(tmp_path, registry)
-    walk = open_local_pipeline("clicks", driver.config, ConfluentRegistry(registry.url), with_table=False)
-    steps, sample = walk._sample(log({0: event(0, Producer(registry).sealed("maria"))}), NOW)
+    local_pipeline = open_local_pipeline("clicks", driver.config, ConfluentRegistry(registry.url), with_table=False)
+    steps, sample = local_pipeline._decode(log({0: event(0, Producer(registry).sealed("maria"))}), NOW)
     assert [group.rows["email"].to_pylist() for group in sample.groups] == [["maria"]]
     assert not steps.report.unknown_schemas
