@@ -13,6 +13,7 @@ from typing import Any
 
 from fastavro.schema import fingerprint as fingerprint_of_form
 
+from writer.avro.parsing_form import ParsingForm
 from writer.avro.schema_text import NAMED, PRIMITIVES, Schema, UnsupportedSchema, parse_schema, read_json
 
 
@@ -41,36 +42,9 @@ def crc_fingerprint(text: str) -> int:
     Avro 1.12, "Schema Fingerprints": of the parsing canonical form.
     """
     form = parse_schema(text)
-    parsing_form = json.dumps(_parsing_form(form.root, set()), separators=(",", ":"), ensure_ascii=False)
+    parsing_form = json.dumps(ParsingForm(form).write(form.root), separators=(",", ":"), ensure_ascii=False)
     digits = fingerprint_of_form(parsing_form, "CRC-64-AVRO")
     return int.from_bytes(bytes.fromhex(digits), "little", signed=True)
-
-
-def _parsing_form(schema: Schema, defined: set[str]) -> Schema:
-    """Return a type in Avro's Parsing Canonical Form. `defined`: full names of the types before."""
-    while isinstance(schema, dict) and isinstance(schema["type"], dict | list):
-        schema = schema["type"]
-    if isinstance(schema, list):
-        return [_parsing_form(branch, defined) for branch in schema]
-    if isinstance(schema, str):
-        return schema
-    match schema["type"]:
-        case "array":
-            return {"type": "array", "items": _parsing_form(schema["items"], defined)}
-        case "map":
-            return {"type": "map", "values": _parsing_form(schema["values"], defined)}
-        case "record" | "enum" | "fixed":
-            name = schema["name"]
-            if name in defined:
-                return name
-            defined.add(name)
-            form: dict[str, Any] = {"name": name, "type": schema["type"]}
-            if schema["type"] == "record":
-                form["fields"] = [
-                    {"name": field["name"], "type": _parsing_form(field["type"], defined)} for field in schema["fields"]
-                ]
-            return form | {key: schema[key] for key in ("symbols", "size") if key in schema}
-    return schema["type"]
 
 
 def _canonical_type(schema: Schema, space: str) -> Schema:

@@ -11,13 +11,14 @@ A logical type that does not fit the type it stands on is ignored, as Avro says.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
+from writer.avro.parsing_form import ParsingForm
 from writer.avro.schema_text import DEPTH_MAX, PARTS_MAX, TEXT_MAX, Schema, SchemaForm, UnsupportedSchema, parse_schema
 from writer.avro.type_visitor import TypePart, iterate_types
 
@@ -165,7 +166,7 @@ def frame_schema(
     """
     field_names = {field["name"] for field in record.fields}
     names = {name: _unused_name(name, field_names) for name in (*before, *after)}
-    plain = _PlainSchema(record)
+    plain = ParsingForm(record.form, _flat_name, _decimal_attributes)
     fields = [
         *({"name": names[name], "type": schema} for name, schema in before.items()),
         *({"name": field["name"], "type": plain.write(field["type"])} for field in record.fields),
@@ -244,51 +245,14 @@ def _union_type(members: list[pa.DataType | None]) -> pa.DataType | None:
     return pa.struct(fields) if fields else None
 
 
-class _PlainSchema:
-    """Writes types without logical types, but decimals of a fixed size, and without namespaces.
+def _decimal_attributes(schema: Mapping[str, Any]) -> Collection[str]:
+    """Return the attributes of a decimal of a fixed size; none of another type.
 
     The native decoder hands over decimals of `bytes` as bytes: a decimal does not show how many bytes it had.
     """
-
-    def __init__(self, record: Record) -> None:
-        self._record = record
-        self._defined: set[str] = set()
-
-    def write(self, schema: Schema) -> Schema:
-        """Return a type as the native decoder gets it."""
-        schema = self._record.resolve(schema)
-        if isinstance(schema, list):
-            return [self.write(branch) for branch in schema]
-        if not isinstance(schema, dict):
-            return schema
-        match schema["type"]:
-            case "array":
-                return {"type": "array", "items": self.write(schema["items"])}
-            case "map":
-                return {"type": "map", "values": self.write(schema["values"])}
-            case "record" | "enum" | "fixed":
-                return self._write_named_type(schema)
-            case primitive:
-                return primitive
-
-    def _write_named_type(self, schema: Mapping[str, Any]) -> Schema:
-        name = _flat_name(schema["name"])
-        if name in self._defined:
-            return name
-        self._defined.add(name)
-        form: dict[str, Any] = {"type": schema["type"], "name": name}
-        match schema["type"]:
-            case "record":
-                form["fields"] = [
-                    {"name": field["name"], "type": self.write(field["type"])} for field in schema["fields"]
-                ]
-            case "enum":
-                form["symbols"] = schema["symbols"]
-            case _:
-                form["size"] = schema["size"]
-                if decimal_digits(schema) is not None:
-                    form |= {key: schema[key] for key in _DECIMAL_KEYS if key in schema}
-        return form
+    if schema["type"] != "fixed" or decimal_digits(schema) is None:
+        return ()
+    return _DECIMAL_KEYS
 
 
 def _flat_name(full: str) -> str:
