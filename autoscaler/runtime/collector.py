@@ -154,8 +154,8 @@ class FactsCollector:
         driver_time = datetime.fromisoformat(driver_document["at"])
         answer = StatusAnswer(driver_document["pipelines"][name], driver_time, self._seconds())
         lag = LagSample.from_json(answer.document["lag"])
-        age_max = timedelta(seconds=self._policy.max_facts_age_s)
-        if lag.is_fresh(driver_time) and lag.at is not None and driver_time - lag.at <= age_max:
+        max_age = timedelta(seconds=self._policy.max_facts_age_s)
+        if lag.is_fresh(driver_time) and lag.at is not None and driver_time - lag.at <= max_age:
             self._record_lag(name, lag, driver_time)
         else:
             self._ask_kafka(name, now)

@@ -267,16 +267,16 @@ class ReprocessRun:
     def _replay_dead_letters(self, buckets: Sequence[BucketKey], now: datetime) -> ReplayResult:
         """Replay the dead letters between the first and the last row of the buckets, but none that was only late."""
         hulls: list[Offsets] = []
-        age_max = timedelta(0)
+        max_age = timedelta(0)
         for bucket in buckets:
             _, bucket_rows = self._read_rows(self._backfilled_table.table, bucket)
             hulls.append(bucket_rows.offsets.hull())
             if bucket_rows.rows:
-                age_max = max(age_max, age_of(bucket_rows.first_time, now))
+                max_age = max(max_age, age_of(bucket_rows.first_time, now))
         offsets = merge_offsets(hulls)
         if not self._count_dead_letters(offsets):
             return ReplayResult()
-        return self._replay.run(_dead_letters_at(offsets), now, age_max)
+        return self._replay.run(_dead_letters_at(offsets), now, max_age)
 
     def _event_facts(self, bucket: BucketKey) -> dict[str, Any]:
         return {"pipeline": self.name, "bucket": bucket_path(self.columns, bucket)}

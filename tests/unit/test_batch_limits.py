@@ -67,7 +67,7 @@ def test_the_minimum_is_configured_or_enough_for_one_file(settings, expected):
     given = Commit.model_validate(settings)
     found = limits(given, 128 * 2**10, 64.0, once=False)
     assert (found.records_min, found.records_min_from) == expected
-    assert (found.records_max, found.delay_max) == (given.max_records, timedelta(minutes=10))
+    assert (found.records_max, found.max_delay) == (given.max_records, timedelta(minutes=10))
     assert limits(given, 128 * 2**10, 64.0, once=True).records_min is None
 
 

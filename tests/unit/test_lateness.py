@@ -90,7 +90,7 @@ def test_a_partition_has_come_as_far_as_its_rows_and_no_further_than_broker_and_
     for source, counts in report.counts.items():
         times = [row["at"] for at, row in written.rows.items() if at[:2] == source]
         assert instant(counts.seen) == min(max(times), KAFKA_TIME, NOW)
-    ahead = replace(plan, time_rule=replace(plan.time_rule, ahead_max=timedelta(hours=3)))
+    ahead = replace(plan, time_rule=replace(plan.time_rule, max_ahead=timedelta(hours=3)))
     accepted = Topic()
     for _ in range(3):
         accepted.put("clicks", 0, "future")  # two hours ahead: believed now

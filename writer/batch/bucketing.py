@@ -77,7 +77,7 @@ def correct_times(
 
 @dataclass(frozen=True)
 class TimeRule:
-    """The event time's column and the accepted window: `[now - age_max, now + ahead_max]`.
+    """The event time's column and the accepted window: `[now - max_age, now + max_ahead]`.
 
     `clocks`: of sources whose clocks are not UTC. `unit_origin`: the setting, or the detection, that made the unit, for
     a person.
@@ -85,8 +85,8 @@ class TimeRule:
 
     field: str
     unit: str
-    age_max: timedelta
-    ahead_max: timedelta
+    max_age: timedelta
+    max_ahead: timedelta
     clocks: tuple[Clock, ...] = ()
     unit_origin: str = ""
 
@@ -101,7 +101,7 @@ class TimeRule:
 
     def window(self, now: datetime) -> tuple[datetime, datetime]:
         """Return the first and the last time that is believed."""
-        return shift_instant(now, -self.age_max), shift_instant(now, self.ahead_max)
+        return shift_instant(now, -self.max_age), shift_instant(now, self.max_ahead)
 
 
 @dataclass(frozen=True)

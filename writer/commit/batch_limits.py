@@ -32,7 +32,7 @@ class Limits:
     records_min: int | None
     records_min_from: str
     records_max: int
-    delay_max: timedelta | None
+    max_delay: timedelta | None
     records_per_task: int | None = None
     records_per_range: int | None = None
     rate_limit: RateLimit = NO_LIMIT
@@ -53,8 +53,8 @@ class Limits:
                 "bytes_per_second": self.rate_limit.bytes_per_s,
             }
         facts["delay_max_seconds"] = None
-        if self.delay_max is not None:
-            facts["delay_max_seconds"] = self.delay_max.total_seconds()
+        if self.max_delay is not None:
+            facts["delay_max_seconds"] = self.max_delay.total_seconds()
         return facts
 
 
@@ -91,7 +91,7 @@ def limits(
         records_min=batch_min,
         records_min_from=min_from,
         records_max=batch_max,
-        delay_max=None if once else settings.max_delay,
+        max_delay=None if once else settings.max_delay,
         records_per_task=max(1, int(target_file_size * CATCH_UP_SHARE / bytes_per_row)),
         records_per_range=records_per_range,
         rate_limit=binding_limit,
@@ -152,8 +152,8 @@ class BatchEndings:
             waiting = sum(max(0, offset - start[source]) for source, offset in log_ends.items())
         is_replay = self._planned_end == until
         self._planned_end = None
-        delay_max = self.limits.delay_max
-        has_waited = delay_max is not None and timedelta(seconds=now_s - self._begun_s) >= delay_max
+        max_delay = self.limits.max_delay
+        has_waited = max_delay is not None and timedelta(seconds=now_s - self._begun_s) >= max_delay
         is_first = batch == 0 or (self._is_new and not has_waited)
         self._is_new = self._is_new and is_replay
         return {

@@ -65,13 +65,13 @@ def wait_s(limit: RateLimit, last: BatchUse | None, since_s: float) -> float:
     return max(0.0, limit.seconds(last.records, last.value_bytes) - since_s)
 
 
-def records_max(limit: RateLimit, configured_max: int, delay_max: timedelta, value_bytes_each: float | None) -> int:
-    """Return how many records a batch may have: what the limit allows in `delay_max`, at most `configured_max`.
+def records_max(limit: RateLimit, configured_max: int, max_delay: timedelta, value_bytes_each: float | None) -> int:
+    """Return how many records a batch may have: what the limit allows in `max_delay`, at most `configured_max`.
 
-    So a pipeline at its limit commits once in `delay_max`, not everything at once and then nothing for long.
+    So a pipeline at its limit commits once in `max_delay`, not everything at once and then nothing for long.
     `value_bytes_each`: mean of the records' values; None: not known, and the limit in bytes does not count here.
     """
-    delay_s = delay_max.total_seconds()
+    delay_s = max_delay.total_seconds()
     allowed = float(configured_max)
     if limit.records_per_s is not None:
         allowed = min(allowed, limit.records_per_s * delay_s)

@@ -82,7 +82,7 @@ COMMITS = (5, 8)
 SLACK = 1.05
 # A smaller commit takes as long.
 COMMIT_MIN = 5_000
-DELAY_MAX = timedelta(seconds=4)
+MAX_DELAY = timedelta(seconds=4)
 # A start takes 8 s; on a crowded machine ten times as long.
 READY_WITHIN = timedelta(seconds=120)
 # The last commit comes 6 s after the last event on a quiet machine.
@@ -233,7 +233,7 @@ def configuration(events: int, stack: Stack, workspace: Workspace, mixed: MixedT
                     "event_time": {"field": "event_time"},
                     "bucket": {"type": "event_time", "width": "1 h"},
                     "commit": {
-                        "max_delay": f"{DELAY_MAX.total_seconds():g} s",
+                        "max_delay": f"{MAX_DELAY.total_seconds():g} s",
                         "min_records": max(COMMIT_MIN, events // max(COMMITS)),
                         "max_records": max(COMMIT_MIN, round(events / min(COMMITS) * SLACK)),
                     },

@@ -486,9 +486,9 @@ def _warn_of_zone_changes(name: str, pipeline: Pipeline, snapshot: PipelineSnaps
 
 def allow_older_events(rule: TimeRule, older: timedelta) -> TimeRule:
     """Accept event times that were accepted when the broker had them, so long ago; at most `ANY_AGE` in all."""
-    if rule.age_max >= ANY_AGE:
+    if rule.max_age >= ANY_AGE:
         return rule
-    return replace(rule, age_max=min(ANY_AGE, rule.age_max + older))
+    return replace(rule, max_age=min(ANY_AGE, rule.max_age + older))
 
 
 def age_of(oldest: datetime | None, now: datetime) -> timedelta:

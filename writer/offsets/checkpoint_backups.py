@@ -49,14 +49,14 @@ def list_backups(store: Store) -> list[CheckpointBackup]:
 
 
 def expired_backups(
-    backups: list[CheckpointBackup], count_max: int, age_max: timedelta, now: datetime
+    backups: list[CheckpointBackup], max_count: int, max_age: timedelta, now: datetime
 ) -> list[CheckpointBackup]:
     """Return the backups that are to be removed: too many, or too old. The newest stays."""
     newest_first = sorted(backups, key=lambda backup: backup.created_at, reverse=True)
     return [
         backup
         for position, backup in enumerate(newest_first)
-        if position > 0 and (position >= count_max or now - backup.created_at > age_max)
+        if position > 0 and (position >= max_count or now - backup.created_at > max_age)
     ]
 
 

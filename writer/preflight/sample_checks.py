@@ -260,7 +260,7 @@ def _event_time(local_pipeline: LocalPipeline, sample: Sample, now: datetime) ->
     if times.first is None or times.last is None:
         return wrong("event_time", f"{rule.field} holds no time in {times.rows:,} rows", "Choose another field.")
     message = f"{rule.field}, {times.words}"
-    believed = f"now - {show_duration(rule.age_max)} to now + {show_duration(rule.ahead_max)}"
+    believed = f"now - {show_duration(rule.max_age)} to now + {show_duration(rule.max_ahead)}"
     if not times.nulls + times.outside:
         return good("event_time", f"{message}; all are believable ({believed})")
     reasons = {"have none": times.nulls, f"are outside {believed}": times.outside}
