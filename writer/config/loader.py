@@ -31,12 +31,12 @@ from writer.core.text import iso
 VARIABLE = "HEADRACE_CONFIG_OVERLAY"
 SECTIONS = ("autoscaler", "http", "spark", "supervisor")
 NEEDS = f"it may have the sections {', '.join(SECTIONS)}"
-# Between two looks at a file that is watched.
+# Seconds between two readings of a file that is watched.
 _LOOK_S = 5.0
-# Sections that a process takes over while it runs.
+# Sections that a process takes over while it runs; a change of any other needs a restart.
 _OF_PIPELINES = ("pipelines", "defaults")
 _NO_SERVERS = {"kafka": {"bootstrap_servers": "none:9092"}, "registry": {"url": "http://none"}, "checkpoints": "/none"}
-# Variable with the keyring of commands that ask no server.
+# The variable holds the keyring of commands that ask no server.
 _TEST_KEYS = "HEADRACE_TEST_KEYS"
 _TEST_KEYRING = {
     kind: {"primary": name, "keys": {name: base64.b64encode(b"k" * 32).decode()}}
@@ -46,13 +46,13 @@ _TEST_KEYRING = {
 _BENEATH = ("kafka", "registry", "s3", "checkpoints", "keys")
 
 
-def beneath(settings: dict[str, Any], place: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return what is told, and beneath it what the place says. Raises ConfigError for a section that is no place's."""
-    if foreign := sorted(map(str, place.keys() - set(SECTIONS))):
+def beneath(settings: dict[str, Any], overlay: dict[str, Any], name: str) -> dict[str, Any]:
+    """Lay the settings over those of an overlay file. Raises ConfigError for a section that an overlay cannot have."""
+    if foreign := sorted(map(str, overlay.keys() - set(SECTIONS))):
         raise ConfigError(
             f"{name}, which {VARIABLE} names, has {', '.join(foreign)}; {NEEDS}. Move the rest to the pipelines' file."
         )
-    return overlay_settings(place, settings)
+    return overlay_settings(overlay, settings)
 
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
@@ -70,10 +70,11 @@ def load_pipelines(path: Path, variables: Mapping[str, str]) -> Config:
     neither the environment nor a secret is needed. The keyring is that of HEADRACE_TEST_KEYS, or a published one.
     """
     raw = mapping(path, "it needs the key pipelines", MISSING)
-    own, missing = {key: raw[key] for key in (*_OF_PIPELINES, "catalog") if key in raw}, list[str]()
+    sections = {key: raw[key] for key in (*_OF_PIPELINES, "catalog") if key in raw}
+    missing: list[str] = []
     if "keys" in raw:
         os.environ.setdefault(_TEST_KEYS, json.dumps(_TEST_KEYRING))
-        own["keys"] = {"env": _TEST_KEYS}
+        sections["keys"] = {"env": _TEST_KEYS}
 
     def look_up(kind: str, name: str) -> str:
         if kind == "env" and name in variables:
@@ -82,20 +83,23 @@ def load_pipelines(path: Path, variables: Mapping[str, str]) -> Config:
         return missing[-1]
 
     try:
-        return checked({**_NO_SERVERS, **own}, str(path), look_up)
+        return checked({**_NO_SERVERS, **sections}, str(path), look_up)
     except ConfigError as error:
-        without = f"\n  {', '.join(missing)}: without a value, as none is given to this command" if missing else ""
-        raise ConfigError(f"{error}{without}") from None
+        message = str(error)
+        if missing:
+            message += f"\n  {', '.join(missing)}: without a value, as none is given to this command"
+        raise ConfigError(message) from None
 
 
 def _whole(path: Path) -> tuple[dict[str, Any], str]:
     """Read a configuration file and what lies beneath it. Returns it, and what it is, for messages."""
     required = [name for name, field in Config.model_fields.items() if field.is_required()]
     raw = mapping(path, f"it needs the keys {', '.join(required)}", MISSING)
-    if not (given := os.environ.get(VARIABLE)):
+    overlay_path = os.environ.get(VARIABLE)
+    if not overlay_path:
         return raw, str(path)
-    place = mapping(Path(given), NEEDS, f"Correct {VARIABLE}, or unset it.")
-    return beneath(raw, place, given), f"{path}, with {given} beneath it,"
+    overlay = mapping(Path(overlay_path), NEEDS, f"Correct {VARIABLE}, or unset it.")
+    return beneath(raw, overlay, overlay_path), f"{path}, with {overlay_path} beneath it,"
 
 
 @dataclass(frozen=True)
@@ -159,8 +163,8 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
-            what = f"no {node.tag.rpartition(':')[2]}: {error}"
-            raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from error
+            problem = f"no {node.tag.rpartition(':')[2]}: {error}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
 
 def mapping(path: Path, needs: str, fix: str) -> dict[str, Any]:
@@ -223,7 +227,9 @@ def _look_up(kind: str, name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "its name or its text is not UTF-8"
+        why: str | None = "its name or its text is not UTF-8"
+        if isinstance(error, OSError):
+            why = error.strerror
         text = f"the configuration wants the file {name}: {why}. Create it, or correct the reference."
         raise file_error(text, error) from error
 
@@ -240,23 +246,27 @@ class ConfigChanges:
 
 def changes(old: Config, new: Config, names: Collection[str]) -> ConfigChanges:
     """Compare the configuration in force with a newer one. `names`: the pipelines of both that the process runs."""
-    before, after = ({name: one for name, one in c.pipelines.items() if name in names} for c in (old, new))
-    sections = [name for name in Config.model_fields if name not in _OF_PIPELINES]
+    before = {name: pipeline for name, pipeline in old.pipelines.items() if name in names}
+    after = {name: pipeline for name, pipeline in new.pipelines.items() if name in names}
+    restart: list[str] = []
+    for section in Config.model_fields:
+        if section not in _OF_PIPELINES:
+            restart += _differing(section, getattr(old, section), getattr(new, section))
     return ConfigChanges(
         added=tuple(name for name in after if name not in before),
         changed=tuple(name for name in after if name in before and after[name] != before[name]),
         removed=tuple(name for name in before if name not in after),
-        restart=tuple(key for name in sections for key in _differing(name, getattr(old, name), getattr(new, name))),
+        restart=tuple(restart),
     )
 
 
-def merge_configs(old: Config, new: Config, found: ConfigChanges) -> Config:
-    """Return `old` with the pipelines of `new`, checked as a whole. `found`: how they differ.
+def merge_configs(old: Config, new: Config, difference: ConfigChanges) -> Config:
+    """Return `old` with the pipelines of `new`, checked as a whole. `difference`: between the two.
 
     Raises ConfigError where the pipelines need another section of `new`, too.
     """
-    begin = (*found.added, *found.changed)
-    needed = [key for key in found.restart if key.partition(".")[0] in _BENEATH]
+    begin = (*difference.added, *difference.changed)
+    needed = [key for key in difference.restart if key.partition(".")[0] in _BENEATH]
     if begin and needed:
         raise ConfigError(
             f"{', '.join(begin)} would begin without the new {', '.join(needed)}, which a process reads when it "
@@ -308,8 +318,13 @@ class ReloadableConfig:
         It is read again when `requested` is set, and where it is `watched`, when its text changes. `missing_ok`: the
         file need not have those of `only` now. `read`: makes the configuration of the file; default: `load`.
         """
-        self.path, self.only, self._watched, self._by = path.absolute(), only, watched, read
-        self._text = self._seen = self._texts()
+        self.path = path.absolute()
+        self.only = only
+        self._watched = watched
+        self._read_config = read
+        # The text in force, and the text of the last look.
+        self._text = self._texts()
+        self._last_text = self._text
         self._looked_s = time.monotonic()
         self.config = self._read(path)
         self.names = self._names(self.config) if missing_ok else self.config.chosen(only)
@@ -323,51 +338,65 @@ class ReloadableConfig:
         """
         if not self._is_due():
             return None
-        reads, now = self.last.reads + 1, datetime.now(UTC)
+        reads = self.last.reads + 1
+        now = datetime.now(UTC)
         try:
             new = self._read(self.path)
             names = self._names(new)
-            found = changes(self.config, new, {*self.names, *names})
-            self.config = merge_configs(self.config, new, found)
+            difference = changes(self.config, new, {*self.names, *names})
+            self.config = merge_configs(self.config, new, difference)
         except Exception as error:  # noqa: BLE001 - a file ends no process that runs
-            why = (
-                str(error) if isinstance(error, ConfigError) else f"{self.path} cannot be used: {type(error).__name__}"
-            )
+            why = f"{self.path} cannot be used: {type(error).__name__}"
+            if isinstance(error, ConfigError):
+                why = str(error)
             self.last = replace(self.last, reads=reads, at=now, error=why)
             logging.error("config_reload_failed", file=str(self.path), error=why)
             if not isinstance(error, ConfigError):
                 logging.detail(error)
             return None
-        self.names, self.last = names, Reload(reads, now, changes=found)
-        about = {what: ",".join(getattr(found, what)) or "none" for what in ("added", "changed", "removed")}
-        logging.event("config_reloaded", file=str(self.path), **about)
-        if found.restart:
-            logging.warning("config_restart_needed", keys=",".join(found.restart))
-        return found
+        self.names = names
+        self.last = Reload(reads, now, changes=difference)
+        pipelines = {kind: ",".join(getattr(difference, kind)) or "none" for kind in ("added", "changed", "removed")}
+        logging.event("config_reloaded", file=str(self.path), **pipelines)
+        if difference.restart:
+            logging.warning("config_restart_needed", keys=",".join(difference.restart))
+        return difference
 
     def document(self) -> dict[str, Any]:
         """Describe the last reading as JSON values, for `/status`."""
         last = self.last
-        what = {name: list(getattr(last.changes, name)) for name in ("added", "changed", "removed", "restart")}
-        at = None if last.at is None else iso(last.at)
-        return {"file": str(self.path), "reads": last.reads, "read_at": at, "error": last.error or None, **what}
+        return {
+            "file": str(self.path),
+            "reads": last.reads,
+            "read_at": None if last.at is None else iso(last.at),
+            "error": last.error or None,
+            "added": list(last.changes.added),
+            "changed": list(last.changes.changed),
+            "removed": list(last.changes.removed),
+            "restart": list(last.changes.restart),
+        }
 
     def _read(self, path: Path) -> Config:
-        return (self._by or load)(path)
+        if self._read_config is not None:
+            return self._read_config(path)
+        return load(path)
 
     def _names(self, config: Config) -> list[str]:
         return [name for name in self.only or config.pipelines if name in config.pipelines]
 
     def _is_due(self) -> bool:
-        requested, now_s = self._requested.is_set(), time.monotonic()
+        requested = self._requested.is_set()
+        now_s = time.monotonic()
         if not requested and (not self._watched or now_s - self._looked_s < _LOOK_S):
             return False
-        # Before it is read: a request that comes now is of a newer text.
+        # The request is cleared before the text is read: one that comes now is of a newer text.
         self._requested.clear()
-        text, before, self._looked_s = self._texts(), self._seen, now_s
-        self._seen = text
-        # Not while an editor writes it.
-        if requested or (text != self._text and text == before):
+        self._looked_s = now_s
+        previous_text = self._last_text
+        text = self._texts()
+        self._last_text = text
+        # A text that differs from the previous look may be one that an editor still writes.
+        if requested or (text != self._text and text == previous_text):
             self._text = text
             return True
         return False

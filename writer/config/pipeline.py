@@ -36,7 +36,7 @@ from writer.privacy.policy import CLEAR
 from writer.privacy.protected_schema import ColumnUse, conflict
 from writer.specs.spec import Spec
 
-# Of an Arrow batch: each of its schemas and tables costs what one of all its records would.
+# An Arrow batch of a route is so many times larger: each schema and table in it costs as much as one whole batch.
 _ROUTE_SCALE = 8
 
 
@@ -126,8 +126,8 @@ class Pipeline(Strict):
         for use in self.uses:
             above = (use.path[:length] for length in range(len(use.path), 0, -1))
             action = next((fields[path] for path in above if path in fields), CLEAR)
-            made = use.behind_specs and any(spec.makes(use.path[0]) for spec in self.record_specs)
-            if not made and not use.allows(action):
+            is_derived = use.behind_specs and any(spec.makes(use.path[0]) for spec in self.record_specs)
+            if not is_derived and not use.allows(action):
                 raise ValueError(conflict(use, action))
         return self
 
@@ -151,15 +151,22 @@ class Pipeline(Strict):
         """Return the settings of one table of the route: of the key `rule` of its targets, for a name."""
         assert self.route is not None, "only a route has targets"
         target = self.route.targets[rule]
-        location, form = target.location_of(name), target.format or self.table.format
+        location = target.location_of(name)
+        form = target.format or self.table.format
         in_catalog = target.catalog_name_of(name)
-        # The same namespace.
+        # The table of a target lies in the namespace of the pipeline's table.
         if in_catalog is None and form == "iceberg" and self.table.name is not None:
             in_catalog = f"{self.table.name.rpartition('.')[0]}.{make_identifier(location.rpartition('/')[2])}"
-        place = {"location": location, "format": form, "name": in_catalog, "dead_letters": self.dead_letters,
-                 "raw": None}  # fmt: skip
-        table = self.table.model_copy(update=place)
-        # Each has its own, beside it.
+        table = self.table.model_copy(
+            update={
+                "location": location,
+                "format": form,
+                "name": in_catalog,
+                "dead_letters": self.dead_letters,
+                "raw": None,
+            }
+        )
+        # The late table of a target lies beside its table.
         seal = self.seal.model_copy(update={"late_table": None})
         hooks = [of_table(hook, name, fill_location) for hook in (self.hooks if target.hooks is None else target.hooks)]
         own = {"seal": seal, **settings_of(target), "hooks": hooks, "table": table, "route": None}
@@ -177,9 +184,10 @@ class Pipeline(Strict):
         Those of the pipeline's own table for any other.
         """
         if self.route is not None:
-            for rule, place in self.route.fixed.items():
+            for rule, target_location in self.route.fixed.items():
                 seal = self.route.targets[rule].seal
-                if location in (place, (seal and seal.late_table) or place + LATE):
+                late_location = (seal and seal.late_table) or target_location + LATE
+                if location in (target_location, late_location):
                     return self.of_target(rule, rule).table
         return self.table
 
@@ -237,17 +245,21 @@ class Pipeline(Strict):
         """Columns that its table needs as they are; of a route, those of each target are its own."""
         if self.route is not None:
             return ()
-        times = {self.event_time.field, *(one.field for one in self.event_time.clocks if one.field)}
+        times = {self.event_time.field, *(clock.field for clock in self.event_time.clocks if clock.field)}
         columns = {
-            "the event time, or decides over it": sorted(times), "what buckets are made of": bucket_fields(self.bucket),
+            "the event time, or decides over it": sorted(times),
+            "what buckets are made of": bucket_fields(self.bucket),
             "a column that rows are put in order by": self.compact.sort_by,
-            "a key of compact.dedupe": self.compact.dedupe.key if self.compact.dedupe else [],
-        }  # fmt: skip
-        return tuple(
-            ColumnUse(tuple(path.split(".")), what, allows_hash=what.endswith("dedupe"), behind_specs=path not in times)
-            for what, paths in columns.items()
-            for path in paths
-        )
+        }
+        if self.compact.dedupe:
+            columns["a key of compact.dedupe"] = self.compact.dedupe.key
+        uses = []
+        for purpose, paths in columns.items():
+            allows_hash = purpose.endswith("dedupe")
+            for path in paths:
+                names = tuple(path.split("."))
+                uses.append(ColumnUse(names, purpose, allows_hash=allows_hash, behind_specs=path not in times))
+        return tuple(uses)
 
     @property
     def arrow_batch_records(self) -> int:
@@ -281,13 +293,15 @@ class Pipeline(Strict):
         name = f"{namespace}.{make_identifier(raw.location.rpartition('/')[2])}" if named else None
         own = {
             "table": self.table.model_copy(update={"location": raw.location, "name": name, "raw": None}),
-            "event_time": self.event_time.model_copy(
-                update={"field": "_kafka_time", "unit": "logical", "clocks": []}
-            ),
-            "bucket": RAW_BUCKET, "retention": raw.retention or self.retention, "route": None, "hooks": [],
-            "seal": Seal.model_validate({"enabled": False}), "columns": Columns.model_validate({}),
+            "event_time": self.event_time.model_copy(update={"field": "_kafka_time", "unit": "logical", "clocks": []}),
+            "bucket": RAW_BUCKET,
+            "retention": raw.retention or self.retention,
+            "route": None,
+            "hooks": [],
+            "seal": Seal.model_validate({"enabled": False}),
+            "columns": Columns.model_validate({}),
             "compact": Compact.model_validate({"max_open_files": raw.max_open_files, "share": self.compact.share}),
-        }  # fmt: skip
+        }
         return self.model_copy(update=own)
 
     @property
@@ -330,50 +344,52 @@ def _bucket_zones(bucket: Mapping[str, Any]) -> list[str]:
     return [*own, *(zone for part in parts if isinstance(part, Mapping) for zone in _bucket_zones(part))]
 
 
-def check_table(one: Pipeline) -> None:
+def check_table(settings: Pipeline) -> None:
     """Raise ValueError where the settings of one table contradict each other."""
-    if one.retention is not None:
-        if not bucketers.goes_by_time(bucketers.build(one.bucket)):
+    if settings.retention is not None:
+        if not bucketers.goes_by_time(bucketers.build(settings.bucket)):
             raise ValueError("retention: buckets of this bucketer do not go by time, so they never grow old")
-        if one.retention < one.event_time.max_age:
-            age = show_duration(one.event_time.max_age)
+        if settings.retention < settings.event_time.max_age:
+            age = show_duration(settings.event_time.max_age)
             raise ValueError(
-                f"retention {show_duration(one.retention)} is shorter than event_time.max_age {age}: events would "
+                f"retention {show_duration(settings.retention)} is shorter than event_time.max_age {age}: events would "
                 "come to buckets that were dropped. Set event_time.max_age to the retention or less; what is older is "
                 "quarantined then."
             )
-    if one.compact.dedupe and not one.compacts_at_seal:
+    if settings.compact.dedupe and not settings.compacts_at_seal:
         raise ValueError("compact.dedupe takes rows out when a bucket is sealed; set compact.at_seal: true")
-    if one.compact.dedupe and one.compact.dedupe.window is not None:
-        _check_window(one, one.compact.dedupe.window)
-    if one.table.format == "parquet":
-        check_hive(one.table, one.roll, one.bucket)
-    if one.table.format == "iceberg":
-        check_fit_iceberg(one.hooks)
-        _check_iceberg_names(one)
-    if one.table.name is not None and one.table.format != "iceberg":
-        raise ValueError(f"table.name is a name in a catalog, which a table of format {one.table.format} does not have")
+    if settings.compact.dedupe and settings.compact.dedupe.window is not None:
+        _check_window(settings, settings.compact.dedupe.window)
+    if settings.table.format == "parquet":
+        check_hive(settings.table, settings.roll, settings.bucket)
+    if settings.table.format == "iceberg":
+        check_fit_iceberg(settings.hooks)
+        _check_iceberg_names(settings)
+    if settings.table.name is not None and settings.table.format != "iceberg":
+        raise ValueError(
+            f"table.name is a name in a catalog, which a table of format {settings.table.format} does not have"
+        )
 
 
-def _named_columns(one: Pipeline) -> Iterator[tuple[str, str]]:
+def _named_columns(settings: Pipeline) -> Iterator[tuple[str, str]]:
     """Yield the key and the name of each column that the configuration names; fields of records name the others."""
-    yield from (("bucket.column", name) for name in bucketers.build(one.bucket).columns)
-    if one.columns.key is not None:
-        yield "columns.key.name", one.columns.key.name
-    if one.columns.headers is not None:
-        yield "columns.headers", one.columns.headers
-    yield from ((f"columns.header_columns.{name}", name) for name in one.columns.header_columns)
-    for pattern, spec in one.specs.items():
+    yield from (("bucket.column", name) for name in bucketers.build(settings.bucket).columns)
+    if settings.columns.key is not None:
+        yield "columns.key.name", settings.columns.key.name
+    if settings.columns.headers is not None:
+        yield "columns.headers", settings.columns.headers
+    yield from ((f"columns.header_columns.{name}", name) for name in settings.columns.header_columns)
+    for pattern, spec in settings.specs.items():
         yield from ((f"specs.{pattern}.rename.{field}", name) for field, name in spec.rename.items())
         yield from ((f"specs.{pattern}.derive.{name}", name) for name in spec.derive)
 
 
-def _check_iceberg_names(one: Pipeline) -> None:
+def _check_iceberg_names(settings: Pipeline) -> None:
     """Raise ValueError where a column would be called as one that Iceberg, or headrace in its tables, has already.
 
     So would `a.b` be beside a column `a` with the field `b`, which a later schema may bring.
     """
-    for key, name in _named_columns(one):
+    for key, name in _named_columns(settings):
         if "." in name:
             raise ValueError(
                 f"{key}: a name with a dot is that of a field within a column in an Iceberg table; instead of {name!r} "
@@ -392,10 +408,11 @@ def _plain_name(name: str) -> str:
     return name.replace(".", "_").lstrip("_") or "column"
 
 
-def _check_window(one: Pipeline, window: timedelta) -> None:
+def _check_window(settings: Pipeline, window: timedelta) -> None:
     """Raise ValueError where dedupe across buckets cannot be."""
-    bucketer, length = bucketers.build(one.bucket), show_duration(window)
-    if not one.seal.enabled:
+    bucketer = bucketers.build(settings.bucket)
+    length = show_duration(window)
+    if not settings.seal.enabled:
         raise ValueError("compact.dedupe.window takes rows out when a bucket is sealed; leave seal.enabled at true")
     if not bucketers.goes_by_time(bucketer):
         raise ValueError("compact.dedupe.window: buckets of this bucketer do not go by time, so none is near another")
@@ -404,10 +421,10 @@ def _check_window(one: Pipeline, window: timedelta) -> None:
             f"compact.dedupe.window {length} is shorter than a bucket ({show_duration(width)}), within which rows are "
             "deduped anyway. Set it to how much later a repeat may come, or leave it out"
         )
-    if one.retention is not None and window > one.retention:
+    if settings.retention is not None and window > settings.retention:
         raise ValueError(
-            f"compact.dedupe.window {length} is longer than retention {show_duration(one.retention)}: what was dropped "
-            "cannot be compared. Set it to the retention or less"
+            f"compact.dedupe.window {length} is longer than retention {show_duration(settings.retention)}: what was "
+            "dropped cannot be compared. Set it to the retention or less"
         )
 
 

@@ -45,7 +45,7 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 class Config(Strict):
     """The whole file."""
 
-    # By pipeline: what the log of the table has as protected in whose place this one is filled. No key of the file.
+    # Protected paths in the log of the table that this one replaces, by pipeline. It is no key of the file.
     _protected_before: dict[str, RecordPolicies] = PrivateAttr(default_factory=dict)
 
     kafka: Kafka
@@ -94,14 +94,14 @@ class Config(Strict):
                 )
         owners: dict[Parts, str] = {}
         for name, pipeline in self.pipelines.items():
-            for place in pipeline.locations:
-                at = parts(place)
-                if at in owners:
-                    owners_named = (
-                        f"pipelines {owners[at]!r} and {name!r}" if owners[at] != name else f"pipeline {name!r}"
-                    )
-                    raise ValueError(f"{owners_named} would write two tables to {place}; give each its own location")
-                owners[at] = name
+            for location in pipeline.locations:
+                path = parts(location)
+                if path in owners:
+                    owner_names = f"pipeline {name!r}"
+                    if owners[path] != name:
+                        owner_names = f"pipelines {owners[path]!r} and {name!r}"
+                    raise ValueError(f"{owner_names} would write two tables to {location}; give each its own location")
+                owners[path] = name
         groups: dict[str, str] = {}
         for name, pipeline in self.pipelines.items():
             group = pipeline.commit_offsets_to_group
@@ -115,7 +115,9 @@ class Config(Strict):
     @model_validator(mode="after")
     def _names_in_the_catalog(self) -> "Config":
         owners: dict[str, str] = {}
-        log = parts(self.catalog.log_location) if self.catalog and self.catalog.log_location else None
+        log: Parts | None = None
+        if self.catalog is not None and self.catalog.log_location:
+            log = parts(self.catalog.log_location)
         for name, pipeline in self.pipelines.items():
             if not pipeline.needs_catalog:
                 continue
@@ -179,15 +181,15 @@ class Config(Strict):
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Return the JSON schema of the file, for editors: durations and sizes are text, as they are in the file."""
-        found = cls.model_json_schema(mode="serialization")
-        pipeline = found["$defs"]["Pipeline"]
-        found["properties"]["defaults"] |= {"properties": pipeline["properties"]}
-        # What pipelines need may be among the defaults, and nothing left for one to say.
+        schema = cls.model_json_schema(mode="serialization")
+        pipeline = schema["$defs"]["Pipeline"]
+        schema["properties"]["defaults"] |= {"properties": pipeline["properties"]}
+        # The defaults may hold every key that a pipeline needs, and the pipeline is then empty.
         needed = {"properties": {"pipelines": {"additionalProperties": {"required": pipeline.pop("required")}}}}
-        found["anyOf"] = [{"required": ["defaults"]}, needed]
-        one = found["properties"]["pipelines"]
-        one["additionalProperties"] = {"anyOf": [one["additionalProperties"], {"type": "null"}]}
-        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "headrace configuration"}
+        schema["anyOf"] = [{"required": ["defaults"]}, needed]
+        pipelines = schema["properties"]["pipelines"]
+        pipelines["additionalProperties"] = {"anyOf": [pipelines["additionalProperties"], {"type": "null"}]}
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "headrace configuration"}
 
     def one(self, name: str | None) -> str:
         """Name of the pipeline that was asked for; of the only one, when none was. Raises ConfigError."""
@@ -218,30 +220,36 @@ class Config(Strict):
         outside hears of it: no hook, receiver or consumer group. Its driver answers at any free port. `in_catalog`:
         name of an Iceberg table. Raises ConfigError for a pipeline with a route.
         """
-        one = self.one_table(name)
-        table, seal = one.table.model_copy(update={"name": in_catalog or one.table.name}), one.seal
+        pipeline = self.one_table(name)
+        table = pipeline.table.model_copy(update={"name": in_catalog or pipeline.table.name})
+        seal = pipeline.seal
         if location != table.location:
             raw = table.raw and table.raw.model_copy(update={"location": f"{location}_raw"})
             table = table.model_copy(update={"location": location, "dead_letters": None, "raw": raw})
             seal = seal.model_copy(update={"late_table": None})
-        quiet = {"table": table, "seal": seal, "hooks": [], "commit_offsets_to_group": None}
-        silent = {key: type(getattr(self, key))() for key in ("notifications", "openlineage", "opentelemetry")}
-        own = {
-            "checkpoints": f"{location}_checkpoints", "pipelines": {name: one.model_copy(update=quiet)},
+        shadow = pipeline.model_copy(
+            update={"table": table, "seal": seal, "hooks": [], "commit_offsets_to_group": None}
+        )
+        sections = {
+            "checkpoints": f"{location}_checkpoints",
+            "pipelines": {name: shadow},
             "http": self.http.model_copy(update={"enabled": True, "port": 0}),
-        }  # fmt: skip
-        return self.model_copy(update={**own, **silent})
+        }
+        # A section by default sends nothing.
+        for key in ("notifications", "openlineage", "opentelemetry"):
+            sections[key] = type(getattr(self, key))()
+        return self.model_copy(update=sections)
 
     def beginning(self, name: str, offsets: Mapping[str, Mapping[int, int]]) -> "Config":
         """Return the configuration where a new pipeline begins at these offsets, by topic and partition."""
-        begun = self.pipelines[name].model_copy(update={"start": {"offsets": offsets}})
-        return self.model_copy(update={"pipelines": {**self.pipelines, name: begun}})
+        pipeline = self.pipelines[name].model_copy(update={"start": {"offsets": offsets}})
+        return self.model_copy(update={"pipelines": {**self.pipelines, name: pipeline}})
 
     def after_protecting(self, name: str, paths: RecordPolicies) -> "Config":
         """Return the configuration where a new table of a pipeline protects what another one's log has as protected."""
-        made = self.model_copy()
-        made._protected_before = {**self._protected_before, name: paths}  # noqa: SLF001 - of this class
-        return made
+        config = self.model_copy()
+        config._protected_before = {**self._protected_before, name: paths}  # noqa: SLF001 - of this class
+        return config
 
     def protected_before(self, name: str) -> RecordPolicies:
         """Return what the log of another table of a pipeline has as protected, beside that of its own."""
@@ -256,15 +264,17 @@ class Config(Strict):
         route = pipeline.route
         if route is None and target is None:
             return self
-        known = [] if route is None else list(route.fixed)
         if route is None:
             raise ConfigError(f"pipeline {name!r} has no route, so there is no target {target!r}; leave --target out")
         if target is None:
             raise ConfigError(
                 f"pipeline {name!r} fills many tables; say which: --target NAME ({', '.join(route.targets)})"
             )
-        if (rule := target if target in known else route.rule_of(target)) is None:
-            raise ConfigError(f"pipeline {name!r} has no target {target!r}{did_you_mean(target, known)}")
+        rule: str | None = target
+        if target not in route.fixed:
+            rule = route.rule_of(target)
+        if rule is None:
+            raise ConfigError(f"pipeline {name!r} has no target {target!r}{did_you_mean(target, list(route.fixed))}")
         return self.model_copy(update={"pipelines": {**self.pipelines, name: pipeline.of_target(rule, target)}})
 
     def chosen(self, only: list[str] | None) -> list[str]:
