@@ -144,7 +144,9 @@ def _describe_settings(kind: str, facts: Mapping[str, Any]) -> str:
             return f"the pipeline has no privacy policies from here on: version {facts['privacy_version']}"
     keys = ", ".join(f"{use} key {key['id']}" for use, key in facts["keys"].items())
     sentence = f"privacy policies became version {facts['privacy_version']}"
-    return f"{sentence}, with {keys}" if keys else sentence
+    if keys:
+        sentence += f", with {keys}"
+    return sentence
 
 
 def _name_paths(protected: Mapping[str, Sequence[Any]]) -> str:
@@ -159,14 +161,18 @@ def _name_paths(protected: Mapping[str, Sequence[Any]]) -> str:
 def _describe_enough(limits: Mapping[str, Any]) -> str:
     """Say how many records end a batch before its time, and which key decides over it."""
     key = limits["records_min_from"]
-    origin = f"one file of {key}" if key == "roll.target_file_size" else key
+    origin = key
+    if key == "roll.target_file_size":
+        origin = f"one file of {key}"
     return f"{limits['records_min']:,} ({origin})"
 
 
 def _describe_full_batch(limits: Mapping[str, Any], offsets: int, waiting: int | None) -> str:
     """Say how many records one commit takes, which limit decides over it, and how many offsets are left."""
     rate_limit = limits.get("records_max_from")
-    origin = "commit.max_records" if rate_limit is None else f"{describe_limit(rate_limit)} for commit.max_delay"
+    origin = "commit.max_records"
+    if rate_limit is not None:
+        origin = f"{describe_limit(rate_limit)} for commit.max_delay"
     sentence = f"one commit takes {limits['records_max']:,} ({origin})"
     if waiting is None:
         return sentence

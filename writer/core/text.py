@@ -27,7 +27,9 @@ def span(seconds: float) -> str:
             continue
         text = f"{total_s // unit_s} {unit}"
         smaller_count = total_s % unit_s // smaller_s
-        return f"{text} {smaller_count} {smaller_unit}" if smaller_count else text
+        if smaller_count:
+            text += f" {smaller_count} {smaller_unit}"
+        return text
     return f"{total_s} s"
 
 
@@ -54,7 +56,10 @@ def _parse_instant(time: datetime | str) -> datetime:
 
 def plural(count: int, noun: str) -> str:
     """Write a count with its noun: 1 file, 2,000 files."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    text = f"{count:,} {noun}"
+    if count != 1:
+        text += "s"
+    return text
 
 
 def join_first(names: Sequence[str], count: int, separator: str = ", ") -> str:

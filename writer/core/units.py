@@ -53,7 +53,9 @@ def shift(text: Any) -> timedelta:
     if sign not in ("+", "-", "\N{MINUS SIGN}") or not sign:
         raise ValueError(f"{text!r} needs a sign, a number and a unit, such as '-1 h' or '+30 min'")
     value = duration(text.strip()[1:])
-    return value if sign == "+" else -value
+    if sign == "+":
+        return value
+    return -value
 
 
 def show_shift(value: timedelta) -> str:

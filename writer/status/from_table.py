@@ -146,7 +146,9 @@ def _bucket_counts(
     """
     settings = config.pipelines[name]
     if settings.route is None:
-        return _counts_of(Sealer(name, config), cluster, now) if settings.seal.enabled else None
+        if not settings.seal.enabled:
+            return None
+        return _counts_of(Sealer(name, config), cluster, now)
     targets = sealed_targets(settings, snapshot)
 
     def counts_of(target: str) -> BucketCounts:
@@ -159,7 +161,9 @@ def _bucket_counts(
 
     with ThreadPoolExecutor(_TABLES_AT_ONCE) as pool:
         counts = dict(zip(targets, pool.map(counts_of, targets), strict=True))
-    return add_counts(counts) if targets else None
+    if not targets:
+        return None
+    return add_counts(counts)
 
 
 def _counts_of(sealer: Sealer, cluster: Cluster | BrokerUnreachable, now: datetime) -> BucketCounts:

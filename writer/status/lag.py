@@ -93,7 +93,9 @@ def waiting_since(logs: Logs, source: Source, frontier: int) -> datetime | None:
     if index == len(samples):
         return None
     if index == 0:
-        return timestamp if dated_offset <= frontier else None
+        if dated_offset > frontier:
+            return None
+        return timestamp
     before = samples[index - 1]
     after = samples[index]
     end_before = before.ends.get(source, 0)
@@ -308,7 +310,9 @@ class LagListener:
             action()
         except Exception as error:  # noqa: BLE001 - the facts grow old and say so; the pipeline must not notice
             if step not in self._failing:
-                text = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+                text = f"{type(error).__name__}: {error}"
+                if isinstance(error, HeadraceError):
+                    text = str(error)
                 logging.warning(f"{step}_failed", pipeline=name, error=text)
             self._failing.add(step)
             return False

@@ -52,7 +52,9 @@ class LagSample:
     @property
     def offsets(self) -> int | None:
         """Offsets that wait; None where Kafka named no partition."""
-        return sum(lag.offsets for lag in self.partitions) if self.partitions else None
+        if not self.partitions:
+            return None
+        return sum(lag.offsets for lag in self.partitions)
 
     @property
     def seconds(self) -> float | None:
@@ -121,4 +123,6 @@ class LagSample:
 
 def round_seconds(value: Any) -> Any:
     """Write a number as `/status` does: with three decimals."""
-    return round(value, 3) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return round(value, 3)
+    return value
