@@ -69,8 +69,9 @@ def _walk_back(config: Config, name: str, cluster: Cluster) -> str:
 @_refuse_unanswered()
 def _skip_to_latest(config: Config, name: str, cluster: Cluster) -> str:
     """Skip what Kafka lost and what comes after, up to the ends of its logs; never a frontier that it still holds."""
-    now = datetime.now(UTC)
     plan = skip_to_latest.preview_skip(config, name, cluster, "automatic")
+    # After the ends of the logs were read: no record before them is of later than now.
+    now = datetime.now(UTC)
     skip = skip_to_latest.skip(config, name, plan, by="headrace supervisor", reason="no other level is left", now=now)
     if skip is None:
         raise Refusal("everything that Kafka holds is in the table; there is nothing to be skipped")

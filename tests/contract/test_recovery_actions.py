@@ -1,6 +1,7 @@
 """The actions of the recovery levels that are more than a start, on real tables: what they do and refuse."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.sample_records import event
 from tests.support.simulated_cluster import Cluster
 from writer.clients.kafka import BrokerUnreachable, Topic
 from writer.core.errors import Fenced
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import Source, TopicPartition
 from writer.table.gap_records import gap_records
 
 
@@ -74,3 +75,23 @@ def test_a_broker_that_does_not_answer_is_a_refusal(driver: Driver) -> None:
     skip = actions(driver.config, lambda _: SilentCluster((0, 20), (0, 20)))[RecoveryLevel.LATEST]  # type: ignore[arg-type,return-value]
     with pytest.raises(Refusal, match="no broker answers"):
         skip("clicks")
+
+
+class DatedCluster(Held):
+    """A cluster that notes when it was asked for the ends of its logs."""
+
+    asked_at = datetime.min.replace(tzinfo=UTC)
+
+    def readable(self, sources: Iterable[Source]) -> dict[Source, int]:
+        self.asked_at = datetime.now(UTC)
+        return super().readable(sources)
+
+
+def test_a_gap_of_the_last_level_reaches_until_the_ends_of_the_logs_were_read(driver: Driver) -> None:
+    cluster = DatedCluster((50, 120), (30, 60))
+    actions(driver.config, lambda _: cluster)[RecoveryLevel.LATEST]("clicks")  # type: ignore[arg-type,return-value]
+    (gap_record,) = gap_records(driver.table, "clicks").values()
+    assert gap_record.opened is not None
+    margin = driver.config.pipelines["clicks"].seal.out_of_orderness
+    assert all(hint.end >= cluster.asked_at + margin for hint in gap_record.opened.hints)
+    assert gap_record.opened.hints
