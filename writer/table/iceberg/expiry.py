@@ -38,18 +38,18 @@ def expire_snapshots(
     head = metadata.current_snapshot_id
     if not expired or head is None:
         return 0
-    expired_ids = [snapshot.snapshot_id for snapshot in expired]
+    expired_ids = {snapshot.snapshot_id for snapshot in expired}
     requirements = (
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertRefSnapshotId.model_validate({"ref": "main", "snapshot-id": head}),
     )
-    update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": expired_ids})
+    update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(expired_ids)})
     try:
         client.commit(table, requirements, (update,))
     except CommitRefused:
         # A commit came before; the next time will do.
         return 0
-    remaining = [snapshot for snapshot in snapshots if snapshot.snapshot_id not in set(expired_ids)]
+    remaining = [snapshot for snapshot in snapshots if snapshot.snapshot_id not in expired_ids]
     needed_paths = set(map(canonical_path, _metadata_files(remaining, table)))
     for path in _metadata_files(expired, table):
         if canonical_path(path) not in needed_paths:
