@@ -22,7 +22,7 @@ from tests.unit.test_validate import found
 from writer.batch.bucketing import Clock
 from writer.config.kafka_client import _DENIED, _allowed
 from writer.core.errors import ConfigError
-from writer.maintenance.deletion.row_keys import Finder, Keys, RowMatch
+from writer.maintenance.deletion.row_keys import Keys, RowFinder, RowMatch
 from writer.maintenance.path_release import ReleaseRequest, choose_paths
 from writer.preflight.event_time_hints import find_misplaced_types
 from writer.privacy.path_policies import PathPolicy
@@ -102,7 +102,7 @@ def test_a_field_that_is_proposed_for_buckets_clocks_samples_and_deletes_is_take
     clock_field = lambda field: Clock(None, field, ("1",), timedelta(hours=1)).owns(ROWS, topics)  # noqa: E731
     check_hint(clock_field, wrong, ValueError)
     check_hint(lambda field: digest_sql(field, COLUMNS), wrong, SpecError)
-    check_hint(lambda field: Finder(Keys((RowMatch(field, ()),)), COLUMNS), wrong, ConfigError)
+    check_hint(lambda field: RowFinder(Keys((RowMatch(field, ()),)), COLUMNS), wrong, ConfigError)
 
 
 @pytest.mark.parametrize("wrong", ["Feld", "Field_", "buildd", "TYPE", "import_modul"])

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from writer.core.errors import ConfigError
 from writer.maintenance.deletion import row_keys
-from writer.maintenance.deletion.row_keys import Finder, Keys, RowMatch, from_file, where
+from writer.maintenance.deletion.row_keys import Keys, RowFinder, RowMatch, read_keys, where
 
 ROWS = pa.table(
     {
@@ -29,7 +29,7 @@ ROWS = pa.table(
 
 
 def found(text: str) -> list[int]:
-    return [at for at, yes in enumerate(Finder(where(text), ROWS.schema).among(ROWS)) if yes]
+    return [at for at, yes in enumerate(RowFinder(where(text), ROWS.schema).match_rows(ROWS)) if yes]
 
 
 @pytest.mark.parametrize(
@@ -86,19 +86,19 @@ def test_a_column_that_cannot_have_such_values_is_named_and_the_values_are_not(t
 def test_values_come_from_a_file_with_a_head(tmp_path: Path) -> None:
     path = tmp_path / "keys.csv"
     path.write_text("\ufeffuser,why\n42,asked\n42,twice\n\n1,\n", encoding="utf-8")
-    assert from_file(path, "id", "user") == Keys((RowMatch("id", ("42", "1")),))
+    assert read_keys(path, "id", "user") == Keys((RowMatch("id", ("42", "1")),))
     with pytest.raises(ConfigError, match="has no column 'id'; its columns are user, why"):
-        from_file(path, "id")
+        read_keys(path, "id")
     path.write_text("user\n")
     with pytest.raises(ConfigError, match="has no value"):
-        from_file(path, "user")
+        read_keys(path, "user")
     with pytest.raises(ConfigError, match="cannot read"):
-        from_file(tmp_path / "nowhere.csv", "user")
+        read_keys(tmp_path / "nowhere.csv", "user")
 
 
 def test_a_file_that_lacks_the_column_has_no_such_row() -> None:
-    finder = Finder(where("id = 42"), ROWS.schema)
-    assert not finder.among(ROWS.select(["name"])).any()
+    finder = RowFinder(where("id = 42"), ROWS.schema)
+    assert not finder.match_rows(ROWS.select(["name"])).any()
 
 
 def test_bounds_that_are_not_numbers_bound_nothing() -> None:
@@ -126,12 +126,12 @@ VALUES = st.one_of(st.none(), st.integers(-3, 3))
 def test_statistics_never_hide_a_row_and_the_rows_are_those_of_sql(rows: list, wanted: set[int], group: int) -> None:
     table = pa.table({"id": pa.array(rows, pa.int32())})
     text = f"id IN ({', '.join(map(str, wanted))})"
-    finder = Finder(where(text), table.schema)
+    finder = RowFinder(where(text), table.schema)
     sink = BytesIO()
     pq.write_table(table, sink, row_group_size=group)
     file = pq.ParquetFile(sink)
-    kept = set(finder.groups(file.metadata))
-    mask = finder.among(table)
+    kept = set(finder.row_groups(file.metadata))
+    mask = finder.match_rows(table)
     assert {at // group for at, yes in enumerate(mask) if yes} <= kept
     ((expected,),) = duckdb.sql(f'SELECT count(*) FROM "table" WHERE {text}').fetchall()
     assert int(mask.sum()) == expected

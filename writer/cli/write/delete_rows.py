@@ -16,7 +16,7 @@ from writer.core.text import plural
 from writer.maintenance.deletion import dead_letter_deletion, pipeline_deletion
 from writer.maintenance.deletion.dead_letter_deletion import DeadLetters
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest, PipelineDeletion, TableDeletion
-from writer.maintenance.deletion.row_keys import Keys, from_file, where as condition
+from writer.maintenance.deletion.row_keys import Keys, read_keys, where as condition
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
@@ -175,5 +175,5 @@ def _read_row_keys(where: str | None, file: Path | None, column: str | None, tit
     if where is not None and file is None and column is None:
         return condition(where)
     if where is None and file is not None and column is not None:
-        return from_file(file, column, title)
+        return read_keys(file, column, title)
     raise ConfigError("say which rows: either --where, or --keys with --column")

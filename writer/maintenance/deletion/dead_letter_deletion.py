@@ -16,7 +16,7 @@ from writer.commit import builder
 from writer.core.offsets import Span, TopicPartition, merge_spans
 from writer.maintenance.dead_letters import Selection, read_dead_letters, to_records
 from writer.maintenance.deletion.row_deletion import WHY
-from writer.maintenance.deletion.row_keys import Finder, Keys
+from writer.maintenance.deletion.row_keys import Keys, RowFinder
 from writer.maintenance.local_pipeline import LocalPipeline
 from writer.table.log.foreign_writes import FilesGone, Overtaken
 from writer.table.log.operations.rows import RemovedRows, Replay, Rewrite
@@ -44,7 +44,7 @@ class DeadLetters:
 def find(side: PipelineTable, pipeline: LocalPipeline, keys: Keys, columns: pa.Schema) -> DeadLetters:
     """Find the dead letters that hold such rows. Raises ConfigError, CommitFailed, RegistryUnreachable, OSError."""
     result = DeadLetters()
-    finder = Finder(keys, columns)
+    finder = RowFinder(keys, columns)
     for batch in read_dead_letters(side.store, side.bucket_files(side.snapshot()), Selection()):
         dead_letters = pa.Table.from_batches([batch])
         result.dead_letters += dead_letters.num_rows
@@ -54,7 +54,7 @@ def find(side: PipelineTable, pipeline: LocalPipeline, keys: Keys, columns: pa.S
                 sample = pipeline.decode(records)
                 result.undecodable += len(sample.dead_letters)
                 for group in sample.groups:
-                    meant = group.records.filter(pa.array(finder.among(group.rows), pa.bool_()))
+                    meant = group.records.filter(pa.array(finder.match_rows(group.rows), pa.bool_()))
                     _add_offsets(result, meant, incarnation)
     result.offsets = {part: merge_spans(spans) for part, spans in result.offsets.items()}
     return result

@@ -17,7 +17,7 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.staging import table_file
 from writer.batch.staging.parquet_files import Destination
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.maintenance.deletion.row_keys import Finder, Keys
+from writer.maintenance.deletion.row_keys import Keys, RowFinder
 from writer.storage.base import OutcomeUnknown
 from writer.storage.locations import on_s3
 from writer.table.log.appender import LostRace
@@ -156,7 +156,7 @@ class RowDeletion:
         self._rule = rule
         self._target_file_size = target_file_size
         self._request = request
-        self._finder = Finder(keys, table.snapshot().columns())
+        self._finder = RowFinder(keys, table.snapshot().columns())
 
     def look(self) -> DeletionScan:
         """Find the files that hold such rows. Raises CommitFailed, OSError."""
@@ -191,8 +191,8 @@ class RowDeletion:
         with table_file.open_parquet(self._table.store, file.path) as source:
             if {*OFFSET_COLUMNS} <= {*source.names}:
                 names = [name for name in source.names if name in (*OFFSET_COLUMNS, *self._keys.columns)]
-                for batch in source.iter_batches(_ROWS_AT_ONCE, names, self._finder.groups(source.metadata)):
-                    yield pa.Table.from_batches([batch.filter(pa.array(self._finder.among(batch)))])
+                for batch in source.iter_batches(_ROWS_AT_ONCE, names, self._finder.row_groups(source.metadata)):
+                    yield pa.Table.from_batches([batch.filter(pa.array(self._finder.match_rows(batch)))])
 
     def _scan(self) -> tuple[PipelineSnapshot, DeletionScan]:
         """Find the files that hold such rows, at a version of the table."""
@@ -211,12 +211,12 @@ class RowDeletion:
     def _count_rows(self, file: BucketFile) -> int | None:
         """Count the rows of a file that are meant; None: by its statistics it has none."""
         with table_file.open_parquet(self._table.store, file.path) as source:
-            groups = self._finder.groups(source.metadata)
+            groups = self._finder.row_groups(source.metadata)
             if not groups:
                 return None
             names = [name for name in self._keys.columns if name in source.names]
             batches = source.iter_batches(_ROWS_AT_ONCE, names, groups)
-            return sum(int(self._finder.among(batch).sum()) for batch in batches)
+            return sum(int(self._finder.match_rows(batch).sum()) for batch in batches)
 
     def _erase(
         self, snapshot: PipelineSnapshot, bucket: BucketKey, hits: Sequence[MatchingFile], now: datetime
@@ -243,4 +243,4 @@ class RowDeletion:
 
     def _rest(self, to: Destination, hit: MatchingFile) -> StagedFile | None:
         """Write the rows of a file that stay; None when none does."""
-        return write_remaining_rows(to, hit.file, hit.rows, self._finder.among, self._rule)
+        return write_remaining_rows(to, hit.file, hit.rows, self._finder.match_rows, self._rule)

@@ -1,7 +1,8 @@
 """Parses the keys of rows to delete: columns and their values. Pure.
 
-`user_id = 42`, `user_id IN (42, 43) AND country = 'DE'`, or a file of values. What it is compared with is the column's
-own type, so 42, '42' and 42.0 are one user where the column is a number, and three where it is text.
+The keys are a condition, such as `user_id = 42` or `user_id IN (42, 43) AND country = 'DE'`, or a file of values.
+Values are compared in the column's own type: 42, '42' and 42.0 are one user in a column of numbers, and three in one of
+texts.
 """
 
 import csv
@@ -9,6 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field as member, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,8 @@ from writer.privacy.hashing import hash_values
 
 _NAME = r"[A-Za-z_][\w]*(?:\.[A-Za-z_][\w]*)*"
 _VALUE = r"(?:'(?:[^']|'')*'|[-+]?[0-9][0-9.eE+-]*|true|false)"
-_SEVERAL = rf"{_VALUE}(?:\s*,\s*{_VALUE})*"
-_TERM = re.compile(rf"\s*({_NAME})\s*(?:=\s*({_VALUE})|in\s*\(\s*({_SEVERAL})\s*\))\s*", re.IGNORECASE)
+_VALUE_LIST = rf"{_VALUE}(?:\s*,\s*{_VALUE})*"
+_TERM = re.compile(rf"\s*({_NAME})\s*(?:=\s*({_VALUE})|in\s*\(\s*({_VALUE_LIST})\s*\))\s*", re.IGNORECASE)
 _AND = re.compile(r"and\b", re.IGNORECASE)
 _WHOLE_NUMBER = re.compile(r"[-+]?\d+(?:\.0*)?")
 _KINDS = "a text, a number, a boolean, a date or a timestamp"
@@ -36,8 +38,10 @@ class RowMatch:
     """A column, dots into structs, and its values as text."""
 
     field: str
-    values: tuple[str, ...] = member(repr=False)  # they are about people
-    hashes: tuple[str, ...] = ()  # what stands for them where the column is hashed
+    # Values are personal data, so no message shows them.
+    values: tuple[str, ...] = member(repr=False)
+    # These texts stand for the values where the column is hashed.
+    hashes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,8 @@ def where(text: str) -> Keys:
     matches: list[RowMatch] = []
     position = 0
     while (term := _TERM.match(text, position)) is not None:
-        name, value, several = term.groups()
-        values = [value] if value is not None else re.findall(_VALUE, several, re.IGNORECASE)
+        name, value, value_list = term.groups()
+        values = re.findall(_VALUE, value_list or value, re.IGNORECASE)
         matches.append(RowMatch(name, tuple(map(_unquote, values))))
         position = term.end()
         if position == len(text):
@@ -83,7 +87,7 @@ def where(text: str) -> Keys:
     )
 
 
-def from_file(path: Path, name: str, title: str | None = None) -> Keys:
+def read_keys(path: Path, name: str, title: str | None = None) -> Keys:
     """Read the values of a column from a CSV file with a head. Raises ConfigError."""
     title = title or name
     try:
@@ -108,47 +112,52 @@ def with_hashes(keys: Keys, columns: pa.Schema, secrets: Collection[bytes]) -> K
         if not pa.types.is_string(_kind(empty, match.field)):
             return match
         values = pa.array(match.values, pa.string()).cast(pa.binary())
-        return replace(match, hashes=tuple(one for key in secrets for one in hash_values(values, key).to_pylist()))
+        hashes = chain.from_iterable(hash_values(values, secret).to_pylist() for secret in secrets)
+        return replace(match, hashes=tuple(hashes))
 
     return Keys(tuple(map(add_hashes, keys.matches)))
 
 
-class Finder:
-    """Tells which rows are meant, for columns of these types."""
+class RowFinder:
+    """Finds the rows that fit keys, in columns of these types."""
 
     def __init__(self, keys: Keys, columns: pa.Schema) -> None:
         """Raises ConfigError for a column that is not there, or cannot have such values."""
         empty = columns.empty_table()
-        self._wanted = [(m.field, typed(m, _kind(empty, m.field))) for m in keys.matches]
-        self._sorted = [(name, sorted(v.to_pylist())) for name, v in self._wanted]
+        self._values = [(match.field, _convert_values(match, _kind(empty, match.field))) for match in keys.matches]
+        self._sorted_values = [(name, sorted(values.to_pylist())) for name, values in self._values]
 
-    def among(self, rows: pa.RecordBatch | pa.Table) -> np.ndarray:
-        """Return for each row whether it is meant. A column that a file lacks is null there, so it has no such row."""
-        table = pa.table(rows) if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
-        found = np.ones(table.num_rows, bool)
-        for name, values in self._wanted:
+    def match_rows(self, rows: pa.RecordBatch | pa.Table) -> np.ndarray:
+        """Return for each row whether it fits. A column that a file lacks is null there, so no row of it fits."""
+        table = rows
+        if isinstance(rows, pa.RecordBatch):
+            table = pa.Table.from_batches([rows])
+        mask = np.ones(table.num_rows, bool)
+        for name, values in self._values:
             try:
-                held = column(table, name)
+                cells = column(table, name)
             except ValueError:
                 return np.zeros(table.num_rows, bool)
-            mine = pc.is_in(held.cast(values.type), value_set=values)
-            found &= mine.to_numpy(zero_copy_only=False)
-        return found
+            is_equal = pc.is_in(cells.cast(values.type), value_set=values)
+            mask &= is_equal.to_numpy(zero_copy_only=False)
+        return mask
 
-    def groups(self, metadata: pq.FileMetaData) -> list[int]:
-        """Return the row groups of a file that may hold such rows, by their statistics."""
-        names = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-        return [
-            g for g in range(metadata.num_row_groups)
-            if all(_may_hold(metadata.row_group(g), names.get(name), values) for name, values in self._sorted)
-        ]  # fmt: skip
+    def row_groups(self, metadata: pq.FileMetaData) -> list[int]:
+        """Return the numbers of a file's row groups that may hold such rows, by their statistics."""
+        indexes = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
+
+        def may_hold_rows(group: int) -> bool:
+            statistics = metadata.row_group(group)
+            return all(_may_hold(statistics, indexes.get(name), values) for name, values in self._sorted_values)
+
+        return list(filter(may_hold_rows, range(metadata.num_row_groups)))
 
 
-def typed(match: RowMatch, kind: pa.DataType) -> pa.Array:
+def _convert_values(match: RowMatch, kind: pa.DataType) -> pa.Array:
     """Return the values with the column's type. Raises ConfigError, without the values in it."""
-    texts = [v.partition(".")[0] if _WHOLE_NUMBER.fullmatch(v) else v for v in match.values] if (
-        pa.types.is_integer(kind)
-    ) else [*match.values, *match.hashes]  # fmt: skip
+    texts = [*match.values, *match.hashes]
+    if pa.types.is_integer(kind):
+        texts = list(map(_without_fraction, match.values))
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         raise ConfigError(f"column {match.field!r} is {kind}; rows are found by {_KINDS}")
     try:
@@ -164,8 +173,17 @@ def _kind(rows: pa.Table, name: str) -> pa.DataType:
         raise ConfigError(str(error).replace("the record", "the table")) from error
 
 
+def _without_fraction(value: str) -> str:
+    """Return `42` for `42.0`, and any text that is no whole number as it is."""
+    if _WHOLE_NUMBER.fullmatch(value):
+        return value.partition(".")[0]
+    return value
+
+
 def _unquote(value: str) -> str:
-    return value[1:-1].replace("''", "'") if value.startswith("'") else value
+    if value.startswith("'"):
+        return value[1:-1].replace("''", "'")
+    return value
 
 
 def _may_hold(group: Any, index: int | None, values: Sequence[Any]) -> bool:
@@ -177,7 +195,8 @@ def _may_hold(group: Any, index: int | None, values: Sequence[Any]) -> bool:
         return True
     least, greatest = bounds
     try:
-        at = bisect_left(values, least)
-        return at < len(values) and bool(values[at] <= greatest)
-    except TypeError:  # statistics of another type than the column's, in a file from before it was widened
+        index_of_least = bisect_left(values, least)
+        return index_of_least < len(values) and bool(values[index_of_least] <= greatest)
+    except TypeError:
+        # A file from before the column was widened has statistics of another type than the column's.
         return True
