@@ -24,7 +24,7 @@ from writer.demo.devstack.workspace import Interruption
 BASELINE = Path(__file__).with_name("baseline.json")
 LOSS_MAX = 0.15
 _DATA = "200B"
-# With fewer events the JVM is still compiling in most of them.
+# With fewer events the JVM compiles during most of a run.
 _EVENTS = 5_000_000
 _REPEATS = 3
 _CONTENDERS = [CONTENDERS["a"], CONTENDERS["d"]]
@@ -52,7 +52,7 @@ def load(path: Path) -> Baseline:
 
 
 def judge(ratios: Spread, baseline: Spread) -> str:
-    """Say how the found ratio stands to the kept one. Raises BenchFailed when too much is lost."""
+    """Compare measured ratios with those of the baseline. Raises BenchFailed when too much is lost."""
     change = ratios.median / baseline.median - 1
     sentence = (
         f"headrace carries {ratios.median:.3f} of the limit's events in a CPU-second "

@@ -62,7 +62,7 @@ class Setting:
     contenders: Sequence[Contender]
     repeats: int
     profile: bool = False
-    # Topics have so many partitions, sparse and dense; if empty, there is one topic.
+    # Each number of partitions gets a sparse and a dense topic. Without numbers there is one topic.
     partitions: Sequence[int] = ()
     # The share of the events that come before the warm part.
     warm_from: float = WARM_FROM
@@ -220,7 +220,7 @@ def _rounds(
         runs.append(run)
         observer.show_run(run)
         if not directory.is_kept:
-            # A table of ten million events has a gigabyte.
+            # A table of ten million events takes a gigabyte of disk.
             shutil.rmtree(job.directory)
     return runs
 

@@ -18,9 +18,9 @@ from writer.driver.spark import WORKER_ENVIRONMENT
 from writer.table.factory import main_table
 
 PIPELINE = "bench"
-# These contenders are the writer itself; their commits tell the seconds of its steps.
+# These contenders are the writer itself: their commits hold the seconds of each step.
 HEADRACE = "aefjk"
-# The events are of a fixed day, so no age may be too old.
+# The events are of a fixed day, so no age is too great.
 _EVER = "36500 d"
 
 

@@ -22,7 +22,7 @@ _FLINK = (
     Module("org.apache.flink", "flink-connector-kafka", "4.0.1-2.0"),
     Module("org.apache.flink", "flink-avro", _VERSION, transitive=True),
     Module("org.apache.flink", "flink-parquet", _VERSION),
-    # This is the version of Parquet in pyspark.
+    # pyspark has the same version of Parquet.
     Module("org.apache.parquet", "parquet-avro", "1.15.2"),
     Module("org.slf4j", "slf4j-simple", "1.7.36"),
 )

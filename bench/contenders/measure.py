@@ -58,7 +58,7 @@ class Meter:
                 if name == _JAVA:
                     self._jvms[process.pid, born] = own
         self.rss_peak_bytes = max(self.rss_peak_bytes, resident)
-        # The time of a process that ended between two samples is in the next one.
+        # A sum may lack a process that ended during the sample. The next sum has it, so the greater one counts.
         self._cpu_s = max(self._cpu_s, total)
         jvm = sum(self._jvms.values())
         return Usage(time.monotonic() - self._began, jvm, max(0.0, self._cpu_s - jvm))

@@ -20,7 +20,7 @@ from writer.demo.devstack.workspace import JVM_GRACE, ProcessGroup
 
 # The time between two samples of the process tree.
 SAMPLE = timedelta(milliseconds=250)
-# The time between two reads of the output; a mark may be so late.
+# The time between two reads of the output. A mark is late by this much at most.
 _POLL = timedelta(milliseconds=20)
 # The longest time without a finished batch; the slowest contender takes two minutes.
 SILENCE_MAX = timedelta(minutes=15)
@@ -32,7 +32,7 @@ class ContenderProcess(Process):
 
     def has_ended(self) -> bool:
         """Return whether it has ended. Raises BenchFailed if that was not in order."""
-        assert self._child is not None, "launch comes before ended"
+        assert self._child is not None, "launch comes before has_ended"
         code = self._child.poll()
         if code is None:
             return False

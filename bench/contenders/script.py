@@ -20,7 +20,7 @@ from bench.job import BUCKET, Job, load, mark
 from writer.core.errors import HeadraceError
 
 _HEADER_BYTES = 5
-# Messages that one call consumes.
+# The most messages that one call consumes.
 _AT_ONCE = 10_000
 _SILENCE_S = 30
 

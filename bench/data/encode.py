@@ -16,7 +16,7 @@ Bytes = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 _VARINT_BYTES_MAX = 10
-# The two digits of each byte.
+# The two hexadecimal digits of each byte, as one number of 16 bits.
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _FOUR_DIGITS = np.frombuffer(b"".join(b"%04d" % n for n in range(10_000)), np.uint32)
 
@@ -57,10 +57,10 @@ def text(content: Bytes, present: Mask | None = None) -> pa.BinaryArray:
     return _optional(encoded, present)
 
 
-def prose(vocabulary: npt.NDArray[np.uint64], counts: Longs) -> pa.BinaryArray:
+def prose(words: npt.NDArray[np.uint64], counts: Longs) -> pa.BinaryArray:
     """Encode `string`: text i is the next `counts[i]` words of eight bytes."""
     ends = np.concatenate([[0], np.cumsum(counts * 8)]).astype(np.int32)
-    content = pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(ends), pa.py_buffer(vocabulary)])
+    content = pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(ends), pa.py_buffer(words)])
     return join_parts([longs(counts * 8), content])
 
 

@@ -17,12 +17,12 @@ from bench.job import PARTITIONS
 from writer.core.errors import HeadraceError
 from writer.core.offsets import Source
 
-# Events that are encoded at once and sent to one partition.
+# The most events that are encoded at once and sent to one partition.
 _BLOCK_MAX = 20_000
 _IN_FLIGHT_MAX = 200_000
 _DELIVERED_WITHIN_S = 120
 _CREATED_WITHIN_S = 120
-# Partitions that one request creates.
+# The most partitions that one request creates.
 _CREATED_AT_ONCE = 4_000
 _USUAL_PARTITIONS_MAX = 1_000
 _SILENCE_S = 30
@@ -130,7 +130,7 @@ def _send(
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
-            # A retry doubles nothing.
+            # With idempotence a retry doubles no event.
             "enable.idempotence": True,
             "compression.type": "lz4",
             "linger.ms": 50,

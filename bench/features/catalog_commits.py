@@ -27,7 +27,7 @@ from writer.table.log.operations.rows import Batch
 # So many of the first commits are compared with as many of the last.
 WINDOW = 100
 CPU_RATIO_MAX = 1.5
-# Bytes of the file that each reader loads and each commit writes anew.
+# The limit in bytes of the metadata file, which each reader loads and each commit writes anew.
 METADATA_MAX = 64 * 2**10
 _HOUR = datetime(2026, 11, 20, 12, tzinfo=UTC)
 _PARTITION = TopicPartition("clicks", 1, 0)
@@ -39,7 +39,7 @@ class CommitSamples:
 
     cpu_s: Sequence[float]
     wall_s: Sequence[float]
-    # A Delta table has no metadata file.
+    # The bytes of the metadata file after each commit. A Delta table has none.
     metadata: Sequence[int]
 
     def cpu(self) -> tuple[float, float, float]:
@@ -112,7 +112,7 @@ def commit(commits: int, table_format: str, directory: Path, progress: Callable[
             metadata.append(Path(table.metadata_file()).stat().st_size)
         begun = time.process_time()
         begun_wall = time.monotonic()
-        # The driver does so after each commit.
+        # The driver tidies the table after each commit, too.
         table.tidy()
         cpu_s.append(cpu + time.process_time() - begun)
         wall_s.append(wall + time.monotonic() - begun_wall)

@@ -40,9 +40,9 @@ from writer.output.tables import NumberTable
 from writer.table.factory import main_table
 from writer.table.log.entries import CommittedEntry
 
-# Events of all types in turn that go to one partition at a time.
+# The most events, of all types in turn, that go to one partition before the next.
 _BLOCK = 20_000
-# One commit is to get warm, three are measured.
+# One commit warms the writer, and three are measured.
 _COMMITS = 4
 _TOPIC = "events"
 _CONFIG = "headrace.yaml"

@@ -35,7 +35,7 @@ from writer.kafka_reader.requests.fetch import PartitionQuestion
 
 Ends = Mapping[Source, int]
 _FETCH_BYTES = ReadLimits().fetch_bytes
-# Messages of one call. With more of them alive, memory is slower.
+# The most messages that one call consumes. With more of them alive, memory is slower.
 _CONSUMED = 20_000
 _SILENCE_S = 30
 _CONSUMER = {

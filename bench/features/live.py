@@ -151,7 +151,7 @@ class LiveWriter:
 class CommandFigures:
     """What was seen of a command beside a live writer."""
 
-    # The duration of the command.
+    # The duration of the command, from its start to its end.
     seconds: float
     # The lag of the live writer, sample by sample.
     lag_s: Sequence[float]

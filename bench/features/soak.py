@@ -54,9 +54,9 @@ class Sample:
 class SoakResult:
     """What was seen: for each commit the driver's wall seconds, and memory along the way."""
 
-    # The seconds to look at topics and table, to redo, and to plan the range.
+    # The seconds of each commit to read topics and table, to redo, and to plan the range.
     look_s: Sequence[float]
-    # The seconds to write the entry of the log, and the dead letters after it.
+    # The seconds of each commit to write the entry of the log, and the dead letters after it.
     commit_s: Sequence[float]
     samples: Sequence[Sample]
     files: int
@@ -70,7 +70,7 @@ class SoakResult:
         """Return the median resident bytes of the driver, its JVM with it, after the first commits and at the last."""
         sizes = [(sample.commits, sample.python + sample.jvm) for sample in self.samples]
         last = max(commits for commits, _ in sizes)
-        # Before that, Spark is still warming up.
+        # Spark still warms up during the commits before this one.
         begin = min(WINDOW, last // 2)
         first = [size for commits, size in sizes if begin <= commits <= begin + WINDOW]
         return int(median(first)), int(median(size for commits, size in sizes if commits > last - WINDOW))
