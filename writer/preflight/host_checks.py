@@ -313,9 +313,9 @@ def nesting(name: str, config: Config, *, offline: bool = False, no_catalog: str
         else:
             yield doubtful("locations", str(nesting), locations.MOVE)
     if not inspection.nestings:
-        note = (
-            f"; {', '.join(inspection.unseen)} cannot be listed: a table there is not seen" if inspection.unseen else ""
-        )
+        note = ""
+        if inspection.unseen:
+            note = f"; {', '.join(inspection.unseen)} cannot be listed: a table there is not seen"
         yield good("locations", f"none of its tables and checkpoints is inside another table{note}")
 
 

@@ -242,7 +242,9 @@ def times_in(sample: Sample, rule: TimeRule, now: datetime) -> Times:
     window = rule.window(now)
     for group in sample.groups:
         times, unit = group.times or times_of(group.rows, rule, group.records.column("topic"), now)
-        kind = "timestamp" if group.times else short_type(column(group.rows, rule.field).type)
+        kind = "timestamp"
+        if not group.times:
+            kind = short_type(column(group.rows, rule.field).type)
         descriptions = {"logical": kind, "auto": f"{kind} of no unit that its values show"}
         statistics.add(times, descriptions.get(unit, f"{kind} in {unit}"), window)
     return statistics

@@ -88,7 +88,8 @@ def without_catalog_retries(config: Config) -> Config:
 
 def _file_finding(error: ConfigError) -> Finding:
     # An error of several lines has one for each fault, with its own fix.
-    finding = Finding("file", "failed", str(error)) if "\n" in str(error) else failure("file", error)
+    has_several_lines = "\n" in str(error)
+    finding = Finding("file", "failed", str(error)) if has_several_lines else failure("file", error)
     if finding.fix:
         return finding
     return replace(finding, fix="Correct the file. docs/REFERENCE.md lists every key.")

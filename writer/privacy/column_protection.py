@@ -59,8 +59,10 @@ def protect_values(
 ) -> pa.Array | None:
     """Protect the values of a path, and those inside them. None: nothing is left."""
     action = actions.get(path)
+    if action is not None and action.kind == "drop":
+        return None
     if action is not None:
-        return None if action.kind == "drop" else protect_scalars(values, action, keys, keyring)
+        return protect_scalars(values, action, keys, keyring)
     if not pa.types.is_nested(values.type) or not is_protected_within(path, actions):
         return values
     return change_children(values, lambda child, step, _: protect_values(child, (*path, step), actions, keys, keyring))

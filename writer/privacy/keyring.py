@@ -74,7 +74,9 @@ class KeyringPlace:
     env: str | None = None
 
     def __str__(self) -> str:
-        return f"the file {self.file}" if self.file else f"the environment variable {self.env}"
+        if self.file:
+            return f"the file {self.file}"
+        return f"the environment variable {self.env}"
 
     def text(self, content: str, fix: str = "`headrace keys rotate` makes a keyring") -> str:
         """Read it. Raises ConfigError where it is missing, or open to other users of the machine.
@@ -193,7 +195,9 @@ class Keyring:
     def primary_of(self, purpose: Purpose) -> KeyId | None:
         """The key that new values get; None: there is none."""
         key_id = self.primary.get(purpose)
-        return None if key_id is None else KeyId(key_id, fingerprint(self.of(purpose)[key_id]))
+        if key_id is None:
+            return None
+        return KeyId(key_id, fingerprint(self.of(purpose)[key_id]))
 
     def with_new(self, purpose: Purpose) -> "Keyring":
         """Return a keyring with a random key more, which is the primary one."""

@@ -178,7 +178,9 @@ def format_path(path: Path) -> str:
 
 def format_record(record: str) -> str:
     """Return the record of a path as a sentence names it."""
-    return f"record {record}" if record != COLUMNS else "the columns of keys and headers"
+    if record == COLUMNS:
+        return "the columns of keys and headers"
+    return f"record {record}"
 
 
 def to_json(policies: RecordPolicies) -> dict[str, list[Any]]:

@@ -50,7 +50,9 @@ def branch_names(plain: Any) -> set[str]:
 
 def own_name(plain: Any) -> str:
     """Return the full name of a named type, else the name of the type."""
-    return str(plain["name"]) if isinstance(plain, dict) and "name" in plain else type_name(plain)
+    if isinstance(plain, dict) and "name" in plain:
+        return str(plain["name"])
+    return type_name(plain)
 
 
 def type_name(plain: Any) -> str:

@@ -161,7 +161,9 @@ class BucketListing:
             return f"it is closed when the watermark reaches {instant(until)}; there is none yet{cause}"
         if mark.instant >= until:
             return "it is about to be closed, by a running driver or `headrace seal`"
-        cause = f", held back by {mark.held_by.full_name} unless it is idle" if mark.held_by else ""
+        cause = ""
+        if mark.held_by:
+            cause = f", held back by {mark.held_by.full_name} unless it is idle"
         return (
             f"it is closed when the watermark reaches {instant(until)}; it stands at {instant(mark.instant)}{cause}, "
             f"{span((until - mark.instant).total_seconds())} short"

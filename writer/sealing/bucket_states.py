@@ -147,11 +147,13 @@ def bucket_state(
 ) -> BucketState:
     """Describe a bucket. `unsealed`: its rows without a manifest; `decision`: what is due, if it is closed."""
     start, end = interval or (None, None)
-    rows = None if any(file.rows is None for file in files) else sum(file.rows or 0 for file in files)
+    rows = None
+    if all(file.rows is not None for file in files):
+        rows = sum(file.rows or 0 for file in files)
     if unsealed is None:
-        late = None if manifest is None else manifest.late
-        version = None if manifest is None else manifest.version
-        return BucketState(name, start, end, "sealed", rows, late, version)
+        if manifest is None:
+            return BucketState(name, start, end, "sealed", rows, late=None, version=None)
+        return BucketState(name, start, end, "sealed", rows, manifest.late, manifest.version)
     late = unsealed.late + (manifest.late if manifest else 0)
     state: Literal["open", "closed", "reopened", "blocked"] = "open"
     reason = ""

@@ -99,7 +99,9 @@ class LogEndWatch:
         young = self.cluster.first_records(dict.fromkeys(sources, since_ms))
         old = [source for source in sources if young[source][0] < 0]
         with_records = [source for source in old if starts[source] < ends[source]]
-        dated = self.cluster.first_records(dict.fromkeys(with_records, _FIRST_DATE_MS)) if with_records else {}
+        dated: Mapping[Source, tuple[int, int]] = {}
+        if with_records:
+            dated = self.cluster.first_records(dict.fromkeys(with_records, _FIRST_DATE_MS))
         return {source: ends[source] for source in old if source not in dated or dated[source][0] >= 0}
 
 

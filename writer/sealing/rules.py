@@ -170,7 +170,9 @@ def _decide_seal(policy: Seal, bucket: Unsealed, missing_ranges: Sequence[Missin
         due = bucket.changed + policy.reopen_after
         # One that changed in the future did so before the wall clock stepped back: nobody knows for how long it rests.
         is_at_rest = bucket.changed <= now < due
-        return SealLater(bucket.bucket, due) if is_at_rest else SealNow(bucket.bucket)
+        if is_at_rest:
+            return SealLater(bucket.bucket, due)
+        return SealNow(bucket.bucket)
     gaps = [
         missing_range.gap
         for missing_range in missing_ranges

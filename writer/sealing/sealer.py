@@ -195,8 +195,9 @@ class Sealer:
         gap_sums, missing_ranges = self._missing
         if gap_sums == progress.gap_sums:
             return missing_ranges
-        records = gap_records(self.log, self.pipeline) if progress.gap_sums["gaps"] else {}
-        missing_ranges = tuple(missing_ranges_of(records, ()))
+        missing_ranges = ()
+        if progress.gap_sums["gaps"]:
+            missing_ranges = tuple(missing_ranges_of(gap_records(self.log, self.pipeline), ()))
         commits = self.log.commits_since(max(snapshot.applied, progress.settled)) if missing_ranges else []
         if any(self.table.location in commit.locations(progress.targets()) for commit in commits):
             return tuple(

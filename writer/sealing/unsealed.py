@@ -231,7 +231,9 @@ def _apply_rewind(
     for key, bucket in buckets.items():
         if bucket.end is not None and not is_closed(bucket.end, until):
             buckets[key] = replace(bucket, reason=None)
-    closed = None if until is None or index.closed is None else (until, index.closed[1])
+    closed = None
+    if until is not None and index.closed is not None:
+        closed = (until, index.closed[1])
     gaps = set(facts["gaps"])
     missing_ranges = tuple(missing_range for missing_range in index.missing_ranges if missing_range.gap not in gaps)
     return replace(index, buckets=buckets, missing_ranges=missing_ranges, closed=closed)

@@ -62,7 +62,8 @@ def raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
     """Return the cells of a record as Kafka holds it."""
     value = record["value_hex"]
     schema = record["schema_id"]
-    time = short_instant(record["timestamp"]) if narrow else instant(record["timestamp"])
+    format_time = short_instant if narrow else instant
+    time = format_time(record["timestamp"])
     key = Text("null", "dim") if record["key"] is None else Text(record["key"])
     cells: list[str | Text] = [_partition(record), f"{record['offset']:,}", time, key]
     if value is None:
@@ -99,7 +100,9 @@ def assigned_line(record: Record) -> list[str | Text]:
         return [_partition(record), f"{record['offset']:,}", Text(why, _STYLES[outcome])]
     broker_time = record["timestamp"]
     event_time = record["event_time"]
-    behind = "" if broker_time is None else span((broker_time - event_time).total_seconds())
+    behind = ""
+    if broker_time is not None:
+        behind = span((broker_time - event_time).total_seconds())
     bucket = bucket_path(list(record["bucket"]), tuple(record["bucket"].values()))
     return [_partition(record), f"{record['offset']:,}", instant(event_time), behind, bucket]
 

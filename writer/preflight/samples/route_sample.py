@@ -7,7 +7,6 @@ from functools import partial
 
 import pyarrow as pa
 
-from writer.avro.schema_plan import SchemaPlan
 from writer.batch.route import NoTarget, Route, Share
 from writer.commit.target_table import admit_schema
 from writer.commit.targets import record_names
@@ -82,7 +81,8 @@ def split(local_pipeline: LocalPipeline, batch: pa.RecordBatch) -> RouteSplit:
                 unrouted.refuse(records, group.schema_id, partial(reason, share))
             else:
                 tables_of.setdefault(share.target, []).append(records.select(batch.schema.names))
-    recorded = {} if local_pipeline.plan.privacy is None else local_pipeline.plan.privacy.recorded
+    privacy = local_pipeline.plan.privacy
+    recorded = {} if privacy is None else privacy.recorded
     parts = [
         TargetPart(target, config.at_target(name, target), _batch(tables), recorded, partial(_goes_to, route, target))
         for target, tables in tables_of.items()
@@ -107,8 +107,9 @@ def open_part(name: str, part: TargetPart, schemas: SchemaSource, *, with_table:
                 name, part.config, schemas, topics=topics, admission=admission, recorded=part.recorded
             )
     settings = part.config.pipelines[name]
-    extend = SchemaPlan.extend if with_table else partial(admit_schema, settings, str(settings.event_time.unit))
-    admission = Admission(part.registered, extend)
+    admission = Admission(part.registered)
+    if not with_table:
+        admission = Admission(part.registered, partial(admit_schema, settings, str(settings.event_time.unit)))
     return open_local_pipeline(
         name, part.config, schemas, topics=topics, with_table=False, admission=admission, recorded=part.recorded
     )
@@ -117,7 +118,9 @@ def open_part(name: str, part: TargetPart, schemas: SchemaSource, *, with_table:
 def _route(settings: Pipeline, records: Mapping[int, str]) -> Route:
     assert settings.route is not None, "only a route splits records"
     by, key = settings.route.by_key
-    otherwise = None if settings.route.unrouted in ("dead_letters", "stop") else settings.route.unrouted
+    otherwise: str | None = settings.route.unrouted
+    if otherwise in ("dead_letters", "stop"):
+        otherwise = None
     return Route(by, key, settings.route.rules, _OwnTable(), is_full=True, otherwise=otherwise, records=records)
 
 

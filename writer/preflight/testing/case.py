@@ -94,8 +94,10 @@ def read(path: Path) -> Case:
     section = file.expect
     if isinstance(section, str):
         expected_path = path.parent / section
+        section = {}
         # `--update` writes a file that does not exist yet.
-        section = mapping(expected_path, "it needs the names of records", _FIX) if expected_path.exists() else {}
+        if expected_path.exists():
+            section = mapping(expected_path, "it needs the names of records", _FIX)
     if file.counts is not None and COUNTS in names:
         raise ConfigError(
             f"{path} cannot be used: records.{COUNTS}: the test of `counts` has this name; choose another"
