@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
+from writer.table.log.foreign_writes import NothingToClose
 from writer.table.log.operations.seals import Closing, Sealing
 from writer.table.table import PipelineTable
 
@@ -153,7 +155,9 @@ class History:
     def close(self, _: None) -> None:
         """Close all buckets: rows that come from then on are late."""
         closing = Closing(uuid4().hex, NOW, {"reason": "watermark"})
-        self.driver.table.append(closing, self.driver.table.snapshot())
+        # A second close finds them closed.
+        with suppress(NothingToClose):
+            self.driver.table.append(closing, self.driver.table.snapshot())
 
     def delete(self, _: None) -> None:
         """Let another client delete a row of each partition, where it can."""
