@@ -283,9 +283,11 @@ class Schemas:
                 setting = "wire" if self._part == "value" else "columns.key.wire"
                 raise ConfigError(f"{setting}.schema_id: {error}. Register the schema, or name another.") from error
         if self._registered_texts is None:
-            self._registered_texts = []
+            # Kept once the registry has answered for all topics: part of them would be taken for all.
+            registered_texts: list[tuple[int, str]] = []
             for topic in self._topics:
-                self._registered_texts.extend(self._source.topic_schemas(topic).items())
+                registered_texts.extend(self._source.topic_schemas(topic).items())
+            self._registered_texts = registered_texts
         texts = self._registered_texts
         plan = replace(plan, ranks={schema_id: rank for rank, (schema_id, _) in enumerate(texts)})
         plan = plan.learn_privacy(text for _, text in texts)
