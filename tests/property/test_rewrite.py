@@ -129,7 +129,7 @@ def test_one_file_alone_is_left_as_it_is(tmp_path: Path) -> None:
 def test_a_whole_file_without_a_repeated_row_stays(tmp_path: Path) -> None:
     first, second = put(tmp_path, [row(0), row(1)]), put(tmp_path, [row(2), row(3)])
     third = put(tmp_path, [row(4, id=3)])
-    sources = [Source(s.path, TIMES, whole=True) for s in (first, second, third)]
+    sources = [Source(s.path, TIMES, is_well_sized=True) for s in (first, second, third)]
     done = rewrite(job(tmp_path, sources, dedupe=Dedupe(("id",), "last")))
     assert (done.removed, done.taken, offsets(read(tmp_path, done))) == ((second.path,), 1, [2])
 
@@ -137,9 +137,9 @@ def test_a_whole_file_without_a_repeated_row_stays(tmp_path: Path) -> None:
 def test_a_file_in_order_is_not_sorted_again(tmp_path: Path) -> None:
     source = put(tmp_path, [row(n, id=9 - n) for n in range(5)])
     sort = {"sort_by": ("id", "price")}
-    done = rewrite(job(tmp_path, [Source(source.path, TIMES, whole=True)], **sort))
+    done = rewrite(job(tmp_path, [Source(source.path, TIMES, is_well_sized=True)], **sort))
     assert offsets(read(tmp_path, done)) == [4, 3, 2, 1, 0]
-    again = Source(done.files[0].path, TIMES, whole=True)
+    again = Source(done.files[0].path, TIMES, is_well_sized=True)
     assert rewrite(job(tmp_path, [again], **sort)) == RewriteResult()
     assert rewrite(job(tmp_path, [again], sort_by=("price",))).files
 
