@@ -52,13 +52,15 @@ def mirror(
     if match is None:
         raise ConfigError(f"--from-mirror {address!r} is no mirror; write broker-1:9092,broker-2:9092/topic")
     ranges = gap_record.opened.ranges if gap_record.opened else ()
+    # The mappings are checked before the registry is asked for schemas.
+    segments = mirror_segments(ranges, mappings, match["topic"])
     kafka = backfilled_table.config.kafka.model_copy(update={"bootstrap_servers": match["bootstrap"]})
     return KafkaSource(
         kafka,
         headers=backfilled_table.pipeline.needs_headers,
         raw=backfilled_table.raw is not None,
         ids={},
-        segments=mirror_segments(ranges, mappings, match["topic"]),
+        segments=segments,
         name=f"mirror {address}",
         has_same_times=_time_comparison(backfilled_table, kafka),
     )

@@ -2,22 +2,24 @@
 
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from recovery.backfill.archive_source import column_roles
-from recovery.backfill.chunk_commit import ChunkCommit
+from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
 from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, select_gap_records
 from recovery.backfill.read_order import instants
-from recovery.backfill.source_factory import mirror_segments
+from recovery.backfill.source_factory import mirror, mirror_segments
 from recovery.backfill.throttle import BackfillPace, Delay, lag_delay, lag_max, rate_delay
 from recovery.cli.backfill import ProgressListener, show_outcomes
 from recovery.identity import is_gone, process
-from tests.support.sample_records import GAP_FACTS, records
+from tests.support.sample_records import GAP_FACTS, config, records
+from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.maintenance.local_pipeline import Piece
+from writer.maintenance.local_pipeline import LocalPipeline, Piece
 from writer.table.gap_records import NoSuchGap
 from writer.table.ledger.gap_record import GapRecord, from_json, merge_gap_record, parse_gap, to_json
 from writer.table.log.operations.gaps import Fill
@@ -87,6 +89,25 @@ def test_pairs_that_map_nothing_are_a_sentence():
             mirror_segments(ranges, [text], "copy")
     (found,) = mirror_segments(ranges, ["t/0:12=3"], "copy")
     assert (found.range, found.shift) == (OffsetRange(P0, 10, 20), -9)
+
+
+class UnopenedTable(BackfilledTable):
+    """A table whose pipeline is not to be opened."""
+
+    def __init__(self, config: Config) -> None:
+        self.name = "clicks"
+        self.config = config
+
+    @property
+    def pipeline(self) -> LocalPipeline:
+        raise AssertionError("a registry is asked for schemas")
+
+
+def test_a_mapping_is_refused_before_the_registry_is_asked(tmp_path: Path) -> None:
+    gap = parse_gap(3, {**GAP_FACTS, "kind": "gap", "id": "abcdef", "cause": "latest", "ranges": []})
+    assert isinstance(gap, GapRecord)
+    with pytest.raises(ConfigError, match="maps no offset"):
+        mirror(UnopenedTable(config(tmp_path)), gap, "broker:9092/clicks", ["x"])
 
 
 def test_instants_lie_between_the_first_and_the_last_record():
