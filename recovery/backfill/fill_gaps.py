@@ -87,8 +87,10 @@ def fill_gaps(
     outcomes = []
     for gap_record in select_gap_records(gap_records, request):
         with _lock(backfilled_table, gap_record.id, request) as renew:
+            # The rate holds from the first record on: opening a source does not count.
+            gap_sources = sources(gap_record)
             fill = _GapFill(backfilled_table, gap_record, request, listener, renew)
-            outcomes.append(fill.run(sources(gap_record)))
+            outcomes.append(fill.run(gap_sources))
     return outcomes
 
 
