@@ -156,4 +156,4 @@ def test_ids_of_another_kind_are_refused(tmp_path: Path, registry: CsfleRegistry
     schemas = started(tmp_path, registry)._walk.schemas
     schemas._wire = Wire("confluent", ids)
     with pytest.raises(ConfigError, match=rf"clicks\.privacy\.decrypt needs ids of Confluent's.*have {ids} ids"):
-        schemas._decrypting(schemas.plan, 7, "{}")
+        schemas._with_decryption(schemas.plan, 7, "{}")
