@@ -7,11 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from tests.support.example_counts import share
 from tests.support.local_driver import Driver, log
-from tests.support.reprocess_lake import BERLIN, ONE, TWO, check_like, delete, made, mixed, reprocessed
+from tests.support.reprocess_lake import BERLIN, ONE, TWO, check_like, delete, letters, made, mixed, reprocessed, rows
 from tests.support.sample_records import NOW
 from writer.maintenance.compaction import Compactor, here
 from writer.table.log.foreign_writes import NothingToClose
@@ -56,6 +56,8 @@ def test_old_rules_and_a_reprocess_are_the_new_rules(before: list[tuple[str, int
     with tempfile.TemporaryDirectory() as folder:
         old = made(Path(folder) / "old", "delta", schemas=ONE)
         gone_through(old, before)
+        # A reprocess replays dead letters up to the last row of its buckets, and none behind it.
+        assume(letters(old)[-1][1] < rows(old)[-1]["_offset"])
         driver = made(Path(folder) / "old", "delta", schemas=TWO, **new)
         wanted = made(Path(folder) / "new", "delta", schemas=TWO, **new)
         gone_through(wanted, before)
