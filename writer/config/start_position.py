@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from writer.core.units import parse_instant
+
 _POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 
 
@@ -20,7 +22,7 @@ def start_position(value: Any) -> Any:
 
 def _instant(when: Any) -> datetime:
     try:
-        instant = when if isinstance(when, datetime) else datetime.fromisoformat(str(when))
+        instant = parse_instant(when)
     except ValueError as error:
         raise ValueError(f"timestamp {when!r} is none; it {_POSITIONS}") from error
     if instant.tzinfo is None:

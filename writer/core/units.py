@@ -117,6 +117,16 @@ def from_iso(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
+def parse_instant(value: Any) -> datetime:
+    """Return a time of a YAML file, which has a datetime or ISO 8601 text; without a zone if it names none.
+
+    Raises ValueError.
+    """
+    if isinstance(value, datetime):
+        return value
+    return datetime.fromisoformat(str(value))
+
+
 def microseconds(time: datetime) -> int:
     """Return an instant as microseconds since 1970."""
     return (time - _EPOCH) // _MICROSECOND

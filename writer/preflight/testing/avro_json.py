@@ -17,6 +17,7 @@ from fastavro import schemaless_writer
 
 from writer.avro.schema_text import Schema, parse_schema
 from writer.config.base import did_you_mean
+from writer.core.units import parse_instant
 
 # Where a value is: names of fields, positions in lists.
 ValuePath = tuple[str, ...]
@@ -171,7 +172,7 @@ def _time(value: Any, name: str, logical: str, path: ValuePath) -> int:
         unit = _PER_SECOND.get(logical.rpartition("-")[2])
     try:
         if unit is not None:
-            time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+            time = parse_instant(value)
             if time.tzinfo is None:
                 time = time.replace(tzinfo=UTC)
             return (time - _EPOCH) // timedelta(microseconds=1) * unit // 10**6

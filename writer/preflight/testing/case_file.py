@@ -8,13 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from writer.config.base import ShortForm, Strict
+from writer.core.units import parse_instant
 
 Exit = Literal["row", "late", "dead_letter", "quarantined", "filtered", "tombstone"]
 
 
 def _instant(value: Any) -> datetime:
     try:
-        when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        when = parse_instant(value)
     except ValueError as error:
         raise ValueError(f"{value!r} is no time; write 2026-11-20T12:00:00Z") from error
     if when.tzinfo is None:

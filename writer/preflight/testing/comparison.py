@@ -13,6 +13,7 @@ import numpy as np
 
 from writer.avro.schema_plan import PROVENANCE
 from writer.config.base import did_you_mean
+from writer.core.units import parse_instant
 from writer.output.tables import plain
 from writer.preflight.testing.case import Case
 from writer.preflight.testing.case_file import Count, ExpectedOutcome
@@ -160,7 +161,7 @@ def _count_differences(counts: Mapping[Any, Count], outcomes: Mapping[RecordPosi
 
 def _instant(value: Any) -> datetime | None:
     try:
-        time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        time = parse_instant(value)
     except ValueError:
         return None
     return time if time.tzinfo else time.replace(tzinfo=UTC)
