@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -38,13 +39,12 @@ from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import age_of
 from writer.maintenance.rewrite import batches_of
-from writer.storage.base import OutcomeUnknown, Store
+from writer.storage.base import Store
 from writer.storage.disk_space import scratch
-from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations.operation import check_privacy
 from writer.table.log.operations.rows import BucketChange, Reprocess, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import OFFSET_COLUMNS, RemovalResult, stage_without_rows
+from writer.table.row_removal import OFFSET_COLUMNS, RemovalResult, discard_on_failure, stage_without_rows
 
 # Of the names of files.
 PREFIX = "reprocess"
@@ -142,7 +142,7 @@ class BucketSwap:
         output = ReprocessOutput(datetime.now(UTC))
         start_s = time.monotonic()
         fault_points.point("before_reprocess_read")
-        try:
+        with discard_on_failure(partial(self._discard, output)):
             for incarnation, offsets in bucket_rows.offsets.by_incarnation().items():
                 self._run_task(output, incarnation, offsets, bucket_rows, now)
             report = output.report
@@ -158,13 +158,6 @@ class BucketSwap:
                 )
             fault_points.point("before_reprocess_swap")
             version = self._commit(snapshot, bucket_rows, output, report)
-        except (CommitFailed, OutcomeUnknown):
-            # An entry may name the files by now, or may yet.
-            raise
-        except Exception:
-            # Not where a person interrupts it: an entry may be there.
-            self._discard(output)
-            raise
         self._backfilled_table.tables.apply_side_files()
         move_sums = output.move_sums
         rows_by_bucket = _rows_by_bucket(report.files)

@@ -95,7 +95,7 @@ def stage_without_rows(
     """
     result = RemovalResult(columns=columns)
     destination = Destination(store, tuple(columns), prefix, 0, hidden=hidden, below=folder)
-    try:
+    with discard_on_failure(destination.remove):
         for file in files:
             removed_rows = count_removed(file)
             if not removed_rows:
@@ -106,12 +106,20 @@ def stage_without_rows(
             if staged is not None:
                 result.rewritten.append(staged)
         yield result
+
+
+@contextmanager
+def discard_on_failure(discard: Callable[[], None]) -> Iterator[None]:
+    """Call `discard` for what was staged if the block raises, unless an entry of the log may name it.
+
+    An entry may name it if its answer is unknown, or if a person interrupts the block.
+    """
+    try:
+        yield
     except (OutcomeUnknown, CommitFailed):
-        # An entry may name the files by now, or may yet.
         raise
     except Exception:
-        # Not where a person interrupts it: an entry may be there.
-        destination.remove()
+        discard()
         raise
 
 

@@ -18,10 +18,9 @@ from writer.batch.staging import table_file
 from writer.batch.staging.parquet_files import Destination
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.maintenance.deletion.row_keys import Keys, RowFinder
-from writer.storage.base import OutcomeUnknown
 from writer.storage.locations import on_s3
 from writer.table.log.appender import LostRace
-from writer.table.log.foreign_writes import CommitFailed, FilesGone
+from writer.table.log.foreign_writes import FilesGone
 from writer.table.log.operations.rows import RemovedRows, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.pipeline_tables import Tables
@@ -29,6 +28,7 @@ from writer.table.row_removal import (
     OFFSET_COLUMNS,
     Offsets,
     count_rows,
+    discard_on_failure,
     merge_offsets,
     offsets_by_partition,
     write_remaining_rows,
@@ -226,19 +226,18 @@ class RowDeletion:
             table.store, self._columns, _PREFIX, self._target_file_size, hidden=table.hidden, below=table.folder
         )
         rows = sum(hit.rows for hit in hits)
-        try:
-            rest = [left for hit in hits if (left := self._rest(to, hit)) is not None]
+        with discard_on_failure(to.remove):
+            remaining = (self._rest(to, hit) for hit in hits)
+            rest = [file for file in remaining if file is not None]
             facts = {
-                "at": now.isoformat(), "request": self._request, "fields": self._keys.fields, "keys": self._keys.count,
+                "at": now.isoformat(),
+                "request": self._request,
+                "fields": self._keys.fields,
+                "keys": self._keys.count,
                 "bucket": list(bucket),
-            }  # fmt: skip
+            }
             swap = Rewrite(uuid4().hex, [hit.file for hit in hits], rest, RemovedRows(WHY, rows), facts)
             version = self._table.append(swap, snapshot)
-        except (OutcomeUnknown, CommitFailed):
-            raise  # an entry may name them by now, or may yet
-        except Exception:  # not where a person interrupts it: an entry may be there
-            to.remove()
-            raise
         return DeletionResult(version, bucket, rows, len(hits))
 
     def _rest(self, to: Destination, hit: MatchingFile) -> StagedFile | None:
