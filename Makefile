@@ -21,7 +21,7 @@ demo: $(READY)
 
 test: check slow
 
-# Three to four minutes: format, lint, types, layers, and the tests that need no server.
+# Two and a half minutes: format, lint, types, layers, and the tests that need no server.
 check: $(READY)
 	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/ruff check --no-cache .
