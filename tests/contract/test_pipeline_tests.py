@@ -20,6 +20,8 @@ from tests.support.sample_records import EVENT, WIDER
 from writer.cli.main import app
 
 ROOT = Path(__file__).parents[2]
+# _pytest.compat.running_on_ci asks for these.
+CI_VARIABLES = ("CI", "BUILD_NUMBER")
 NOW = "2026-11-20T12:00:00Z"
 SPEC = {"where": "id % 2 = 0", "sample": {"share": "90 %", "by": "id"}, "derive": {"ratio": "10 / (id - 4)"}}
 
@@ -68,6 +70,13 @@ class Files:
         done = self.run(*words)
         assert getattr(done.exception, "exit_code", None) == 2, done.output
         return str(done.exception)
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make pytest shorten its summary to the terminal's width: it does not where a CI server sets a variable."""
+    for variable in CI_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture
@@ -265,6 +274,17 @@ def test_pytest_shows_what_fails(files: Files) -> None:
     shown = files.run("-v").output
     assert "specs/clicks.test.yaml::a row PASSED" in shown
     assert "specs/clicks.test.yaml::a wrong row FAILED" in shown
+
+
+@pytest.mark.parametrize("variable", CI_VARIABLES)
+def test_a_summary_on_a_ci_server_has_whole_reasons(
+    files: Files, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    failing(files)
+    monkeypatch.setenv(variable, "true")
+    summary = files.run().output.partition("short test summary info")[2]
+    assert "bucket: expected hour=2026-11-20T12, got hour=2026-11-20T11" in summary
+    assert "..." not in summary
 
 
 def test_the_first_failure_may_end_a_run(files: Files) -> None:
