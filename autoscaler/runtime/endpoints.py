@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from prometheus_client.metrics_core import Metric as Family
 from pydantic_core import to_jsonable_python
@@ -15,8 +15,8 @@ from autoscaler.decision.explanation import to_dict
 from autoscaler.decision.facts import Facts
 from writer.core.text import iso
 from writer.web.http_server import Get
-from writer.web.metric_types import Value
-from writer.web.metrics_export import family, operator_endpoints
+from writer.web.metric_types import Metric, Value
+from writer.web.metrics_export import metric_family, operator_endpoints
 
 VERDICTS = ("hold", "stay", "blocked", "wait", "up", "down")
 # After as many intervals without a tick the process is unhealthy, and a supervisor may start it again.
@@ -54,17 +54,6 @@ class LastTick:
     def last_event(self) -> Event | None:
         """Return the newest event."""
         return self.events[-1] if self.events else None
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One entry of the catalogue."""
-
-    name: str
-    kind: Literal["gauge", "counter"]
-    help: str
-    read: Callable[[LastTick], Iterable[Value]]
-    labels: tuple[str, ...] = ()
 
 
 def _desired_values(last_tick: LastTick) -> Iterable[Value]:
@@ -137,100 +126,94 @@ def _count_values(name: str) -> Callable[[LastTick], Iterable[Value]]:
     return lambda last_tick: [((), last_tick.counts.get(name, 0))]
 
 
-CATALOGUE: tuple[Metric, ...] = (
+CATALOGUE: tuple[Metric[LastTick], ...] = (
     Metric(
         "headrace_executors_desired",
-        "gauge",
         "Executors that were decided on, and are asked for at every tick.",
         _desired_values,
+        (),
     ),
     Metric(
         "headrace_executors_recommended",
-        "gauge",
         "Executors that would be right now, where something forbids or delays to ask for them; else those desired.",
         _recommended_values,
+        (),
     ),
     Metric(
         "headrace_executors_requested",
-        "gauge",
         "Executors that the driver asks Spark for.",
         _driver_values("requested"),
+        (),
     ),
-    Metric("headrace_executors_registered", "gauge", "Executors that take tasks.", _driver_values("registered")),
+    Metric("headrace_executors_registered", "Executors that take tasks.", _driver_values("registered"), ()),
     Metric(
         "headrace_executors_draining",
-        "gauge",
         "Executors that finish their tasks and go.",
         _driver_values("draining"),
+        (),
     ),
     Metric(
         "headrace_executors_lost_total",
-        "counter",
         "Executors that went unasked to, since the driver began.",
         _driver_values("lost"),
+        (),
     ),
     Metric(
         "headrace_tasks_failed_total",
-        "counter",
         "Tasks that failed on executors, since the driver began.",
         _driver_values("failed_tasks"),
+        (),
     ),
     Metric(
         "headrace_autoscaler_decision",
-        "gauge",
         f"1 for the last decision: {', '.join(VERDICTS)}.",
         _verdict_values,
         ("decision",),
     ),
     Metric(
         "headrace_autoscaler_blocked",
-        "gauge",
         "1 for what forbids to judge, or is in the way of another number.",
         _block_values,
         ("by",),
     ),
     Metric(
         "headrace_autoscaler_changes_total",
-        "counter",
         "Changes of the number of executors, since this process began.",
         _change_values,
         ("direction",),
     ),
     Metric(
         "headrace_autoscaler_reversals_total",
-        "counter",
         "Of them, those that went back on the one before within half an hour.",
         _count_values("reversals"),
+        (),
     ),
     Metric(
         "headrace_autoscaler_request_refused",
-        "gauge",
         "1 while the driver does not take what it is asked for. /status says why.",
         lambda last_tick: [((), float(last_tick.refused is not None))],
+        (),
     ),
     Metric(
         "headrace_autoscaler_evaluations_total",
-        "counter",
         "Ticks since this process began.",
         _count_values("ticks"),
+        (),
     ),
     Metric(
         "headrace_arrival_rate",
-        "gauge",
         "Records a second that come, as the decision reckons with them.",
         _arrival_values,
         ("pipeline",),
     ),
     Metric(
         "headrace_capacity_rate",
-        "gauge",
         "Records a second that the desired executors carry of the pipeline alone.",
         _capacity_values,
         ("pipeline",),
     ),
     Metric(
         "headrace_slot_rate",
-        "gauge",
         "Records that a slot carries in a second of work.",
         _slot_rate_values,
         ("pipeline",),
@@ -243,10 +226,7 @@ def autoscaler_endpoints(last_tick: Callable[[], LastTick]) -> Get:
 
     def families() -> list[Family]:
         shown_tick = last_tick()
-        return [
-            family(metric.name, metric.kind, metric.help, metric.labels, metric.read(shown_tick))
-            for metric in CATALOGUE
-        ]
+        return [metric_family(metric, metric.read(shown_tick)) for metric in CATALOGUE if metric.read is not None]
 
     return operator_endpoints(
         "headrace autoscaler",

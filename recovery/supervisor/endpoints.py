@@ -1,10 +1,10 @@
 """The supervisor's HTTP endpoints, `/metrics` and `/status`, which answer without a driver too."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from prometheus_client.metrics_core import Metric as Family
 
@@ -13,8 +13,8 @@ from recovery.lease.holder import LeaseHolder
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from writer.core.text import iso
 from writer.web.http_server import Get
-from writer.web.metric_types import Value
-from writer.web.metrics_export import family, operator_endpoints
+from writer.web.metric_types import Metric
+from writer.web.metrics_export import metric_family, operator_endpoints, read_pipelines
 
 
 @dataclass(frozen=True)
@@ -30,73 +30,61 @@ class SupervisorStatus:
 
 
 @dataclass(frozen=True)
-class Metric:
-    """One entry of the catalogue. `read` gives its values for one pipeline."""
+class _Reading:
+    """One pipeline at the moment of a scrape."""
 
-    name: str
-    kind: Literal["gauge", "counter"]
-    help: str
-    read: Callable[[SupervisorStatus, SupervisedPipeline], Iterable[Value]]
-    labels: tuple[str, ...] = ("pipeline",)
+    status: SupervisorStatus
+    pipeline: SupervisedPipeline
 
 
-CATALOGUE: tuple[Metric, ...] = (
+CATALOGUE: tuple[Metric[_Reading], ...] = (
     Metric(
         "headrace_supervised_up",
-        "gauge",
         "1 while the supervisor's driver runs the pipeline, as far as it is known.",
-        lambda status, pipeline: [((), float(pipeline.up and status.driving()))],
+        lambda r: [((), float(r.pipeline.up and r.status.driving()))],
     ),
     Metric(
         "headrace_recovery_level",
-        "gauge",
         "Level that was taken last, 0 to 5; 0 again after supervisor.healthy_after without a failure.",
-        lambda _, pipeline: [((), pipeline.level_reached)],
+        lambda r: [((), r.pipeline.level_reached)],
     ),
     Metric(
         "headrace_recovery_total",
-        "counter",
         "What recovery did, by class (the row of the catalogue), level (L0 to L5, none) and result: worked, failed, "
         "refused (it could not be carried out), halted.",
-        lambda _, pipeline: [(labels, count) for labels, count in dict(pipeline.results).items()],
+        lambda r: [(labels, count) for labels, count in dict(r.pipeline.results).items()],
         ("pipeline", "class", "level", "result"),
     ),
     Metric(
         "headrace_recovery_halted",
-        "gauge",
         "1 while nothing more is tried: a person must act. /status says why.",
-        lambda _, pipeline: [((), float(bool(pipeline.halted)))],
+        lambda r: [((), float(bool(r.pipeline.halted)))],
     ),
     Metric(
         "headrace_recovery_starts_total",
-        "counter",
         "Starts of the pipeline that this supervisor ordered, the first included.",
-        lambda _, pipeline: [((), pipeline.starts)],
+        lambda r: [((), r.pipeline.starts)],
     ),
     Metric(
         "headrace_recovery_unhealthy_seconds",
-        "gauge",
         "Seconds since the pipeline failed and has not committed again; 0 while it is well.",
-        lambda _, pipeline: [((), max(0.0, _unhealthy_s(pipeline)))],
+        lambda r: [((), max(0.0, _unhealthy_s(r.pipeline)))],
     ),
     Metric(
         "headrace_recovery_seconds",
-        "gauge",
         "Seconds from the last failure to the first commit after it, by the level that did it.",
-        lambda _, pipeline: [((level,), seconds) for level, seconds in dict(pipeline.memory.recovered_s).items()],
+        lambda r: [((level,), seconds) for level, seconds in dict(r.pipeline.memory.recovered_s).items()],
         ("pipeline", "level"),
     ),
     Metric(
         "headrace_lease_epoch",
-        "gauge",
         "Epoch of the pipeline's lease that this supervisor holds; 0 while it waits for it. It rises with each holder.",
-        lambda status, pipeline: [((), status.lease_holder.epochs.get(pipeline.name, 0))],
+        lambda r: [((), r.status.lease_holder.epochs.get(r.pipeline.name, 0))],
     ),
     Metric(
         "headrace_lease_lost_total",
-        "counter",
         "Leases that another supervisor took from this one.",
-        lambda status, pipeline: [((), float(status.lease_holder.lost_pipeline == pipeline.name))],
+        lambda r: [((), float(r.status.lease_holder.lost_pipeline == r.pipeline.name))],
     ),
 )
 
@@ -104,13 +92,10 @@ CATALOGUE: tuple[Metric, ...] = (
 def supervisor_endpoints(supervisor_status: SupervisorStatus) -> Get:
     """Return what answers a GET, as things are at its moment."""
 
-    def values(metric: Metric) -> Iterator[Value]:
-        for pipeline in supervisor_status.pipelines().values():
-            for labels, number in metric.read(supervisor_status, pipeline):
-                yield (pipeline.name, *labels), number
-
     def families() -> list[Family]:
-        return [family(metric.name, metric.kind, metric.help, metric.labels, values(metric)) for metric in CATALOGUE]
+        pipelines = supervisor_status.pipelines()
+        readings = {name: _Reading(supervisor_status, pipeline) for name, pipeline in pipelines.items()}
+        return [metric_family(metric, read_pipelines(metric, readings)) for metric in CATALOGUE]
 
     def unhealthy() -> str:
         return "\n".join(

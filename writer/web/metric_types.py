@@ -1,16 +1,18 @@
-"""The type of a metric in the catalogue, and how its values are read from a pipeline."""
+"""The type of a metric in a catalogue, and how its values are read from a pipeline."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from writer.status.lag_sample import Lag
 from writer.status.model import View
 
 PARTITION = ("pipeline", "topic", "partition")
-# The values of the labels after the pipeline, and the number.
+# The values of the labels, and the number.
 Value = tuple[tuple[str, ...], float]
+# What a metric is read from: a pipeline of a driver or a supervisor, or an autoscaler.
+Source = TypeVar("Source")
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,15 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Metric:
-    """One entry of the catalogue. `read` gives its values for one pipeline; None for the histogram of batches."""
+class Metric(Generic[Source]):
+    """One entry of the catalogue of a driver, a supervisor or an autoscaler.
+
+    `read` gives its values; None for the histogram of batches. Those of a pipeline have no label `pipeline` yet.
+    """
 
     name: str
     help: str
-    read: Callable[[Reading], Iterable[Value]] | None
+    read: Callable[[Source], Iterable[Value]] | None
     labels: tuple[str, ...] = ("pipeline",)
 
     @property

@@ -36,7 +36,7 @@ def _filter_counts(reading: Reading) -> list[Value]:
     return [((spec, rule), records) for spec, rules in filtered.items() for rule, records in rules.items()]
 
 
-CATALOGUE: tuple[Metric, ...] = (
+CATALOGUE: tuple[Metric[Reading], ...] = (
     Metric("headrace_build_info", "Always 1; the versions that run.", lambda _: [], ("version", "python")),
     Metric(
         "headrace_config_last_reload_successful",

@@ -1,7 +1,7 @@
 """Exports metrics: from the driver's progress to the text that Prometheus scrapes."""
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from writer.status.lag import partition_lags
 from writer.status.model import DURATION_BOUNDS
 from writer.status.progress import Progress
 from writer.web.http_server import NOT_HERE, TEXT, Answer, Get, json_answer
-from writer.web.metric_types import Metric, Reading, Value
+from writer.web.metric_types import Metric, Reading, Source, Value
 from writer.web.metrics_catalogue import CATALOGUE
 
 
@@ -38,13 +38,21 @@ def encode_families(families: Iterable[Family], accept: str) -> tuple[bytes, str
     return encode(registry), content_type
 
 
-def family(name: str, kind: str, about: str, labels: Sequence[str], values: Iterable[Value]) -> Family:
+def metric_family(metric: Metric[Any], values: Iterable[Value]) -> Family:
     """Return a gauge or a counter, also without values. `values`: those of all labels, and the number."""
-    family_type = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-    metric_family = family_type(name, about, labels=labels)
+    family_type = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = family_type(metric.name, metric.help, labels=metric.labels)
     for label_values, number in values:
-        metric_family.add_metric(list(label_values), number)
-    return metric_family
+        family.add_metric(list(label_values), number)
+    return family
+
+
+def read_pipelines(metric: Metric[Source], pipelines: Mapping[str, Source]) -> Iterator[Value]:
+    """Read a metric of each pipeline, by its name, which is the first label."""
+    assert metric.read is not None, "a histogram is made otherwise"
+    for name, source in pipelines.items():
+        for labels, number in metric.read(source):
+            yield (name, *labels), number
 
 
 def exposition(
@@ -64,22 +72,15 @@ def families(
         "headrace_config_restart_needed": [((), float(len(config.get("restart", ()))))],
     }
     views = [progress.view() for progress in progress_by_name.values()]
-    readings = [Reading(view, partition_lags(view.logs, view.frontier, now), now) for view in views]
+    readings = {view.pipeline: Reading(view, partition_lags(view.logs, view.frontier, now), now) for view in views}
     for metric in CATALOGUE:
         if metric.read is None:
-            yield _histogram(metric, readings)
+            yield _histogram(metric, readings.values())
         else:
-            values = of_process.get(metric.name) or _values(metric.read, readings)
-            yield family(metric.name, metric.kind, metric.help, metric.labels, values)
+            yield metric_family(metric, of_process.get(metric.name) or read_pipelines(metric, readings))
 
 
-def _values(read: Callable[[Reading], Iterable[Value]], readings: Iterable[Reading]) -> Iterator[Value]:
-    for reading in readings:
-        for labels, number in read(reading):
-            yield (reading.view.pipeline, *labels), number
-
-
-def _histogram(metric: Metric, readings: Iterable[Reading]) -> Family:
+def _histogram(metric: Metric[Reading], readings: Iterable[Reading]) -> Family:
     """Return the histogram of durations. Prometheus wants each bound to count all that lies below it."""
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     for reading in readings:

@@ -22,7 +22,7 @@ def _behind(reading: Reading) -> dict[str, float]:
     return {name: max(0.0, (reading.now - start).total_seconds()) for name, start in since.items()}
 
 
-ROUTES: tuple[Metric, ...] = (
+ROUTES: tuple[Metric[Reading], ...] = (
     Metric("headrace_target_rows_total", "Rows committed for each table of a route.", by_name(_rows), _TARGET),
     Metric(
         "headrace_target_behind_seconds",
