@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -153,12 +153,15 @@ def test_the_page_is_told_the_same_as_who_asks_the_lake(lake: SealedLake, run: C
     told = json.loads(run("buckets", "--json", form=lake.settings.table.format).stdout)["pipelines"]["clicks"][
         "buckets"
     ]
-    now = DAY + timedelta(hours=8)
-    cells = BucketOverview(Sealer("clicks", lake.config)).refresh(lake.sealer.follow(write=False), now)
-    assert [(c.bucket.partition("=")[2], c.state, c.rows, c.late, c.version or None) for c in cells] == [
+    overview = BucketOverview(Sealer("clicks", lake.config))
+    cells = overview.refresh(lake.sealer.follow(write=False), datetime.now(UTC))
+    assert [(c.name.partition("=")[2], c.state.name, c.rows, c.late, c.version or None) for c in cells] == [
         (b["bucket"][0], b["state"], b["rows"], b["late"], b["version"]) for b in told
     ]
-    assert {c.state for c in cells} == {"sealed", "reopened", "closed", "open"}
+    assert {c.state.name for c in cells} == {"sealed", "reopened", "closed", "open"}
+    unsealed = {b["bucket"][0]: b["why"] for b in told if b["state"] in ("closed", "reopened")}
+    assert {c.key[0]: c.state.why for c in cells if c.key[0] in unsealed} == unsealed
+    assert [b["why"] is None for b in told] == [b["state"] == "sealed" for b in told]
     assert all((c.end - c.start) == timedelta(hours=1) for c in cells)
 
 

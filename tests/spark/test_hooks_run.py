@@ -14,7 +14,8 @@ from tests.servers.scripted import Asked, Reply, scripted
 from tests.support.writer_process import Site
 from writer.config.loader import load
 from writer.hooks.dispatcher import hook_health
-from writer.sealing.bucket_listing import BucketListing, ListedBucket
+from writer.sealing.bucket_listing import BucketListing
+from writer.sealing.bucket_states import ListedBucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -55,7 +56,7 @@ def test_each_sealed_version_is_delivered_when_a_server_is_away_or_a_driver_dies
         assert "bucket_sealed" in said
         assert "hook_failed" in said
         sealed = buckets(site)
-        assert {one.state for one in sealed} == {"sealed"}
+        assert {bucket.state.name for bucket in sealed} == {"sealed"}
         assert waiting(site) == len(sealed)
         server.answer = lambda _: Reply(200)
         server.asked.clear()
@@ -67,7 +68,7 @@ def test_each_sealed_version_is_delivered_when_a_server_is_away_or_a_driver_dies
         running.until(lambda: sum(map(len, versions(server.asked).values())) >= late, 400)
         bucket = next(bucket for bucket, told in versions(server.asked).items() if told[-1] == 2)
         assert say("wait", str(site.config), "--sealed", bucket, "--version", "2")["manifest"]["added"] > 0
-        running.until(lambda: waiting(site) == 0 and {one.state for one in buckets(site)} == {"sealed"}, 400)
+        running.until(lambda: waiting(site) == 0 and {bucket.state.name for bucket in buckets(site)} == {"sealed"}, 400)
         status = say("status", str(site.config))["pipelines"]["events"]
         assert (status["source"], status["hooks"]["webhook"]["waiting"]) == ("driver", 0)
         running.stop()

@@ -21,12 +21,15 @@ from recovery.supervisor.pipeline_state import SupervisedPipeline
 from tests.servers.secured import Authority
 from tests.support.sample_records import config
 from writer.clients.driver_endpoint import ask_driver, this_driver
+from writer.config.bucket_upkeep import Seal
 from writer.config.connections import Http
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
-from writer.sealing.bucket_states import BucketState, bucket_state
+from writer.sealing.bucket_states import BucketState, ListedBucket, SealFacts, list_bucket
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import SealBlocked, SealDecision, SealLater, SealNow, Unsealed
+from writer.sealing.unsealed import UnsealedIndex
+from writer.sealing.watermark import Watermark
 from writer.status.progress import Progress
 from writer.web import http_server, live_records, page
 from writer.web.endpoints import serving, starts
@@ -57,7 +60,11 @@ def ask(
 @pytest.fixture
 def url() -> Iterator[str]:
     progress = Progress("clicks")
-    progress.set_bucket_states((BucketState("hour=2026-11-20T05", NOW, NOW + HOUR, "sealed", 7, 2, 1),))
+    bucket = ListedBucket(
+        ("2026-11-20T05",), "hour=2026-11-20T05", NOW, NOW + HOUR, BucketState("sealed"),
+        rows=7, files=1, bytes=100, late=2, version=1, manifest=None, late_elsewhere={},
+    )  # fmt: skip
+    progress.set_listed_buckets((bucket,))
     progress.set_recovery(
         ({"at": "2026-11-20T12:00:00+00:00", "verdict": "killed", "reason": "x", "from": "a", "to": "L1"},)
     )
@@ -139,31 +146,29 @@ KEY: BucketKey = ("2026-11-20T05",)
 
 
 @pytest.mark.parametrize(
-    ("one", "state", "until", "known", "shown"),
+    ("bucket", "decision", "newest", "shown"),
     [
-        (unsealed(), None, None, None, ("open", 0, 0, "")),
-        (unsealed(late=2), SealNow(KEY), NOW + HOUR, None, ("closed", 2, 0, "")),
-        (unsealed(), SealBlocked(KEY, "a gap"), NOW + HOUR, None, ("blocked", 0, 0, "a gap")),
-        (
-            unsealed(sealed=3, late=2),
-            SealLater(KEY, NOW),
-            NOW + HOUR,
-            manifest(5),
-            ("reopened", 7, 3, "rows came after it"),
-        ),
-        (None, None, NOW + HOUR, manifest(5), ("sealed", 5, 3, "")),
-        (None, None, NOW + HOUR, None, ("sealed", None, None, "")),
+        (unsealed(), None, None, ("open", 0, 0)),
+        (unsealed(late=2, added=20), SealNow(KEY), None, ("closed", 2, 0)),
+        (unsealed(), SealBlocked(KEY, "a gap"), None, ("blocked", 0, 0)),
+        (unsealed(sealed=3, late=2), SealLater(KEY, NOW), manifest(5), ("reopened", 7, 3)),
+        (None, None, manifest(5), ("sealed", 5, 3)),
+        (None, None, None, ("sealed", None, None)),
     ],
 )
 def test_a_bucket_is_shown_as_the_log_has_it(
-    one: Unsealed | None, state: SealDecision | None, until: datetime | None, known: Manifest | None,
-    shown: tuple[str, int | None, int | None, str],
-) -> None:  # fmt: skip
-    found = bucket_state("hour=2026-11-20T05", (NOW, NOW + HOUR), [file(), file()], one, state, until, known)
-    assert (found.state, found.late, found.version) == shown[:3]
-    assert found.why.startswith(shown[3])
-    assert found.rows == 20
-    assert bucket_state("x", None, [file(), file(None)], one, state, until, known).rows is None
+    bucket: Unsealed | None,
+    decision: SealDecision | None,
+    newest: Manifest | None,
+    shown: tuple[str, int | None, int | None],
+) -> None:
+    index = UnsealedIndex("table", 7, {KEY: bucket} if bucket else {})
+    decisions = {KEY: decision} if decision else {}
+    facts = SealFacts(Seal(), NOW + HOUR, Watermark(None), index, decisions)
+    listed = list_bucket(facts, ("hour",), KEY, (NOW, NOW + HOUR), [file(), file()], newest)
+    assert (listed.state.name, listed.late, listed.version) == shown
+    assert (listed.rows, listed.files, listed.bytes) == (20, 2, 200)
+    assert list_bucket(facts, ("hour",), KEY, None, [file(), file(None)], newest).rows is None
 
 
 # --- live records ------------------------------------------------------------------------------------------------

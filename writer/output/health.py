@@ -101,7 +101,7 @@ def _of_tables(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
         yield "warning", f"{plural(nameless, 'name')} without a table"
     seals = pipeline["seals"] or {"blocked": (), "failing": ()}
     if seals["blocked"]:
-        yield "warning", f"{plural(len(seals['blocked']), 'bucket')} not sealed"
+        yield "warning", f"{plural(len(seals['blocked']), 'bucket')} blocked"
     for target in seals["failing"]:
         yield "warning", f"{target['step']} fails"
     for name, hook in pipeline.get("hooks", {}).items():

@@ -15,7 +15,6 @@ from writer.output.tables import label_grid
 from writer.scaling.spark_settings import in_one_process
 
 _BLOCKED_SHOWN = 3
-_STATES = {"closed": "not sealed yet", "reopened": "to be sealed again", "open": "open"}
 _SHARES = (0.5, 0.99, 0.999)
 _POLICIES = {"reopen": "joined their bucket", "late_table": "in the late table", "dead_letter": "dead letters"}
 
@@ -47,7 +46,9 @@ def _seal_progress(seals: Mapping[str, Any]) -> Text:
     parts = ["nothing is closed yet"]
     if closed_until is not None:
         parts = [f"closed until {instant(closed_until)}"]
-    parts += [f"{plural(seals[state], 'bucket')} {text}" for state, text in _STATES.items() if seals[state]]
+    counts = {name: seals[name] for name in ("closed", "reopened", "open")}
+    counts["blocked"] = len(seals["blocked"])
+    parts += [f"{plural(count, 'bucket')} {name}" for name, count in counts.items() if count]
     next_bucket = seals["next"]
     if next_bucket is not None:
         parts.append(f"next {next_bucket['bucket']}, which ends {instant(next_bucket['ends'])}")

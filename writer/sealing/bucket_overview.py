@@ -1,4 +1,4 @@
-"""Collects bucket states for the page: the newest buckets by time, refreshed at a limited rate."""
+"""Lists the newest buckets by time for the page, at a limited rate."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from bucketers import interval
 from writer.core.files import BucketKey, group_by_bucket
-from writer.sealing.bucket_states import BucketState, bucket_state
-from writer.sealing.manifest import Manifest, bucket_path
+from writer.sealing.bucket_states import ListedBucket, list_bucket
+from writer.sealing.manifest import Manifest
 from writer.sealing.sealer import BucketSnapshot, Sealer
 
 # A fortnight of hours, and some.
@@ -27,45 +27,37 @@ class BucketOverview:
         self._sealer = sealer
         self._bucketer = sealer.bucketer
         self._manifests: dict[BucketKey, Manifest] = {}
-        self._states: tuple[BucketState, ...] = ()
+        self._buckets: tuple[ListedBucket, ...] = ()
         self._version = -1
         self._clock = clock
         self._due_s = 0.0
 
-    def refresh(self, snapshot: BucketSnapshot, now: datetime) -> tuple[BucketState, ...]:
+    def refresh(self, snapshot: BucketSnapshot, now: datetime) -> tuple[ListedBucket, ...]:
         """Return the newest buckets, the earliest first. Raises CommitFailed, OSError."""
         started_s = self._clock()
         if started_s < self._due_s:
-            return self._states
+            return self._buckets
         version = snapshot.table_snapshot.state.table_version[1]
-        lacks_manifest = any(state.state == "sealed" and state.version is None for state in self._states)
+        lacks_manifest = any(bucket.version is None for bucket in self._buckets)
         # The reason that such a bucket is not sealed may pass.
-        is_waiting = any(state.state in ("closed", "blocked", "reopened") for state in self._states)
+        is_waiting = any(bucket.state.name in ("closed", "blocked", "reopened") for bucket in self._buckets)
         if version == self._version and not lacks_manifest and not is_waiting:
-            return self._states
-        self._states = self._collect_states(snapshot, now)
+            return self._buckets
+        self._buckets = self._list_buckets(snapshot, now)
         self._version = version
         self._due_s = started_s + _PAUSE_FACTOR * (self._clock() - started_s)
-        return self._states
+        return self._buckets
 
-    def _collect_states(self, snapshot: BucketSnapshot, now: datetime) -> tuple[BucketState, ...]:
+    def _list_buckets(self, snapshot: BucketSnapshot, now: datetime) -> tuple[ListedBucket, ...]:
         files = group_by_bucket(self._sealer.table.bucket_files(snapshot.table_snapshot))
         intervals = {key: interval(self._bucketer, key) for key in files}
         newest = sorted(files, key=lambda key: (intervals[key] or (_FIRST_TIME,))[0])[-CELLS_MAX:]
         unsealed = snapshot.unsealed.buckets
-        decisions = {decision.bucket: decision for decision in self._sealer.due(snapshot, now)}
         self._read_manifests(key for key in reversed(newest) if key not in unsealed or unsealed[key].sealed)
+        facts = self._sealer.seal_facts(snapshot, self._sealer.watermark, now)
+        columns = self._sealer.columns
         return tuple(
-            bucket_state(
-                bucket_path(self._sealer.columns, key),
-                intervals[key],
-                files[key],
-                unsealed.get(key),
-                decisions.get(key),
-                snapshot.closed_until,
-                self._manifests.get(key),
-            )
-            for key in newest
+            list_bucket(facts, columns, key, intervals[key], files[key], self._manifests.get(key)) for key in newest
         )
 
     def _read_manifests(self, buckets: Iterable[BucketKey]) -> None:

@@ -1,31 +1,193 @@
-"""The states of a pipeline's buckets, as the sealer computes and commands show them. Pure."""
+"""The state of each bucket of a table, and the sentence that says why it is so. Pure.
 
+Commands, the driver's page, `/status` and metrics all have the state from `bucket_state`.
+"""
+
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Literal
 
-from writer.core.files import BucketFile
-from writer.core.text import instant
+from writer.config.bucket_upkeep import Seal
+from writer.core.files import BucketFile, BucketKey
+from writer.core.text import instant, span
+from writer.core.units import shift_instant
 from writer.sealing.manifest import Manifest, bucket_path
-from writer.sealing.rules import SealBlocked, SealDecision, SealLater, Unsealed, is_closed
+from writer.sealing.rules import SealBlocked, SealDecision, SealLater, SealNow, Unsealed, is_closed
+from writer.sealing.unsealed import Interval, UnsealedIndex, explain_wrong_rows
 from writer.sealing.watermark import Watermark
+
+# Of a bucket that has rows.
+StateWithRows = Literal["open", "closed", "blocked", "reopened", "sealed"]
+# `empty`: it is closed, and no row of it came.
+StateName = StateWithRows | Literal["empty"]
+
+
+@dataclass(frozen=True)
+class BucketState:
+    """The state of a bucket, and why it is open, why it is not sealed, or when it will be. `why`: empty if sealed."""
+
+    name: StateName
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class SealFacts:
+    """What the states of all buckets of a table follow from, at one moment."""
+
+    policy: Seal
+    closed_until: datetime | None
+    watermark: Watermark
+    index: UnsealedIndex
+    # On the closed buckets among those of the index.
+    decisions: Mapping[BucketKey, SealDecision]
+
+
+@dataclass(frozen=True)
+class ListedBucket:
+    """A bucket that has rows, as it was last read."""
+
+    key: BucketKey
+    # The folders of its files.
+    name: str
+    # Of its interval; None: it does not go by time.
+    start: datetime | None
+    end: datetime | None
+    state: BucketState
+    # None: another client wrote a file and does not say.
+    rows: int | None
+    files: int
+    bytes: int
+    # Rows that came after it was closed, since it began; None: its manifest was not read yet.
+    late: int | None
+    # Of its newest manifest; 0: it has none; None: it was not read yet.
+    version: int | None
+    # The newest, if it was read.
+    manifest: Manifest | None
+    # Rows that came late and did not join it, by policy (seal.late).
+    late_elsewhere: Mapping[str, int]
+
+
+def bucket_state(facts: SealFacts, bucket: BucketKey) -> BucketState:
+    """Return the state of a bucket that has rows: what the log says of it, without a look at its files."""
+    unsealed = facts.index.buckets.get(bucket)
+    if unsealed is None:
+        return BucketState("sealed")
+    decision = facts.decisions.get(bucket)
+    name: StateName = "open" if decision is None else "closed"
+    if unsealed.sealed:
+        name = "reopened"
+    match decision:
+        case SealBlocked(why=why):
+            return BucketState("blocked", why)
+        case SealLater(due=due):
+            why = f"rows came after it was sealed; it is sealed again after {instant(due)}"
+        case SealNow():
+            why = "it is about to be sealed, by a running driver or `headrace seal`"
+        case None:
+            why = _reason_to_stay_open(facts, unsealed.end)
+    return BucketState(name, why)
+
+
+def state_without_rows(facts: SealFacts, bucket_end: datetime | None) -> BucketState:
+    """Return the state of a bucket of which no row came, and which ends then; None: it does not go by time."""
+    if bucket_end is not None and is_closed(bucket_end, facts.closed_until):
+        return BucketState("empty", "it is closed, and no row of it came")
+    return BucketState("open", f"no row of it came yet; {_reason_to_stay_open(facts, bucket_end)}")
+
+
+def list_bucket(
+    facts: SealFacts,
+    columns: Sequence[str],
+    key: BucketKey,
+    interval: Interval | None,
+    files: Sequence[BucketFile],
+    manifest: Manifest | None,
+) -> ListedBucket:
+    """Describe a bucket. A closed one whose files do not have the rows of the log is blocked.
+
+    `manifest`: its newest one; None: it has none, or it was not read.
+    """
+    unsealed = facts.index.buckets.get(key)
+    state = bucket_state(facts, key)
+    if unsealed is not None and isinstance(facts.decisions.get(key), SealNow):
+        state = _check_rows(state, unsealed, files, manifest)
+    late: int | None = None
+    version: int | None = None
+    if manifest is not None:
+        late = manifest.late
+        version = manifest.version
+    if unsealed is not None:
+        late = (late or 0) + unsealed.late
+        version = unsealed.sealed
+    rows = [file.rows for file in files if file.rows is not None]
+    start, bucket_end = interval or (None, None)
+    return ListedBucket(
+        key=key,
+        name=bucket_path(columns, key),
+        start=start,
+        end=bucket_end,
+        state=state,
+        rows=sum(rows) if len(rows) == len(files) else None,
+        files=len(files),
+        bytes=sum(file.bytes for file in files),
+        late=late,
+        version=version,
+        manifest=manifest,
+        late_elsewhere=facts.index.late_elsewhere(key, manifest),
+    )
+
+
+def _check_rows(
+    state: BucketState, unsealed: Unsealed, files: Sequence[BucketFile], manifest: Manifest | None
+) -> BucketState:
+    """Return the state of a bucket that is due: blocked if its files have other rows than the log says."""
+    manifest_version = manifest.version if manifest else 0
+    if manifest_version != unsealed.sealed:
+        # Its newest manifest was not read, so what the log says is not known.
+        return state
+    why = explain_wrong_rows(unsealed, files, manifest)
+    if why is None:
+        return state
+    return BucketState("blocked", why)
+
+
+def _reason_to_stay_open(facts: SealFacts, bucket_end: datetime | None) -> str:
+    """Return what the closing of an open bucket waits for."""
+    if bucket_end is None:
+        return "it goes by no time, so nothing closes it"
+    if not facts.policy.enabled:
+        return "sealing is switched off (seal.enabled)"
+    until = shift_instant(bucket_end, facts.policy.allowed_lateness)
+    mark = facts.watermark
+    if mark.instant is None:
+        cause = f": {mark.held_by.full_name} has no row yet" if mark.held_by else ""
+        return f"it is closed when the watermark reaches {instant(until)}; there is none yet{cause}"
+    if mark.instant >= until:
+        return "it is about to be closed, by a running driver or `headrace seal`"
+    cause = ""
+    if mark.held_by:
+        cause = f", held back by {mark.held_by.full_name} unless it is idle"
+    return (
+        f"it is closed when the watermark reaches {instant(until)}; it stands at {instant(mark.instant)}{cause}, "
+        f"{span((until - mark.instant).total_seconds())} short"
+    )
 
 
 @dataclass(frozen=True)
 class BucketCounts:
-    """The buckets of a table at one moment, without those that are sealed and unchanged."""
+    """The buckets of a table at one moment by state, without those that are sealed and unchanged."""
 
     counted_at: datetime
     watermark: Watermark
     closed_until: datetime | None
     open: int
-    # And not sealed: about to be, or blocked.
+    # About to be sealed.
     closed: int
     # Sealed, and changed since.
     reopened: int
-    # The open bucket that ends first, and when.
+    # The bucket that ends first among those that are not closed, and when.
     next: tuple[str, datetime] | None = None
     # Bucket, and why it is not sealed.
     blocked: tuple[tuple[str, str], ...] = ()
@@ -41,33 +203,34 @@ class BucketCounts:
 
 
 def bucket_counts(
+    facts: SealFacts,
     columns: Sequence[str],
-    buckets: Sequence[Unsealed],
-    decisions: Sequence[SealDecision],
     sealed: Sequence[Manifest],
-    watermark: Watermark,
-    closed_until: datetime | None,
     trouble: Sequence[tuple[str, str]],
     now: datetime,
 ) -> BucketCounts:
-    """Count the buckets by state. `decisions`: on the closed buckets among those that are not sealed."""
-    name = partial(bucket_path, columns)
-    closed_keys = {decision.bucket for decision in decisions}
-    reopened = sum(bucket.sealed > 0 for bucket in buckets if bucket.bucket in closed_keys)
-    open_buckets = [bucket for bucket in buckets if bucket.bucket not in closed_keys]
-    ends = [(bucket.end, name(bucket.bucket)) for bucket in open_buckets if bucket.end is not None]
+    """Count the buckets by state."""
+    buckets = facts.index.buckets
+    states = {key: bucket_state(facts, key) for key in buckets}
+    counts = Counter(state.name for state in states.values())
+    ends = [
+        (bucket.end, bucket_path(columns, key))
+        for key, bucket in buckets.items()
+        if bucket.end is not None and key not in facts.decisions
+    ]
     return BucketCounts(
         counted_at=now,
-        watermark=watermark,
-        closed_until=closed_until,
-        open=len(open_buckets),
-        closed=len(closed_keys) - reopened,
-        reopened=reopened,
+        watermark=facts.watermark,
+        closed_until=facts.closed_until,
+        open=counts["open"],
+        closed=counts["closed"],
+        reopened=counts["reopened"],
         next=_first_to_end(ends),
+        # In the order of the decisions: the earliest end first.
         blocked=tuple(
-            (name(decision.bucket), decision.why) for decision in decisions if isinstance(decision, SealBlocked)
+            (bucket_path(columns, key), states[key].why) for key in facts.decisions if states[key].name == "blocked"
         ),
-        late=sum(bucket.late for bucket in buckets),
+        late=sum(bucket.late for bucket in buckets.values()),
         sealed=len(sealed),
         resealed=sum(manifest.version > 1 for manifest in sealed),
         last=sealed[-1] if sealed else None,
@@ -115,55 +278,3 @@ def _first_to_end(ends: Sequence[tuple[datetime, str]]) -> tuple[str, datetime] 
         return None
     bucket_end, name = min(ends)
     return name, bucket_end
-
-
-@dataclass(frozen=True)
-class BucketState:
-    """One bucket that has rows, as it was last seen."""
-
-    bucket: str
-    # Of its interval; None: it does not go by time.
-    start: datetime | None
-    end: datetime | None
-    state: Literal["open", "closed", "sealed", "reopened", "blocked"]
-    # None: another client wrote a file and does not say.
-    rows: int | None
-    # Rows that came after it was closed; None: its manifest was not looked at yet.
-    late: int | None
-    # Of its newest manifest; 0: it has none.
-    version: int | None
-    # Why it is blocked, or not sealed again yet.
-    why: str = ""
-
-
-def bucket_state(
-    name: str,
-    interval: tuple[datetime, datetime] | None,
-    files: Sequence[BucketFile],
-    unsealed: Unsealed | None,
-    decision: SealDecision | None,
-    closed_until: datetime | None,
-    manifest: Manifest | None,
-) -> BucketState:
-    """Describe a bucket. `unsealed`: its rows without a manifest; `decision`: what is due, if it is closed."""
-    start, end = interval or (None, None)
-    rows = None
-    if all(file.rows is not None for file in files):
-        rows = sum(file.rows or 0 for file in files)
-    if unsealed is None:
-        if manifest is None:
-            return BucketState(name, start, end, "sealed", rows, late=None, version=None)
-        return BucketState(name, start, end, "sealed", rows, manifest.late, manifest.version)
-    late = unsealed.late + (manifest.late if manifest else 0)
-    state: Literal["open", "closed", "reopened", "blocked"] = "open"
-    reason = ""
-    if isinstance(decision, SealBlocked):
-        state = "blocked"
-        reason = decision.why
-    elif unsealed.sealed:
-        state = "reopened"
-    elif end is not None and is_closed(end, closed_until):
-        state = "closed"
-    if isinstance(decision, SealLater):
-        reason = f"rows came after it was sealed; it is sealed again after {instant(decision.due)}"
-    return BucketState(name, start, end, state, rows, late, unsealed.sealed, reason)

@@ -16,7 +16,7 @@ from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile, BucketKey, group_by_bucket
 from writer.core.offsets import Source
 from writer.core.units import instant
-from writer.sealing.bucket_states import BucketCounts, bucket_counts
+from writer.sealing.bucket_states import BucketCounts, SealFacts, bucket_counts
 from writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path
 from writer.sealing.rules import MissingRange, SealBlocked, SealDecision, SealNow, Unsealed, choose_seals, is_closed
 from writer.sealing.unsealed import (
@@ -24,8 +24,8 @@ from writer.sealing.unsealed import (
     IndexCheckpoint,
     UnsealedIndex,
     apply_entry,
+    explain_wrong_rows,
     index_files,
-    logged_rows,
     missing_ranges_of,
 )
 from writer.sealing.watermark import PartitionEventTime, Watermark
@@ -239,20 +239,16 @@ class Sealer:
         for start in range(0, len(ready), _BUCKETS_PER_ENTRY_MAX):
             self._seal_in_one_entry(ready[start : start + _BUCKETS_PER_ENTRY_MAX], now)
 
+    def seal_facts(self, snapshot: BucketSnapshot, watermark: Watermark, now: datetime) -> SealFacts:
+        """Return what the states of the buckets follow from."""
+        decisions = {decision.bucket: decision for decision in self.due(snapshot, now)}
+        return SealFacts(self.policy, snapshot.closed_until, watermark, snapshot.unsealed, decisions)
+
     def bucket_counts(
         self, snapshot: BucketSnapshot, now: datetime, trouble: Sequence[tuple[str, str]] = ()
     ) -> BucketCounts:
         """Count the buckets by state."""
-        return bucket_counts(
-            self.columns,
-            list(snapshot.unsealed.buckets.values()),
-            self.due(snapshot, now),
-            self.sealed,
-            self.watermark,
-            snapshot.closed_until,
-            trouble,
-            now,
-        )
+        return bucket_counts(self.seal_facts(snapshot, self.watermark, now), self.columns, self.sealed, trouble, now)
 
     def build_manifests(
         self, snapshot: BucketSnapshot, ready: Sequence[SealNow], now: datetime
@@ -318,15 +314,10 @@ class Sealer:
     ) -> Manifest | SealBlocked:
         unsealed = snapshot.unsealed.buckets[key]
         before = self.manifests.read(key, unsealed.sealed) if unsealed.sealed else None
-        for file in files:
-            if file.rows is None:
-                return SealBlocked(key, f"another client wrote {file.path} and does not say how many rows it holds")
+        why = explain_wrong_rows(unsealed, files, before)
+        if why is not None:
+            return SealBlocked(key, why)
         rows = sum(file.rows or 0 for file in files)
-        rows_by_log = logged_rows(unsealed, before)
-        if rows_by_log is not None and rows_by_log != rows:
-            return SealBlocked(
-                key, f"its files hold {rows:,} rows, the log has {rows_by_log:,}; `headrace audit --deep` says which"
-            )
         first_times = [file.event_time_min for file in files if file.event_time_min is not None]
         last_times = [file.event_time_max for file in files if file.event_time_max is not None]
         return Manifest(

@@ -148,11 +148,21 @@ def missing_ranges_of(gap_records: Mapping[str, GapRecord], earlier: Iterable[Mi
     return missing_ranges
 
 
-def logged_rows(unsealed: Unsealed, manifest: Manifest | None) -> int | None:
-    """Return how many rows a bucket holds by the log; None if the log does not have the number."""
+def explain_wrong_rows(unsealed: Unsealed, files: Sequence[BucketFile], manifest: Manifest | None) -> str | None:
+    """Return why the files of a bucket are not what the log says of it; None if they are.
+
+    `manifest`: of its version `unsealed.sealed`.
+    """
+    for file in files:
+        if file.rows is None:
+            return f"another client wrote {file.path} and does not say how many rows it holds"
     if not unsealed.rows_known:
         return None
-    return (manifest.rows if manifest else 0) + unsealed.added - unsealed.taken
+    rows = sum(file.rows or 0 for file in files)
+    rows_by_log = (manifest.rows if manifest else 0) + unsealed.added - unsealed.taken
+    if rows == rows_by_log:
+        return None
+    return f"its files hold {rows:,} rows, the log has {rows_by_log:,}; `headrace audit --deep` says which"
 
 
 def _end_gap(missing_ranges: tuple[MissingRange, ...], facts: Mapping[str, Any]) -> tuple[MissingRange, ...]:

@@ -11,7 +11,7 @@ from writer.core.text import iso
 from writer.hooks.outbox import Health
 from writer.output.health import health
 from writer.output.route_lines import target_order
-from writer.sealing.bucket_states import BucketCounts, BucketState
+from writer.sealing.bucket_states import BucketCounts, ListedBucket
 from writer.status.lag import lag_sample
 from writer.status.lag_sample import round_seconds
 from writer.status.model import OUTCOMES, Batch, Commit, Totals, View
@@ -84,12 +84,21 @@ def overview(views: Iterable[View], now: datetime) -> dict[str, Any]:
     """Describe the buckets one by one as JSON values."""
     return {
         "at": iso(now),
-        "pipelines": {view.pipeline: [_bucket_state(state) for state in view.cells] for view in views},
+        "pipelines": {view.pipeline: [_listed_bucket(bucket) for bucket in view.listed_buckets] for view in views},
     }
 
 
-def _bucket_state(state: BucketState) -> dict[str, Any]:
-    return {**asdict(state), "start": _iso(state.start), "end": _iso(state.end)}
+def _listed_bucket(bucket: ListedBucket) -> dict[str, Any]:
+    return {
+        "bucket": bucket.name,
+        "start": _iso(bucket.start),
+        "end": _iso(bucket.end),
+        "state": bucket.state.name,
+        "rows": bucket.rows,
+        "late": bucket.late,
+        "version": bucket.version,
+        "why": bucket.state.why,
+    }
 
 
 def buckets(bucket_counts: BucketCounts, now: datetime) -> dict[str, Any]:

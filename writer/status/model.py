@@ -13,7 +13,7 @@ from writer.batch.task_report import RAW
 from writer.config.resource_limits import Scheduling
 from writer.core.offsets import OffsetRange, Source
 from writer.hooks.outbox import Health
-from writer.sealing.bucket_states import BucketCounts, BucketState
+from writer.sealing.bucket_states import BucketCounts, ListedBucket
 from writer.status.lag_sample import AppendedRecords
 from writer.status.pause import Pause
 from writer.status.rate_limit import LimitState
@@ -271,7 +271,7 @@ class View:
     # Since the driver began, it committed or nothing waited.
     committed_since_start: bool = False
     # Buckets one by one, the earliest first; empty: not read.
-    cells: tuple[BucketState, ...] = ()
+    listed_buckets: tuple[ListedBucket, ...] = ()
     # What a supervisor decided, newest first.
     recovery: tuple[Mapping[str, Any], ...] = ()
 

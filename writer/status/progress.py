@@ -15,7 +15,7 @@ from writer.config.resource_limits import Scheduling
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source
 from writer.hooks.outbox import Health
-from writer.sealing.bucket_states import BucketCounts, BucketState
+from writer.sealing.bucket_states import BucketCounts, ListedBucket
 from writer.status.model import (
     DECODERS,
     DURATION_BOUNDS,
@@ -253,9 +253,9 @@ class Progress:
         """Set the counts of the buckets."""
         self._note(bucket_counts=counts)
 
-    def set_bucket_states(self, states: tuple[BucketState, ...]) -> None:
-        """Set the states of single buckets."""
-        self._note(cells=states)
+    def set_listed_buckets(self, buckets: tuple[ListedBucket, ...]) -> None:
+        """Set the newest buckets one by one, with their states."""
+        self._note(listed_buckets=buckets)
 
     def set_recovery(self, decisions: tuple[Mapping[str, Any], ...]) -> None:
         """Set the supervisor's decisions about this pipeline, newest first."""

@@ -308,13 +308,13 @@ CATALOGUE: tuple[Metric[Reading], ...] = (
     ),
     Metric(
         "headrace_open_buckets",
-        "Buckets of the table that have rows and are not closed.",
+        "Buckets of the table in the state open: they have rows, and were never closed.",
         plain(lambda r: r.view.buckets if r.view.bucket_counts is None else r.view.bucket_counts.open),
     ),
     Metric(
         "headrace_unsealed_buckets",
-        "Buckets that are closed, and have no manifest of what they hold: closed (about to be sealed, or blocked), "
-        "blocked (alert: a person must act), reopened (sealed, and changed since).",
+        "Buckets that have no manifest of what they hold, by state: closed (about to be sealed), blocked (alert: a "
+        "person must act), reopened (sealed, and changed since). Each is in one state; open ones are not counted.",
         _of_buckets(
             lambda b: {"closed": b.closed, "blocked": len(b.blocked), "reopened": b.reopened},
             ("closed", "blocked", "reopened"),

@@ -14,21 +14,23 @@ from writer.core.text import instant, iso
 from writer.core.units import show_size
 from writer.output.cli_options import AsJson, ConfigFile, OneTarget, Pipelines, time_of
 from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, hanging, numbers, sentence
-from writer.sealing.bucket_listing import BucketListing, ListedBucket, ListedState
+from writer.sealing.bucket_listing import BucketListing
+from writer.sealing.bucket_states import ListedBucket, StateWithRows
 
-_STYLES = {"open": "cyan", "closed": "yellow", "sealed": "green", "reopened": "magenta"}
+_STYLES = {"open": "cyan", "closed": "yellow", "blocked": "red", "sealed": "green", "reopened": "magenta"}
 
 
 def _show(listing: BucketListing, buckets: Sequence[ListedBucket], out: Console) -> None:
     right = numbers("rows", "files", "size", "late", "version")
     sheet = TextTable(out, [Column("bucket", width_max=60), Column("state"), *right, Column("sealed at")])
     if buckets:
-        sheet.add([_row(listing.bucket_name(bucket.key), bucket) for bucket in buckets])
-    counts = Counter(bucket.state for bucket in buckets)
+        sheet.add([_row(bucket) for bucket in buckets])
+    counts = Counter(bucket.state.name for bucket in buckets)
     sentence(out, ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "no bucket has rows")
     for bucket in buckets:
-        if bucket.reason:
-            hanging(out, f"{listing.bucket_name(bucket.key)}: ", bucket.reason, "yellow")
+        # What open buckets wait for, the watermark below says of all of them.
+        if bucket.state.name in ("closed", "blocked", "reopened"):
+            hanging(out, f"{bucket.name}: ", bucket.state.why, "yellow")
     watermark = "none yet"
     if listing.watermark.instant is not None:
         watermark = instant(listing.watermark.instant)
@@ -40,7 +42,7 @@ def _show(listing: BucketListing, buckets: Sequence[ListedBucket], out: Console)
     sentence(out, f"watermark: {watermark}; closed until: {closed_until}")
 
 
-def _row(name: str, bucket: ListedBucket) -> list[str | Text]:
+def _row(bucket: ListedBucket) -> list[str | Text]:
     manifest = bucket.manifest
     version = ""
     sealed_at = ""
@@ -48,8 +50,8 @@ def _row(name: str, bucket: ListedBucket) -> list[str | Text]:
         version = str(manifest.version)
         sealed_at = instant(manifest.sealed_at)
     return [
-        name,
-        Text(bucket.state, _STYLES[bucket.state]),
+        bucket.name,
+        Text(bucket.state.name, _STYLES[bucket.state.name]),
         count_cell(bucket.rows, "?"),
         f"{bucket.files:,}",
         show_size(bucket.bytes),
@@ -68,15 +70,15 @@ def _document(listing: BucketListing, buckets: Sequence[ListedBucket]) -> dict[s
                 "bucket": list(bucket.key),
                 "start": _iso(bucket.start),
                 "end": _iso(bucket.end),
-                "state": bucket.state,
+                "state": bucket.state.name,
                 "rows": bucket.rows,
                 "files": bucket.files,
                 "bytes": bucket.bytes,
                 "late": bucket.late,
                 "version": bucket.manifest and bucket.manifest.version,
-                "late_elsewhere": bucket.elsewhere,
+                "late_elsewhere": bucket.late_elsewhere,
                 "sealed_at": bucket.manifest and iso(bucket.manifest.sealed_at),
-                "why": bucket.reason or None,
+                "why": bucket.state.why or None,
             }
             for bucket in buckets
         ],
@@ -103,14 +105,14 @@ def buckets(
     pipeline: Pipelines = None,
     target: OneTarget = None,
     state: Annotated[
-        ListedState | None, typer.Option("--state", help="Only buckets in this state.", show_default=False)
+        StateWithRows | None, typer.Option("--state", help="Only buckets in this state.", show_default=False)
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="Only buckets that end after this time: 2026-11-20T05:00Z.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the buckets that have rows: open, closed, sealed or reopened, with the watermark. Reads the lake only.
+    """Show the buckets that have rows and the state of each, with the watermark. Reads the lake only.
 
     Whether the partition that holds the watermark is idle, `headrace status` asks Kafka.
 
@@ -123,7 +125,7 @@ def buckets(
     names = settings.chosen(pipeline)
     listings = {name: BucketListing(name, settings, now, target) for name in names}
     chosen = {
-        name: [bucket for bucket in listing.list_buckets(after) if state in (None, bucket.state)]
+        name: [bucket for bucket in listing.list_buckets(after) if state in (None, bucket.state.name)]
         for name, listing in listings.items()
     }
     if as_json:

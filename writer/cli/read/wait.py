@@ -13,9 +13,8 @@ from writer.core.units import show_duration
 from writer.output.bucket_names import bucket_of
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, duration_of, load_pipeline
 from writer.output.tables import console, emit_whole, sentence
-from writer.sealing.bucket_listing import BucketListing
+from writer.sealing.bucket_listing import BucketListing, wait_for_seal
 from writer.sealing.manifest import Manifest
-from writer.sealing.seal_wait import wait_for_seal
 
 
 def wait(
@@ -46,18 +45,18 @@ def wait(
     if result.manifest is not None:
         _show_manifest(result.manifest, as_json=as_json, out=out)
         return
-    if result.is_empty:
+    if result.state.name == "empty" and version == 1:
         _show_empty(name, key, bucket_name, as_json=as_json, out=out)
         return
     if as_json:
-        document = {"pipeline": name, "bucket": list(key), "state": result.state, "why": result.reason}
+        document = {"pipeline": name, "bucket": list(key), "state": result.state.name, "why": result.state.why}
         emit_whole({**document, "watermark": watermark_document(listing), "manifest": None})
     else:
         subject = bucket_name
         if version > 1:
             subject = f"version {version} of {bucket_name}"
         limit = show_duration(longest_wait)
-        sentence(out, f"{subject} is not sealed after {limit}; it is {result.state}: {result.reason}")
+        sentence(out, f"{subject} is not sealed after {limit}; it is {result.state.name}: {result.state.why}")
     raise typer.Exit(1)
 
 

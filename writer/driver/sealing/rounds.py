@@ -44,7 +44,7 @@ def build_report(progress: Progress, sealer: Sealer) -> Report:
         # Others fill gaps, also while no record comes.
         progress.set_open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
         progress.set_bucket_counts(sealer.bucket_counts(buckets, now, trouble))
-        progress.set_bucket_states(overview.refresh(buckets, now))
+        progress.set_listed_buckets(overview.refresh(buckets, now))
         progress.set_oldest_gap(oldest_gap.opening_time(snapshot))
 
     return report
