@@ -8,11 +8,12 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -31,6 +32,7 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
+from requests import Session
 from requests.exceptions import RequestException
 
 from writer.core.catalog_table import DATA, CatalogTable
@@ -39,7 +41,6 @@ from writer.storage.base import S3Settings
 from writer.storage.damage import naming_damage
 from writer.storage.locations import on_s3
 from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, Retries, describe_error, describe_refusal
-from writer.table.iceberg.catalog.rest_client import rest_client
 from writer.table.iceberg.metadata.data_files import canonical_path
 from writer.table.iceberg.metadata.manifests import METADATA_PATH
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of
@@ -48,6 +49,8 @@ from writer.table.iceberg.metadata.snapshots import LOCATION, LOG_LOCATION, VERS
 _T = TypeVar("_T")
 # What a damaged metadata file makes pyiceberg raise, where no server reads it.
 _DAMAGE = (ValueError, ValidationError, LookupError, TypeError, AttributeError, EOFError, zlib.error, gzip.BadGzipFile)
+_CONNECT_TIMEOUT_S = 10.0
+_ANSWER_TIMEOUT_S = 30.0
 
 
 class CatalogClient:
@@ -318,7 +321,7 @@ def open_catalog(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
 def _load_catalog(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
     by_name = dict(settings)
     if by_name["type"] == "rest":
-        return rest_client(name, by_name)
+        return _rest_client(name, by_name)
     file = _sqlite_file(by_name)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -358,3 +361,24 @@ def file_settings(location: str, s3: S3Settings | None = None) -> dict[str, str]
     if s3_settings.endpoint:
         settings["s3.endpoint"] = s3_settings.endpoint
     return settings
+
+
+def _rest_client(name: str, settings: Mapping[str, str]) -> RestCatalog:
+    """Return the client of a REST catalog. Raises what pyiceberg's raises: it asks for the catalog's settings."""
+    defaults = {
+        # Otherwise there are ten, as late as the server likes.
+        "rest.sigv4.max-retries": "0",
+        # It is pyiceberg's default, of which it warns.
+        "oauth2-server-uri": f"{settings['uri'].rstrip('/')}/v1/oauth/tokens",
+    }
+    return _RestClient(name, **{**defaults, **settings})
+
+
+class _RestClient(RestCatalog):
+    """A REST catalog whose requests end in time, those for a token too: pyiceberg's own wait without limit."""
+
+    def _config_headers(self, session: Session) -> None:
+        # A session is set up by this method first, before it asks for a token.
+        super()._config_headers(session)
+        timeout = (_CONNECT_TIMEOUT_S, _ANSWER_TIMEOUT_S)
+        session.request = partial(session.request, timeout=timeout)  # type: ignore[method-assign]
