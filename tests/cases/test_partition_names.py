@@ -30,8 +30,7 @@ from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.files import StagedFile
 from writer.maintenance.vacuum_plan import NeededFiles, Stored, unneeded_in_table
 from writer.storage.locations import store_at
-from writer.table.iceberg.metadata.avro_names import make_avro_names
-from writer.table.iceberg.metadata.manifests import ManifestWriter
+from writer.table.iceberg.metadata.manifests import ManifestWriter, make_avro_names
 
 # By the specification of Avro 1.11, section "Names".
 AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

@@ -3,10 +3,14 @@
 Manifests of one size class are merged when there are many, so their number grows as the logarithm of the commits.
 """
 
+import json
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 from uuid import uuid4
 
+from pyiceberg.avro.file import MAGIC, META_SCHEMA, AvroFileHeader, AvroOutputFile
+from pyiceberg.avro.resolver import construct_writer
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
     DEFAULT_READ_VERSION,
@@ -16,13 +20,15 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    ManifestWriterV2,
     write_manifest_list,
 )
+from pyiceberg.schema import ICEBERG_FIELD_NAME_PROP
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from writer.storage.damage import naming_damage
-from writer.table.iceberg.metadata.avro_names import SafeManifestWriter
 from writer.table.iceberg.metadata.data_files import canonical_path
 from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles
 
@@ -37,6 +43,10 @@ _MERGE_BYTES_MAX = 8 * 2**20
 _COMPRESSION: Literal["deflate"] = "deflate"
 # Id of the column of position deletes that names a data file, by Iceberg's specification.
 _FILE_PATH_ID = 2147483546
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ODD = re.compile(r"[^A-Za-z0-9_]")
+# Field of a manifest's data file.
+_PARTITION = "partition"
 
 
 class ManifestWriter:
@@ -154,7 +164,7 @@ class ManifestWriter:
         path = f"{self._folder}/{self._name}-m{len(self.written)}.avro"
         spec = self._metadata.specs()[spec_id]
         output = self._io.new_output(path)
-        with SafeManifestWriter(spec, self._table.schema(), output, self.snapshot_id, _COMPRESSION) as writer:
+        with _SafeManifestWriter(spec, self._table.schema(), output, self.snapshot_id, _COMPRESSION) as writer:
             for entry in entries:
                 writer.add_entry(entry)
         self.written.append(path)
@@ -256,3 +266,71 @@ def _may_delete_from(delete: ManifestEntry, entry: ManifestEntry) -> bool:
     first = (delete_file.lower_bounds or {}).get(_FILE_PATH_ID)
     last = (delete_file.upper_bounds or {}).get(_FILE_PATH_ID)
     return first is None or last is None or first <= entry.data_file.file_path.encode() <= last
+
+
+def make_avro_names(names: Sequence[str]) -> list[str]:
+    """Return a name that Avro allows for each of these distinct names, distinct too. One that it allows stays."""
+    taken = {name for name in names if _AVRO_NAME.fullmatch(name)}
+    avro_names = []
+    for name in names:
+        if _AVRO_NAME.fullmatch(name):
+            avro_names.append(name)
+            continue
+        safe = _ODD.sub(_escape, name)
+        if safe[:1].isdigit() or not safe:
+            safe = f"_{safe}"
+        while safe in taken:
+            safe += "_"
+        taken.add(safe)
+        avro_names.append(safe)
+    return avro_names
+
+
+def _escape(character: re.Match[str]) -> str:
+    """Write a character as Iceberg's libraries do."""
+    return f"_x{ord(character[0]):X}"
+
+
+class _SafeManifestWriter(ManifestWriterV2):
+    """Writes a manifest of data files whose partition fields have names that Avro allows.
+
+    Avro has names of ASCII letters, digits and `_`. pyiceberg and Iceberg's Java library leave any Unicode letter in
+    them, at which DuckDB (1.5.5) ends its process. Readers find fields by their ids; `iceberg-field-name` keeps the
+    name itself.
+    """
+
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        """Return the file of the manifest's entries."""
+        return _SafeAvroFile(
+            output_file=self._output_file,
+            file_schema=self._with_partition(self.version),
+            record_schema=self._with_partition(DEFAULT_READ_VERSION),
+            schema_name="manifest_entry",
+            metadata=self._meta,
+        )
+
+
+class _SafeAvroFile(AvroOutputFile[ManifestEntry]):
+    """An Avro file whose header has safe names. Values carry none, so they stay as they are."""
+
+    def _write_header(self) -> None:
+        schema = AvroSchemaConversion().iceberg_to_avro(self.file_schema, schema_name=self.schema_name)
+        assert isinstance(schema, dict), "a manifest's schema is a record"
+        _rename_partition_fields(schema)
+        metadata = {**self.metadata, "avro.schema": json.dumps(schema)}
+        construct_writer(META_SCHEMA).write(self.encoder, AvroFileHeader(MAGIC, metadata, self.sync_bytes))
+
+
+def _rename_partition_fields(schema: dict[str, Any]) -> None:
+    data_file = _field(schema, "data_file")["type"]
+    fields: list[dict[str, Any]] = _field(data_file, _PARTITION)["type"]["fields"]
+    names = [str(field.get(ICEBERG_FIELD_NAME_PROP, field["name"])) for field in fields]
+    for field, name, safe in zip(fields, names, make_avro_names(names), strict=True):
+        field["name"] = safe
+        if safe != name:
+            field[ICEBERG_FIELD_NAME_PROP] = name
+
+
+def _field(record: dict[str, Any], name: str) -> dict[str, Any]:
+    field: dict[str, Any] = next(field for field in record["fields"] if field["name"] == name)
+    return field
