@@ -31,7 +31,7 @@ from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, StagedFile
 from writer.maintenance.compaction import Compactor, here
 from writer.table.iceberg.catalog import catalog_client
-from writer.table.iceberg.expiry import SNAPSHOTS_KEPT
+from writer.table.iceberg.iceberg import SNAPSHOTS_KEPT
 from writer.table.iceberg.metadata.schema import MAPPING
 from writer.table.log.foreign_writes import FilesGone, ForeignChange, LiveDeleteFiles
 from writer.table.log.operations.rows import Rewrite
