@@ -19,7 +19,7 @@ from tests.support.local_driver import Driver
 from writer.audit.audit import audit
 from writer.core.errors import HeadraceError
 from writer.storage.damage import FileDamaged, naming_damage
-from writer.table.iceberg.metadata.catalog_commits import group_by_commit
+from writer.table.iceberg.foreign_snapshots import group_by_commit
 from writer.table.log.foreign_writes import ForeignChange
 
 Damage = Callable[[bytes], bytes]
