@@ -12,10 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import bucketers
+from bucketers.zone_data import find_zone_data
 from writer.clients import java_artifacts
 from writer.clients.driver_endpoint import ask_driver, read_announcement
 from writer.config.connections import Http
-from writer.config.pipeline import Pipeline
+from writer.config.pipeline import Pipeline, zones_of
 from writer.config.pipelines import Config
 from writer.config.table_sections import Catalog, Table, layout
 from writer.core.catalog_table import CatalogTable, written_locations
@@ -23,13 +24,13 @@ from writer.core.errors import HeadraceError
 from writer.core.text import instant, plural
 from writer.core.units import show_size
 from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
-from writer.preflight.zone_checks import zone_data
 from writer.scaling.spark_settings import slots_now_at_most
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.locations import on_s3, store_at
 from writer.storage.probe import probe
 from writer.table import locations
 from writer.table.factory import table_at
+from writer.table.log.zone_records import find_zone_changes
 from writer.table.table import PipelineTable
 
 # A disk with a smaller free share is a warning.
@@ -350,6 +351,27 @@ def _table(
             check, f"{location} holds files, but no table; {note}", "Make sure that nothing else lives there."
         )
     return good(check, f"{location} {possible}; {note}")
+
+
+def zone_data(pipeline: Pipeline, table: PipelineTable, now: datetime) -> Iterator[Finding]:
+    """Compare the zones of buckets and clocks with those of the table's log. Says nothing where all is UTC."""
+    data = [find_zone_data(zone) for zone in zones_of(pipeline)]
+    try:
+        recorded = table.snapshot().zone_data if data and table.exists() else {}
+    except HeadraceError:
+        # The check of the table says it.
+        return
+    changes = find_zone_changes(recorded, data, now)
+    if changes:
+        yield doubtful(
+            "zone_data",
+            "; ".join(change.phrase for change in changes),
+            "A start goes by the data of this machine and logs the change. Rows of those spans that come later have "
+            "other labels than those before (docs/BUCKETS.md).",
+        )
+    elif data:
+        shown = ", ".join(f"{zone_data.zone} ({zone_data.version or 'unknown'})" for zone_data in data)
+        yield good("zone_data", f"{shown}: {'as the table has it' if recorded else 'the table has none yet'}")
 
 
 def _disk(pipeline: Pipeline) -> Finding:
