@@ -10,8 +10,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tests.support.avro_records import record
 from writer.avro import schema as avro
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
-from writer.privacy.canonical_values import value_bytes, value_text
-from writer.privacy.column_protection import MASK, protect_scalars
+from writer.privacy.column_protection import MASK, protect_scalars, value_bytes, value_text
 from writer.privacy.encryption import CannotDecrypt, decrypt_text, derive_key, encrypt_values, key_id_of
 from writer.privacy.hashing import hash_values
 from writer.privacy.keyring import (

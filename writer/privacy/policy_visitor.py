@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import Any, Protocol
 
 from writer.privacy.column_protection import ColumnPath, Protection, check_map_keys
@@ -26,7 +26,6 @@ from writer.privacy.policy import (
     Unprotects,
     strictest,
 )
-from writer.privacy.type_folding import TypeFolding
 from writer.privacy.union_branches import (
     PROMOTED,
     branch_names,
@@ -125,7 +124,7 @@ class PolicyVisitor:
         if not self.column_actions:
             return None
         schema = self._root or _empty_record(self._record.root)
-        text = json.dumps(TypeFolding(self._record.named).fold(schema))
+        text = json.dumps(_TypeFolding(self._record.named).fold(schema))
         return Protection(text, self.column_actions, keys)
 
     def _visit_type(
@@ -416,3 +415,45 @@ def _empty_record(schema: Any) -> dict[str, Any]:
     name = schema.get("name") if isinstance(schema, dict) else None
     # The branches of a union differ by their names.
     return {"type": "record", "name": name or f"headrace.dropped.{type_name(schema)}", "fields": []}
+
+
+class _TypeFolding:
+    """Defines each named type of a protected schema once, of which each place may have left another part.
+
+    A type that is left otherwise in two places gets another name in the second. The former name is its alias: so a
+    branch of a union is known by it, wherever else the type stands.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        """`names`: of all types, none of which is given to another."""
+        self._taken = set(names)
+        # Full name → content → name.
+        self._names = dict[str, dict[str, str]]()
+
+    def fold(self, schema: Any) -> Any:
+        """Return a schema whose types are defined where they first stand."""
+        if isinstance(schema, list):
+            return [self.fold(branch) for branch in schema]
+        if not isinstance(schema, dict):
+            return schema
+        if "name" in schema:
+            contents = self._names.setdefault(schema["name"], {})
+            content = json.dumps(schema, sort_keys=True)
+            if content in contents:
+                return contents[content]
+            name = schema["name"] if not contents else self._free_name(schema["name"])
+            contents[content] = name
+            if name != schema["name"]:
+                schema = {**schema, "name": name, "aliases": [schema["name"], *schema.get("aliases", ())]}
+            if "." not in name:
+                schema["namespace"] = ""
+        inside = {key: self.fold(schema[key]) for key in ("items", "values", "type") if key in schema}
+        if "fields" in schema:
+            inside["fields"] = [{**part, "type": self.fold(part["type"])} for part in schema["fields"]]
+        return {**schema, **inside}
+
+    def _free_name(self, name: str) -> str:
+        """Return a name like this one that no type has."""
+        free = next(other for number in count(2) if (other := f"{name}_{number}") not in self._taken)
+        self._taken.add(free)
+        return free
