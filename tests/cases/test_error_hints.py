@@ -24,13 +24,12 @@ from writer.config.kafka_client import _DENIED, _allowed
 from writer.core.errors import ConfigError
 from writer.maintenance.deletion.row_keys import Keys, RowFinder, RowMatch
 from writer.maintenance.path_release import ReleaseRequest, choose_paths
-from writer.preflight.event_time_hints import find_misplaced_types
+from writer.preflight.sample_checks import find_misplaced_types
 from writer.privacy.path_policies import PathPolicy
 from writer.privacy.policy import CLEAR, Action
 from writer.specs.expressions import ALLOWED, Expressions, SqlExpression
-from writer.specs.sampling import digest_sql
 from writer.specs.spec import Spec, SpecError
-from writer.specs.step import cast_type, compile_step
+from writer.specs.step import cast_type, compile_step, digest_sql
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 PLACE = pa.struct([("at", TIMESTAMP), ("name", pa.string()), ("raw", pa.binary())])
@@ -228,8 +227,8 @@ def test_a_misplaced_logical_type_is_named_in_a_record_that_is_defined_elsewhere
 
 # Where names are proposed, and by which test of this file; `-`: by one of the place's own, or for any name alike.
 PLACES = {
-    "bucketers/arrow.py": "an_event_time", "bucketers/factory.py": "bucketer", "writer/specs/step.py": "spec",
-    "writer/specs/sampling.py": "samples", "writer/specs/projection.py": "path_that_a_spec",
+    "bucketers/arrow.py": "an_event_time", "bucketers/factory.py": "bucketer", "writer/specs/step.py": "spec, samples",
+    "writer/specs/projection.py": "path_that_a_spec",
     "writer/specs/expressions.py": "expression", "writer/config/kafka_client.py": "kafka",
     "writer/maintenance/path_release.py": "released",
     "autoscaler/decision/policy.py": "-",

@@ -21,9 +21,8 @@ from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.preflight import source_checks
 from writer.preflight.samples.preview import describe_rows
 from writer.specs.functions import ALLOWED
-from writer.specs.sampling import threshold
 from writer.specs.spec import Spec, SpecError, fingerprint, spec_of, to_json
-from writer.specs.step import ShapedRows, Step
+from writer.specs.step import ShapedRows, Step, threshold
 
 GEO = pa.struct([("lat", pa.float64()), ("lon", pa.float64())])
 POINT = pa.struct([("x", pa.int32()), ("y", pa.int32())])

@@ -4,12 +4,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import bucketers
 from bucketers.arrow import column
+from bucketers.timestamps import find_refusal
+from writer.avro.schema import timestamp_unit
+from writer.avro.schema_plan import SchemaPlan, WriterSchema
+from writer.avro.schema_text import parse_schema
+from writer.avro.type_visitor import iterate_types
 from writer.avro.wire_format import Wire
 from writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of
 from writer.config.routing import RouteSection
@@ -18,7 +24,6 @@ from writer.core.text import instant, join_first, plural
 from writer.core.units import show_duration
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
 from writer.output.tables import legible, short_type
-from writer.preflight.event_time_hints import fix_event_time
 from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
 from writer.preflight.host_checks import scratch
 from writer.preflight.samples.route_sample import RouteSplit, open_part, split
@@ -276,6 +281,41 @@ def _event_time(local_pipeline: LocalPipeline, sample: Sample, now: datetime) ->
     if times.nulls + times.outside == times.rows:
         return wrong("event_time", message, fix)
     return doubtful("event_time", message, fix)
+
+
+def fix_event_time(plan: SchemaPlan, rule: TimeRule) -> str:
+    """Return the end of a sentence about a field that the rule refuses: columns that it takes, or another unit."""
+    usable = [column for column in plan.columns if not find_refusal(column.type, rule.unit)]
+    times = [column.name for column in usable if pa.types.is_temporal(column.type)]
+    numbers = [column.name for column in usable if pa.types.is_int64(column.type)]
+    named = ", ".join(times or numbers)
+    texts = (schema.text for schema in plan.schemas.values() if isinstance(schema, WriterSchema))
+    misplaced_types = chain.from_iterable(find_misplaced_types(text, rule.field) for text in texts)
+    misplaced = next(misplaced_types, None)
+    if misplaced is not None and rule.unit == "logical":
+        logical, unit = misplaced
+        other = f", or event_time.field to one that is: {named}" if named else ""
+        return (
+            f"; its schema has logicalType {logical!r} beside the type instead of in it, where Avro ignores it. "
+            f"Set event_time.unit to {unit}{other}."
+        )
+    return f". Set event_time.field to one that is: {named}." if named else ""
+
+
+def find_misplaced_types(text: str, field: str) -> Iterator[tuple[str, str]]:
+    """Yield the logical type, and its unit, that stands beside the type `long` of a field. `field`: dotted."""
+    form = parse_schema(text)
+    for part in iterate_types(form, form.root):
+        # The name of a member of a union is no part of the path.
+        names = [step.name for step in part.steps if step.kind != "member"]
+        if part.schema != "long" or part.field is None or names != field.split("."):
+            continue
+        logical = part.field.get("logicalType")
+        if not isinstance(logical, str):
+            continue
+        unit = timestamp_unit({"type": "long", "logicalType": logical})
+        if unit is not None:
+            yield logical, unit
 
 
 def _buckets(columns: Sequence[str], sample: Sample) -> Finding:

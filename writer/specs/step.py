@@ -7,17 +7,18 @@ In this order: `where`, `sample`; of the rows that stay, `derive` and `cast` ove
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous, suggest_name
+from bucketers.arrow import contiguous, fields_of, suggest_name
 from writer.specs.expressions import TIMESTAMP, Expressions, SqlExpression, quote_path
-from writer.specs.projection import Leaf, check_names, leaves, project_values, select_columns
-from writer.specs.sampling import digest_sql, threshold
+from writer.specs.projection import Leaf, check_names, leaves, member_names, project_values, select_columns
 from writer.specs.spec import Spec, SpecError
 
 # What leaves records out, in this order.
@@ -48,6 +49,7 @@ TYPE_NAMES = (*_TYPES, "decimal(10, 2)")
 _DECIMAL_DIGITS_MAX = 38
 _SHOWN_CHARACTERS_MAX = 100
 Mask = npt.NDArray[np.bool_]
+_DIGEST_BITS = 256
 
 
 @dataclass(frozen=True)
@@ -268,6 +270,40 @@ def _filter_expressions(spec: Spec, columns: pa.Schema) -> list[SqlExpression]:
         digest = digest_sql(spec.sample.by, columns)
         expressions.append(SqlExpression("sample", f"{digest} < X'{threshold(spec.sample.share)}'"))
     return expressions
+
+
+def threshold(share: Fraction) -> str:
+    """Return the least digest of a sample's column that does not stay, as 64 hexadecimal digits.
+
+    A record stays where the digest, read as a number of 256 bits, is below the share of 2^256. So a smaller share keeps
+    a part of what a larger one keeps, and any engine with SHA-256 can tell which (docs/SPECS.md has test vectors).
+    """
+    return f"{min(ceil(share * 2**_DIGEST_BITS), 2**_DIGEST_BITS - 1):064x}"
+
+
+def digest_sql(by: str, columns: pa.Schema) -> str:
+    """Return SQL for the SHA-256 of a column: of bytes as they are, of anything else as text; null is the empty text.
+
+    Raises SpecError where there is no such column, or its text is not the same everywhere.
+    """
+    kind = pa.struct(list(columns))
+    for step in by.split("."):
+        if step not in member_names(kind):
+            fitting = (path for path, kind in fields_of(columns) if _has_digest(kind))
+            raise SpecError(f"sample.by: no schema of its records has {by!r}; {suggest_name(by, fitting)}")
+        kind = kind.field(step).type
+    column = quote_path(by)
+    if pa.types.is_binary(kind):
+        return f"sha256(coalesce({column}, X''))"
+    if not _has_digest(kind):
+        raise SpecError(f"sample.by: {by!r} is {kind}; name a column that is a text, bytes, an integer or a boolean")
+    return f"sha256(coalesce(CAST({column} AS VARCHAR), ''))"
+
+
+def _has_digest(kind: pa.DataType) -> bool:
+    """Return whether values of a type have the same bytes everywhere."""
+    is_of = (pa.types.is_binary, pa.types.is_string, pa.types.is_integer, pa.types.is_boolean)
+    return any(matches(kind) for matches in is_of)
 
 
 def _cast_expression(name: str, kind: pa.DataType) -> SqlExpression:
