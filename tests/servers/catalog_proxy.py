@@ -31,9 +31,10 @@ FAULTS = (REFUSED, THROTTLED, BUSY, LOST, FAILED, TWICE)
 RETRY_AFTER_S = 1
 _TOKENS = "/v1/oauth/tokens"
 _BEFORE = {
-    REFUSED: (409, "CommitFailedException"), THROTTLED: (429, "TooManyRequestsException"),
+    REFUSED: (409, "CommitFailedException"),
+    THROTTLED: (429, "TooManyRequestsException"),
     BUSY: (503, "SlowDownException"),
-}  # fmt: skip
+}
 Headers = Any
 
 

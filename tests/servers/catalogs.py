@@ -42,12 +42,15 @@ def seaweedfs(directory: Path) -> Iterator[CatalogServer]:
     catalog, objects = (f"http://{LOOPBACK}:{ports[name]}" for name in ("s3.port.iceberg", "s3.port"))
     sections = {
         "catalog": {
-            "type": "rest", "uri": catalog, "warehouse": "s3://warehouse", "log_location": "s3://logs/tables",
+            "type": "rest",
+            "uri": catalog,
+            "warehouse": "s3://warehouse",
+            "log_location": "s3://logs/tables",
             "namespace": "lake",
             "options": {"rest.sigv4-enabled": "true", "rest.signing-name": "s3tables"},
         },
         "s3": {"endpoint": objects, "region": "us-east-1"},
-    }  # fmt: skip
+    }
     env = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     command = [parts.seaweedfs(), "mini", *options]
     server = ObjectServer(objects)
@@ -62,14 +65,21 @@ def nessie(directory: Path, s3: ObjectServer) -> Iterator[CatalogServer]:
     (port, management), bucket, options = free_ports(2), s3.bucket(), "nessie.catalog.service.s3.default-options"
     url, secret = f"http://{LOOPBACK}:{port}/iceberg", "s3-key"
     properties = {
-        "quarkus.http.host": LOOPBACK, "quarkus.http.port": port, "quarkus.management.host": LOOPBACK,
-        "quarkus.management.port": management, "quarkus.otel.sdk.disabled": "true",
-        "nessie.version.store.type": "IN_MEMORY", "nessie.catalog.default-warehouse": "warehouse",
-        "nessie.catalog.warehouses.warehouse.location": f"{bucket}/", f"{options}.endpoint": s3.url,
-        f"{options}.region": "us-east-1", f"{options}.path-style-access": "true",
-        f"{options}.access-key": f"urn:nessie-secret:quarkus:{secret}", f"{secret}.name": s3.key,
+        "quarkus.http.host": LOOPBACK,
+        "quarkus.http.port": port,
+        "quarkus.management.host": LOOPBACK,
+        "quarkus.management.port": management,
+        "quarkus.otel.sdk.disabled": "true",
+        "nessie.version.store.type": "IN_MEMORY",
+        "nessie.catalog.default-warehouse": "warehouse",
+        "nessie.catalog.warehouses.warehouse.location": f"{bucket}/",
+        f"{options}.endpoint": s3.url,
+        f"{options}.region": "us-east-1",
+        f"{options}.path-style-access": "true",
+        f"{options}.access-key": f"urn:nessie-secret:quarkus:{secret}",
+        f"{secret}.name": s3.key,
         f"{secret}.secret": s3.secret,
-    }  # fmt: skip
+    }
     (directory / "config").mkdir()
     lines = "".join(f"{name}={value}\n" for name, value in properties.items())
     (directory / "config" / "application.properties").write_text(lines)

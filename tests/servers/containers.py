@@ -91,9 +91,12 @@ class Container:
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [*enter, _ENTER, "enter", str(self.root), str(self.user), *self.image.entrypoint, *self.command],
-                stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
                 env=self.environment(),
-            )  # fmt: skip
+            )
 
     def environment(self) -> dict[str, str]:
         return {**self.image.env, **self.env}
@@ -127,9 +130,14 @@ class Container:
             return 137, "process 1 has ended"
         try:
             done = subprocess.run(
-                [*enter, *command], check=False, timeout=seconds, capture_output=True, text=True,
-                stdin=subprocess.DEVNULL, env=self.environment(),
-            )  # fmt: skip
+                [*enter, *command],
+                check=False,
+                timeout=seconds,
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                env=self.environment(),
+            )
         except subprocess.TimeoutExpired:
             return 124, f"it took more than {seconds} s"
         return done.returncode, done.stdout + done.stderr * (done.returncode != 0)

@@ -96,9 +96,10 @@ class CsfleRegistry:
             case [kek, "deks", subject, "versions", *version]:
                 algorithm = query.get("algorithm", "AES256_GCM").rpartition(".")[2]
                 mine = [
-                    one for one in self.deks
+                    one
+                    for one in self.deks
                     if (one["kekName"], one["subject"], one["algorithm"]) == (kek, subject, algorithm)
-                ]  # fmt: skip
+                ]
                 if not version:
                     return Reply(body=[one["version"] for one in mine])
                 assert re.fullmatch(r"-1|[1-9]\d*", version[0]), version

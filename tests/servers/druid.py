@@ -21,8 +21,11 @@ HEAP_MEGABYTES = 384
 DIRECT_MEGABYTES = 400
 READY_WITHIN = timedelta(seconds=240)  # seen: 25 s
 EXTENSIONS = (
-    "druid-parquet-extensions", "druid-deltalake-extensions", "druid-multi-stage-query", "druid-s3-extensions",
-)  # fmt: skip
+    "druid-parquet-extensions",
+    "druid-deltalake-extensions",
+    "druid-multi-stage-query",
+    "druid-s3-extensions",
+)
 _EXPORTED = ("jdk.internal.ref", "jdk.internal.misc")
 _OPENED = ("java.lang", "java.io", "java.nio", "java.util", "jdk.internal.ref", "sun.nio.ch", "jdk.internal.perf")
 _LOG = """<Configuration status="WARN"><Appenders><Console name="C">
@@ -188,9 +191,13 @@ def _configure(directory: Path, home: Path, zk: int, derby: int, s3: ObjectServe
     lines(directory / "conf/_common/common.runtime.properties", common)
     (directory / "conf/_common/log4j2.xml").write_text(_LOG)
     zookeeper = {
-        "tickTime": "2000", "dataDir": f"{directory}/zk", "clientPort": str(zk), "clientPortAddress": LOOPBACK,
-        "admin.enableServer": "false", "maxClientCnxns": "0",
-    }  # fmt: skip
+        "tickTime": "2000",
+        "dataDir": f"{directory}/zk",
+        "clientPort": str(zk),
+        "clientPortAddress": LOOPBACK,
+        "admin.enableServer": "false",
+        "maxClientCnxns": "0",
+    }
     lines(directory / "conf/zoo.cfg", zookeeper)
 
 

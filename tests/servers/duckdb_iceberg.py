@@ -26,8 +26,12 @@ def ask(statements: Sequence[str]) -> list[tuple[Any, ...]]:
     """Run statements. Returns the rows of the last. INSTALL and LOAD are left out: the extensions are there."""
     wanted = [one for one in statements if not one.startswith(("INSTALL ", "LOAD "))]
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(parts.duckdb_iceberg())], input=json.dumps(wanted), capture_output=True,
-        text=True, timeout=400, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", _PROGRAM, str(parts.duckdb_iceberg())],
+        input=json.dumps(wanted),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return [tuple(row) for row in json.loads(done.stdout)]

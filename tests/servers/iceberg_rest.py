@@ -35,9 +35,13 @@ def iceberg_rest(directory: Path, s3: ObjectServer | None = None) -> Iterator[st
 def _s3_files(directory: Path, s3: ObjectServer) -> list[Path]:
     """Return what makes Hadoop read and write s3:// there: a folder with its settings, and the jars."""
     settings = {
-        "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem", "fs.s3a.endpoint": s3.url, "fs.s3a.access.key": s3.key,
-        "fs.s3a.secret.key": s3.secret, "fs.s3a.path.style.access": "true", "fs.s3a.endpoint.region": "us-east-1",
-    }  # fmt: skip
+        "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "fs.s3a.endpoint": s3.url,
+        "fs.s3a.access.key": s3.key,
+        "fs.s3a.secret.key": s3.secret,
+        "fs.s3a.path.style.access": "true",
+        "fs.s3a.endpoint.region": "us-east-1",
+    }
     properties = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in settings.items())
     (directory / "hadoop").mkdir()
     (directory / "hadoop" / "core-site.xml").write_text(f"<configuration>{properties}</configuration>")

@@ -28,8 +28,11 @@ from writer.kafka_reader.protocol import (
 )
 
 VERSIONS = {
-    Api.FETCH: (4, 17), Api.METADATA: (0, 13), Api.API_VERSIONS: (0, 4), Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
-}  # fmt: skip
+    Api.FETCH: (4, 17),
+    Api.METADATA: (0, 13),
+    Api.API_VERSIONS: (0, 4),
+    Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+}
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,14 @@ class Kept:
         else:
             state = {"waiting": {"reason": self.waiting or "ContainerCreating"}}
         return {
-            "name": self.name, "image": self.spec["image"], "imageID": "", "ready": self.ready and self.running,
-            "restartCount": max(0, self.restarts), "state": state, "started": self.started,
-        }  # fmt: skip
+            "name": self.name,
+            "image": self.spec["image"],
+            "imageID": "",
+            "ready": self.ready and self.running,
+            "restartCount": max(0, self.restarts),
+            "state": state,
+            "started": self.started,
+        }
 
 
 class Pod(threading.Thread):
@@ -164,10 +169,15 @@ class Pod(threading.Thread):
         if "command" in kept.spec:
             image = Image((), image.env, image.mounts)
         kept.run = Container(
-            self.folder / f"{kept.name}-{kept.restarts}", self.log(kept.name), image, volumes.expanded(words, env),
-            env, volumes.mounts(kept.spec, places), read_only=security.get("readOnlyRootFilesystem", False),
+            self.folder / f"{kept.name}-{kept.restarts}",
+            self.log(kept.name),
+            image,
+            volumes.expanded(words, env),
+            env,
+            volumes.mounts(kept.spec, places),
+            read_only=security.get("readOnlyRootFilesystem", False),
             user=security.get("runAsUser", 0),
-        )  # fmt: skip
+        )
         kept.run.start()
         kept.waiting, kept.began_s, kept.failures, kept.started = (
             "",
@@ -258,15 +268,22 @@ class Pod(threading.Thread):
         ready = phase == "Running" and all(status["ready"] for status in mains)
         begun = phase != "Pending"
         status: Json = {
-            "phase": phase, "podIP": self.address, "podIPs": [{"ip": self.address}], "hostIP": "127.0.0.1",
-            "startTime": self.pod["metadata"]["creationTimestamp"], "containerStatuses": mains,
+            "phase": phase,
+            "podIP": self.address,
+            "podIPs": [{"ip": self.address}],
+            "hostIP": "127.0.0.1",
+            "startTime": self.pod["metadata"]["creationTimestamp"],
+            "containerStatuses": mains,
             "conditions": [
                 {"type": name, "status": str(value), "lastTransitionTime": None}
                 for name, value in {
-                    "PodScheduled": True, "Initialized": begun, "ContainersReady": ready, "Ready": ready,
+                    "PodScheduled": True,
+                    "Initialized": begun,
+                    "ContainersReady": ready,
+                    "Ready": ready,
                 }.items()
             ],
-        }  # fmt: skip
+        }
         if self.inits:
             status["initContainerStatuses"] = [kept.status() for kept in self.inits]
         shape = _timeless(status)

@@ -143,18 +143,25 @@ class Cluster:
         """Make a namespace, and wait for what its pods need."""
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels or {})}})
         until(
-            lambda: self.api.find(f"/api/v1/namespaces/{name}/serviceaccounts/default") is not None
-            and self.api.find(f"/api/v1/namespaces/{name}/configmaps/kube-root-ca.crt") is not None,
-            30, f"the accounts of {name}",
-        )  # fmt: skip
+            lambda: (
+                self.api.find(f"/api/v1/namespaces/{name}/serviceaccounts/default") is not None
+                and self.api.find(f"/api/v1/namespaces/{name}/configmaps/kube-root-ca.crt") is not None
+            ),
+            30,
+            f"the accounts of {name}",
+        )
         return name
 
     def helm(self, *arguments: str | Path, code: int = 0, seconds: float = 120) -> str:
         """Run helm. Returns what it said; its exit code is what is expected."""
         done = subprocess.run(
-            [program("helm", HELM), *map(str, arguments)], capture_output=True, text=True, check=False,
-            timeout=seconds, env=self.environment(),
-        )  # fmt: skip
+            [program("helm", HELM), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+            env=self.environment(),
+        )
         said = done.stdout + done.stderr
         assert done.returncode == code, f"helm {' '.join(map(str, arguments))}: {done.returncode}\n{said}"
         return said
@@ -209,27 +216,57 @@ def cluster(folder: Path, *, scheduler: bool = False) -> Iterator[Cluster]:
             process.launch()
             return process
 
-        launch("etcd", [
-            program("etcd", ETCD), "--data-dir", folder / "etcd", "--listen-client-urls", url, "--log-level", "warn",
-            "--advertise-client-urls", url, "--listen-peer-urls", f"http://{LOOPBACK}:{peer}", "--unsafe-no-fsync",
-        ])  # fmt: skip
-        server = launch("kube-apiserver", [
-            program("kube-apiserver"), f"--etcd-servers={url}", f"--bind-address={LOOPBACK}",
-            f"--advertise-address={LOOPBACK}", f"--secure-port={secure}", f"--cert-dir={pki}",
-            "--service-cluster-ip-range=10.96.0.0/24", "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={pki}/sa.key", f"--service-account-signing-key-file={pki}/sa.key",
-            "--authorization-mode=RBAC", f"--token-auth-file={folder}/tokens.csv",
-            f"--audit-policy-file={folder}/audit.yaml", f"--audit-log-path={folder}/audit.log",
-        ])  # fmt: skip
+        launch(
+            "etcd",
+            [
+                program("etcd", ETCD),
+                "--data-dir",
+                folder / "etcd",
+                "--listen-client-urls",
+                url,
+                "--log-level",
+                "warn",
+                "--advertise-client-urls",
+                url,
+                "--listen-peer-urls",
+                f"http://{LOOPBACK}:{peer}",
+                "--unsafe-no-fsync",
+            ],
+        )
+        server = launch(
+            "kube-apiserver",
+            [
+                program("kube-apiserver"),
+                f"--etcd-servers={url}",
+                f"--bind-address={LOOPBACK}",
+                f"--advertise-address={LOOPBACK}",
+                f"--secure-port={secure}",
+                f"--cert-dir={pki}",
+                "--service-cluster-ip-range=10.96.0.0/24",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                f"--service-account-key-file={pki}/sa.key",
+                f"--service-account-signing-key-file={pki}/sa.key",
+                "--authorization-mode=RBAC",
+                f"--token-auth-file={folder}/tokens.csv",
+                f"--audit-policy-file={folder}/audit.yaml",
+                f"--audit-log-path={folder}/audit.log",
+            ],
+        )
         ca = pki / "apiserver.crt"
         api = Api(f"https://{LOOPBACK}:{secure}", ca, _ADMIN)
         server.wait_until(lambda: ca.exists() and _answers(api), within=READY_WITHIN)
         _kubeconfig(folder / "kubeconfig", api)
         shared = [f"--kubeconfig={folder}/kubeconfig", "--leader-elect=false", "--secure-port=0"]
-        launch("kube-controller-manager", [
-            program("kube-controller-manager"), *shared, f"--service-account-private-key-file={pki}/sa.key",
-            f"--root-ca-file={ca}", "--controllers=*,-node-lifecycle-controller,-cloud-node-lifecycle-controller",
-        ])  # fmt: skip
+        launch(
+            "kube-controller-manager",
+            [
+                program("kube-controller-manager"),
+                *shared,
+                f"--service-account-private-key-file={pki}/sa.key",
+                f"--root-ca-file={ca}",
+                "--controllers=*,-node-lifecycle-controller,-cloud-node-lifecycle-controller",
+            ],
+        )
         if scheduler:
             launch("kube-scheduler", [program("kube-scheduler"), *shared])
         yield Cluster(api, folder)
@@ -246,12 +283,18 @@ def _files(folder: Path, pki: Path) -> None:
 
 def _kubeconfig(path: Path, api: Api) -> None:
     ca = base64.b64encode(api.ca.read_bytes()).decode()
-    path.write_text(yaml.safe_dump({
-        "apiVersion": "v1", "kind": "Config", "current-context": "test",
-        "clusters": [{"name": "test", "cluster": {"server": api.url, "certificate-authority-data": ca}}],
-        "users": [{"name": "admin", "user": {"token": api.token}}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
-    }))  # fmt: skip
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "test",
+                "clusters": [{"name": "test", "cluster": {"server": api.url, "certificate-authority-data": ca}}],
+                "users": [{"name": "admin", "user": {"token": api.token}}],
+                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
+            }
+        )
+    )
     path.chmod(0o600)
 
 

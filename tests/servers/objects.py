@@ -21,9 +21,11 @@ from writer.clients.java_artifacts import cache_dir
 KEY, SECRET = "headrace-test", "a-secret-that-no-log-may-hold"
 _URL = r"http://[\d.]+:\d+"
 CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
+    "AWS_ACCESS_KEY_ID": KEY,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,13 @@ class ObjectServer:
     def client(self) -> object:
         style = Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required")
         return boto3.client(
-            "s3", endpoint_url=self.url, aws_access_key_id=self.key, aws_secret_access_key=self.secret, config=style,
+            "s3",
+            endpoint_url=self.url,
+            aws_access_key_id=self.key,
+            aws_secret_access_key=self.secret,
+            config=style,
             region_name="us-east-1",
-        )  # fmt: skip
+        )
 
     def keys(self, location: str) -> list[str]:
         """Keys below a location, relative to it."""

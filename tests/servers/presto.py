@@ -12,10 +12,22 @@ from tests.servers.statement import Coordinator
 JAVA_MIN = 17
 HEAP_MEGABYTES = 640
 _OPENED = (
-    "java.io", "java.lang", "java.lang.ref", "java.lang.reflect", "java.net", "java.nio", "java.security",
-    "java.text", "java.util", "java.util.concurrent", "java.util.regex", "javax.security.auth",
-    "javax.security.auth.login", "jdk.internal.loader", "sun.nio.ch",
-)  # fmt: skip
+    "java.io",
+    "java.lang",
+    "java.lang.ref",
+    "java.lang.reflect",
+    "java.net",
+    "java.nio",
+    "java.security",
+    "java.text",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.regex",
+    "javax.security.auth",
+    "javax.security.auth.login",
+    "jdk.internal.loader",
+    "sun.nio.ch",
+)
 _CONFIG = {
     "discovery-server.enabled": "true",
     "query.max-memory": "192MB",

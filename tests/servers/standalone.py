@@ -31,10 +31,23 @@ class Standalone:
         before, number = len(self.told()["workers"]), len(self._servers)
         here = self.directory / f"worker-{number}"
         worker = _server(
-            f"worker-{number}", "worker.Worker", self.directory,
-            "--host", host.address, "--port", "0", "--webui-port", "0",
-            "--cores", str(cores), "--memory", memory, "--work-dir", str(here), self.url,
-        )  # fmt: skip
+            f"worker-{number}",
+            "worker.Worker",
+            self.directory,
+            "--host",
+            host.address,
+            "--port",
+            "0",
+            "--webui-port",
+            "0",
+            "--cores",
+            str(cores),
+            "--memory",
+            memory,
+            "--work-dir",
+            str(here),
+            self.url,
+        )
         self._servers.append(worker)
         with host.entered():
             worker.launch()
@@ -61,10 +74,13 @@ def _server(name: str, kind: str, directory: Path, *options: str) -> Process:
     home = Path(pyspark.__file__).parent
     java = java_artifacts.java(17)
     environment = {
-        "SPARK_HOME": str(home), "JAVA_HOME": str(java.parent.parent), "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(java.parent.parent),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_DIRS": str(directory),
-    }  # fmt: skip
+    }
     command = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", *options]
     return Process(name, command, cwd=directory, log=directory / f"{name}.log", env=environment)
 

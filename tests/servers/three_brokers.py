@@ -71,9 +71,11 @@ def three_brokers(folder: Path, hosts: Sequence[Host] = (THIS_HOST,) * 3) -> Ite
         brokers = list[Broker]()
         for node, host in enumerate(hosts, 1):
             broker = Broker(
-                folder / str(node), joins=brokers[0] if brokers else None, host=host.address,
+                folder / str(node),
+                joins=brokers[0] if brokers else None,
+                host=host.address,
                 overrides={"node.id": str(node), **_in_rack(node)},
-            )  # fmt: skip
+            )
             with host.entered():
                 broker.launch()
             running.callback(broker.stop)
@@ -87,5 +89,6 @@ def three_brokers(folder: Path, hosts: Sequence[Host] = (THIS_HOST,) * 3) -> Ite
 
 def _in_rack(node: int) -> dict[str, str]:
     return {
-        "broker.rack": str(node), "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-    }  # fmt: skip
+        "broker.rack": str(node),
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    }

@@ -15,20 +15,35 @@ POLICY = Policy(max_executors=50)
 
 
 def batches(
-    count: int = 10, *, slots: int, rows: int = 2_400_000, ranges: int = 480, overhead_s: float = 4.0,
-    every_s: float = 60, slot: float = SLOT, last: datetime = NOW, **more: object,
-) -> tuple[Batch, ...]:  # fmt: skip
+    count: int = 10,
+    *,
+    slots: int,
+    rows: int = 2_400_000,
+    ranges: int = 480,
+    overhead_s: float = 4.0,
+    every_s: float = 60,
+    slot: float = SLOT,
+    last: datetime = NOW,
+    **more: object,
+) -> tuple[Batch, ...]:
     """Make batches that end by `last`; a slot carries `slot` records a second, all ranges are of one size."""
     working = ranges / -(-ranges // min(ranges, slots))
     tasks_s = rows / (slot * working)
     ends = [last - timedelta(seconds=every_s * (count - 1 - i)) for i in range(count)]
     return tuple(
         Batch(
-            began=end - timedelta(seconds=tasks_s + overhead_s), ended=end, rows=rows, seconds=tasks_s + overhead_s,
-            tasks_s=tasks_s, tasks=ranges, ranges=ranges, slots=slots, **more,
+            began=end - timedelta(seconds=tasks_s + overhead_s),
+            ended=end,
+            rows=rows,
+            seconds=tasks_s + overhead_s,
+            tasks_s=tasks_s,
+            tasks=ranges,
+            ranges=ranges,
+            slots=slots,
+            **more,
         )
         for end in ends
-    )  # fmt: skip
+    )
 
 
 def pipeline(
@@ -38,10 +53,15 @@ def pipeline(
     had = batches(slots=executors * 4, ranges=partitions, rows=max(1, int(arriving * 60)))
     each, rest = divmod(lag, partitions)
     given = {
-        "name": "clicks", "partitions": tuple(Partition("clicks", i, each + (i < rest)) for i in range(partitions)),
-        "arriving_per_s": arriving, "arriving_lately_per_s": arriving, "batches": had, "delay_max_s": 60.0,
-        "records_max": 10**9, "trigger_s": 1.0,
-    }  # fmt: skip
+        "name": "clicks",
+        "partitions": tuple(Partition("clicks", i, each + (i < rest)) for i in range(partitions)),
+        "arriving_per_s": arriving,
+        "arriving_lately_per_s": arriving,
+        "batches": had,
+        "delay_max_s": 60.0,
+        "records_max": 10**9,
+        "trigger_s": 1.0,
+    }
     return Pipeline(**{**given, **more})
 
 

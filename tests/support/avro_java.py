@@ -8,8 +8,14 @@ from typing import IO, Any, Self
 
 from writer.clients import java_artifacts
 
-_JARS = ("avro-1.*.jar", "jackson-annotations-*.jar", "jackson-core-2*.jar", "jackson-databind-*.jar",
-         "slf4j-api-*.jar", "commons-compress-*.jar")  # fmt: skip
+_JARS = (
+    "avro-1.*.jar",
+    "jackson-annotations-*.jar",
+    "jackson-core-2*.jar",
+    "jackson-databind-*.jar",
+    "slf4j-api-*.jar",
+    "commons-compress-*.jar",
+)
 _SOURCE = Path(__file__).parents[1] / "servers" / "AvroJudge.java"
 _REFUSED = -1
 
@@ -22,8 +28,10 @@ class AvroJudge:
         command = [str(java_artifacts.java(17)), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         self._jvm = subprocess.Popen(
             [*command, "-cp", ":".join(jars), str(_SOURCE)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

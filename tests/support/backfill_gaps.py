@@ -22,10 +22,14 @@ from writer.table.ledger.gap_record import GapRecord
 
 RAW = pa.schema(
     [
-        pa.field("topic", pa.string()), pa.field("partition", pa.int32()), pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("ms", "UTC")), pa.field("key", pa.binary()), pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("ms", "UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
     ]
-)  # fmt: skip
+)
 
 
 class Silent:
@@ -97,9 +101,14 @@ def event_time_of(number: int) -> datetime:
 
 
 def fill_from_archives(
-    driver: Driver, *archives: Path | str, columns: str | None = None, by_time: str | None = None,
-    rows_max: int = 500_000, by: str = "ann", board: ProgressListener | None = None,
-) -> list[GapOutcome]:  # fmt: skip
+    driver: Driver,
+    *archives: Path | str,
+    columns: str | None = None,
+    by_time: str | None = None,
+    rows_max: int = 500_000,
+    by: str = "ann",
+    board: ProgressListener | None = None,
+) -> list[GapOutcome]:
     """Run a backfill from archives."""
     table = BackfilledTable("clicks", driver.config, driver.schemas)
 

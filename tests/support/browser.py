@@ -126,16 +126,28 @@ def browser(profile: Path) -> Iterator[Browser]:
         os.dup2(kept, 4)
 
     flags = [
-        "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-        "--hide-scrollbars", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-        "--ignore-certificate-errors", f"--user-data-dir={profile}",
-    ]  # fmt: skip
+        "--headless=new",
+        "--remote-debugging-pipe",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--ignore-certificate-errors",
+        f"--user-data-dir={profile}",
+    ]
     with (profile.parent / f"{profile.name}.log").open("wb") as log:
         process = subprocess.Popen(
-            [found, *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log, close_fds=False,
+            [found, *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            close_fds=False,
             preexec_fn=as_chromium_wants,  # noqa: PLW1509 - no thread of ours holds a lock here
             start_new_session=True,
-        )  # fmt: skip
+        )
     os.close(theirs)
     os.close(ours)
     try:

@@ -59,14 +59,19 @@ class Lake:
 
     def __post_init__(self) -> None:
         self.raw = {
-            "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "registry": {"files": {1: "/none.avsc"}},
+            "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+            "registry": {"files": {1: "/none.avsc"}},
             "checkpoints": str(self.root / "checkpoints"),
             "catalog": {"type": "sql", "uri": f"sqlite:///{self.root}/catalog.db"},
-            "pipelines": {"events": {
-                "topics": ["clicks"], "event_time": {"field": "at"}, "seal": self.seal,
-                "table": {"location": str(self.root / "lake"), "format": self.form},
-            }},
-        }  # fmt: skip
+            "pipelines": {
+                "events": {
+                    "topics": ["clicks"],
+                    "event_time": {"field": "at"},
+                    "seal": self.seal,
+                    "table": {"location": str(self.root / "lake"), "format": self.form},
+                }
+            },
+        }
         self.config = Config.model_validate(self.raw)
         self.table = main_table("events", self.config)
         self.table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
@@ -100,14 +105,19 @@ class Lake:
         start, self.offset = self.offset, self.offset + rows * len(hours)
         closed = self.table.snapshot().closed_until
         facts = {
-            "ranges": [], "rows": rows * len(hours),
+            "ranges": [],
+            "rows": rows * len(hours),
             "late": {"behind": [], "beyond": [], "buckets": [[list(label(hours[0])), late]] if late else []},
-        }  # fmt: skip
+        }
         return Batch(
-            uuid4().hex, self.epoch, [OffsetRange(PARTS[0], start, self.offset)], [self.stage(h, rows) for h in hours],
-            facts=facts, closed_until=closed,
+            uuid4().hex,
+            self.epoch,
+            [OffsetRange(PARTS[0], start, self.offset)],
+            [self.stage(h, rows) for h in hours],
+            facts=facts,
+            closed_until=closed,
             newest_event_times={part: microseconds(at) for part, at in (seen or {}).items()},
-        )  # fmt: skip
+        )
 
     def write(self, *hours: datetime, **given: Any) -> int:
         return self.table.append(self.batch(*hours, **given), self.table.snapshot())

@@ -125,9 +125,14 @@ def _fields(kinds: Mapping[str, tuple[Any, Any]]) -> list[dict[str, Any]]:
 EVENT = {"type": "record", "name": "Event", "fields": [*_CLEAR, *_fields(NATIVE)]}
 WIDER = {"type": "record", "name": "Event", "fields": [*_CLEAR, *_fields(NATIVE | BY_RECORD)]}
 ODD = {"type": "record", "name": "Odd", "fields": [*_CLEAR, *_fields({"text": NATIVE["text"]})]}
-KEY = {"type": "record", "name": "Key", "fields": [
-    {"name": "user", "type": "string", "confluent:tags": ["HASH"]}, {"name": "shard", "type": "int"},
-]}  # fmt: skip
+KEY = {
+    "type": "record",
+    "name": "Key",
+    "fields": [
+        {"name": "user", "type": "string", "confluent:tags": ["HASH"]},
+        {"name": "shard", "type": "int"},
+    ],
+}
 
 
 def privacy(policy: str) -> dict[str, Any] | None:
@@ -145,8 +150,10 @@ def _plain(part: Any) -> Any:
     return [_plain(one) for one in part] if isinstance(part, list) else part
 
 
-_PARSED = {schema_id: fastavro.parse_schema(_plain(schema)) for schema_id, schema in
-           ((1, EVENT), (2, WIDER), (3, ODD), (5, KEY))}  # fmt: skip
+_PARSED = {
+    schema_id: fastavro.parse_schema(_plain(schema))
+    for schema_id, schema in ((1, EVENT), (2, WIDER), (3, ODD), (5, KEY))
+}
 
 
 def value(schema_id: int, at: datetime, share: int) -> bytes:
@@ -170,16 +177,26 @@ def _written(schema_id: int, row: Mapping[str, Any]) -> bytes:
 # --- what is searched for -------------------------------------------------------------------------------------------
 
 SHOWN = (  # as rows show them
-    STEM, str(_INT), str(_LONG), str(_FLOAT), str(_DOUBLE), "1931-07-09", str(_TIME_US // 1000),
+    STEM,
+    str(_INT),
+    str(_LONG),
+    str(_FLOAT),
+    str(_DOUBLE),
+    "1931-07-09",
+    str(_TIME_US // 1000),
     f"{_DIGITS // 100}.{_DIGITS % 100}",
     re.sub("(.{8})(.{4})(.{4})(.{4})(.*)", r"\1-\2-\3-\4-\5", f"{STEM}uuid0016".encode().hex()),
-)  # fmt: skip
+)
 TEXTS = (*SHOWN, str(_US)[1:12], str(_DIGITS))
 RAW = (
-    varint(_INT), varint(_LONG), varint(_TIME_US), *(varint(one) for one in (_MS, _US, _US * 1000)),
+    varint(_INT),
+    varint(_LONG),
+    varint(_TIME_US),
+    *(varint(one) for one in (_MS, _US, _US * 1000)),
     *(struct.pack("<q", one) for one in (_LONG, _US, _MS * 1000, _TIME_US, _DIGITS)),
-    struct.pack("<d", _DOUBLE), _BE,
-)  # fmt: skip
+    struct.pack("<d", _DOUBLE),
+    _BE,
+)
 
 
 def forms(secret: bytes, *, text: bool) -> set[bytes]:
@@ -199,7 +216,7 @@ NEEDLES = {
     form: repr(secret)
     for secret in (*TEXTS, *RAW)
     for form in forms(secret.encode() if isinstance(secret, str) else secret, text=isinstance(secret, str))
-}  # fmt: skip
+}
 assert min(map(len, NEEDLES)) >= _SHORTEST
 
 
@@ -214,9 +231,7 @@ class Hit:
 def search(contents: Iterable[tuple[str, bytes]], more: Iterable[bytes] = ()) -> set[Hit]:
     """Look for each canary, and for `more` secrets, in each form in each content."""
     needles = NEEDLES | {form: "a key" for secret in more for form in forms(secret, text=False)}
-    return {
-        Hit(place, secret) for place, content in contents for form, secret in needles.items() if form in content
-    }  # fmt: skip
+    return {Hit(place, secret) for place, content in contents for form, secret in needles.items() if form in content}
 
 
 def files(root: Path, but: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:

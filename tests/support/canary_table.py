@@ -48,11 +48,18 @@ def opened(root: Path, form: str, policy: str) -> Driver:
     if policy != "drop":  # else there is no such column
         specs["Odd"] = {"derive": {"ratio": "CAST(text AS INT)"}}
     return started(
-        root, _KNOWN, canaries.privacy(policy), form=form, table=place, limits={"max_failed_ratio": 1}, specs=specs,
+        root,
+        _KNOWN,
+        canaries.privacy(policy),
+        form=form,
+        table=place,
+        limits={"max_failed_ratio": 1},
+        specs=specs,
         columns={"key": "avro", "headers": "_headers", "header_columns": {"attempt": {"header": "n", "type": "long"}}},
         seal={"late": _TIERS, "out_of_orderness": "0 s", "reopen_after": "0 s"},
-        compact={"at_seal": True, "sort_by": ["share"], "dedupe": {"key": ["share"]}}, budget=512,
-    )  # fmt: skip
+        compact={"at_seal": True, "sort_by": ["share"], "dedupe": {"key": ["share"]}},
+        budget=512,
+    )
 
 
 def live(root: Path, form: str, policy: str) -> Driver:
@@ -109,7 +116,7 @@ def _value(at: int) -> bytes:
         7: b"\0\0\0\0\x09" + sound[5:],
         8: canaries.value(1, NOW - 400 * 24 * HOUR, at),
         9: canaries.value(3, NOW - before, at),
-    }  # fmt: skip
+    }
     return broken.get(at % 12, sound)
 
 

@@ -32,11 +32,20 @@ SLOT = (
 )
 # Minutes of the autoscaler are seconds here.
 HASTE = {
-    "window_s": 60, "short_window_s": 15, "start_s": 15, "stable_s": 15, "max_stable_s": 60, "down_s": 20,
-    "after_up_s": 30, "regret_s": 60, "catch_up_duration_s": 60, "lag_slo_s": 30, "max_facts_age_s": 30, "down_batches":
-    1,
+    "window_s": 60,
+    "short_window_s": 15,
+    "start_s": 15,
+    "stable_s": 15,
+    "max_stable_s": 60,
+    "down_s": 20,
+    "after_up_s": 30,
+    "regret_s": 60,
+    "catch_up_duration_s": 60,
+    "lag_slo_s": 30,
+    "max_facts_age_s": 30,
+    "down_batches": 1,
     "max_driver_share": 0.9,  # on a busy machine the driver's part is more than half of a small batch
-}  # fmt: skip
+}
 RELEASE, DRIVER = "clicks", "clicks-headrace"
 REPOSITORY = "registry.example.com/headrace"
 PIPELINE = "clicks"
@@ -56,16 +65,24 @@ def image(folder: Path, **env: str) -> Image:
     assert spark.is_dir()
     jars = java_artifacts.fetch("spark-kafka", progress=print)
     mounts = [
-        Mount(Path(sys.prefix), f"{HOME}/venv"), Mount(ROOT, f"{HOME}/source"), Mount(jars, f"{HOME}/jars"),
-        Mount(command, f"{HOME}/bin/headrace"), Mount(ROOT / "docker" / "entrypoint.sh", f"{HOME}/entrypoint.sh"),
-        Mount(ROOT / "docker" / "decom.sh", "/opt/decom.sh"), Mount(passwd, "/etc/passwd"),
-    ]  # fmt: skip
+        Mount(Path(sys.prefix), f"{HOME}/venv"),
+        Mount(ROOT, f"{HOME}/source"),
+        Mount(jars, f"{HOME}/jars"),
+        Mount(command, f"{HOME}/bin/headrace"),
+        Mount(ROOT / "docker" / "entrypoint.sh", f"{HOME}/entrypoint.sh"),
+        Mount(ROOT / "docker" / "decom.sh", "/opt/decom.sh"),
+        Mount(passwd, "/etc/passwd"),
+    ]
     told = {
         "PATH": f"{HOME}/bin:{HOME}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "PYTHONPATH": f"{HOME}/source", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8",
-        "HEADRACE_JARS": f"{HOME}/jars", "JAVA_HOME": str(java),
+        "PYTHONPATH": f"{HOME}/source",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LC_ALL": "C.UTF-8",
+        "HEADRACE_JARS": f"{HOME}/jars",
+        "JAVA_HOME": str(java),
         "SPARK_HOME": f"{HOME}/venv/{spark.relative_to(sys.prefix)}",
-    }  # fmt: skip
+    }
     return Image([f"{HOME}/entrypoint.sh"], told | env, mounts)
 
 
@@ -117,7 +134,7 @@ class Deployed:
         path.write_text(yaml.safe_dump(values))
         return self.cluster.helm(
             verb, RELEASE, CHART, "-n", self.namespace, "-f", path, *flags, code=code, seconds=seconds
-        )  # fmt: skip
+        )
 
     def pods(self, component: str) -> list[Json]:
         """The pods of a component that are not about to go."""
@@ -213,10 +230,16 @@ def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) 
     values = {
         "image": {"repository": REPOSITORY},
         "executors": {
-            "instances": 2, "cores": 1, "memory": "512m", "memoryOverhead": "512m", "apiServer": found.api.url,
+            "instances": 2,
+            "cores": 1,
+            "memory": "512m",
+            "memoryOverhead": "512m",
+            "apiServer": found.api.url,
         },
         "autoscaler": {
-            "minimum": 1, "maximum": 3, "interval": "5 s",
+            "minimum": 1,
+            "maximum": 3,
+            "interval": "5 s",
             "arguments": [
                 word for name, value in as_configured(HASTE).items() for word in ("--set", f"{name}={value}")
             ],
@@ -224,17 +247,24 @@ def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) 
         "driver": {"memory": "512m", "terminationGracePeriodSeconds": 45},
         "sparkConf": {"spark.executor.extraJavaOptions": QUICK_START},
         "ports": {
-            "driver": driver, "supervisor": supervisor, "autoscaler": autoscaler, "sparkDriver": spark,
+            "driver": driver,
+            "supervisor": supervisor,
+            "autoscaler": autoscaler,
+            "sparkDriver": spark,
             "sparkBlocks": blocks,
         },
         "volumes": [{"name": "lake", "persistentVolumeClaim": {"claimName": "lake"}}],
         "volumeMounts": [{"name": "lake", "mountPath": "/lake"}],
-    }  # fmt: skip
+    }
     slow = {"type": "tests.support.slow_bucketer:SlowBucketer", "records_per_second": SLOT}
     site.pipeline(
-        PIPELINE, [topic], bucket=slow, commit={"max_delay": "5 s", "min_records": 1_000_000, "max_records": 24_000},
-        roll={"target_file_size": "16 KiB"}, memory={"batch_records": 1_000},  # so that a batch has work for every core
-    )  # fmt: skip
+        PIPELINE,
+        [topic],
+        bucket=slow,
+        commit={"max_delay": "5 s", "min_records": 1_000_000, "max_records": 24_000},
+        roll={"target_file_size": "16 KiB"},
+        memory={"batch_records": 1_000},  # so that a batch has work for every core
+    )
     config = yaml.safe_load(site.config.read_text())
     del config["http"]
     config |= {"checkpoints": "/lake/checkpoints", "supervisor": {"lease_expiry": "6 s"}}

@@ -50,9 +50,13 @@ def main() -> None:
         options = f"{QUICK_START} -XX:ArchiveClassesAtExit={draft} -Xlog:cds=off -Xlog:cds+dynamic=off"
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java(17).parent.parent)}
         made = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, options, folder], capture_output=True, text=True, check=False, timeout=300,
+            [sys.executable, "-c", _PROGRAM, options, folder],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
             env=environment,
-        )  # fmt: skip
+        )
         if made.returncode != 0 or not draft.exists():
             sys.exit(f"class_archive: Spark could not be started to archive its classes:\n{made.stderr}")
         draft.rename(wanted)

@@ -35,17 +35,21 @@ def on_cluster(
 ) -> None:
     """Let the site's driver run on a cluster, with executors of one core. `policy`: fields, times in seconds."""
     conf = {
-        **LOOPBACK, "spark.executor.memory": "512m", "spark.executor.cores": "1",
+        **LOOPBACK,
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
         "spark.cores.max": str(max_executors),
         "spark.executor.extraJavaOptions": class_archive.QUICK_START,
         "spark.driver.extraJavaOptions": QUICK_START,
         # An executor runs in a folder of its own, and imports tests.support.slow_bucketer.
         "spark.executorEnv.PYTHONPATH": str(ROOT),
-    }  # fmt: skip
+    }
     site.overrides["spark"] = {"master": master, "conf": conf}
     site.overrides["kafka"] = {
-        "bootstrap_servers": site.bootstrap, "request_timeout": "20 s", "lag_interval": "2 s",
-    }  # fmt: skip
+        "bootstrap_servers": site.bootstrap,
+        "request_timeout": "20 s",
+        "lag_interval": "2 s",
+    }
     site.overrides["autoscaler"] = {
         "token": TOKEN,
         "port": 0,
@@ -138,8 +142,12 @@ def autoscale(site: Site, *flags: str) -> Iterator[Autoscaler]:
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "writer.cli", "autoscaler", "run", str(site.config), *flags],
-            stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, env=os.environ,
-        )  # fmt: skip
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=os.environ,
+        )
     scaler = Autoscaler(process, Path(log))
     try:
         scaler.until(lambda: scaler.times("autoscaler_listening"))

@@ -16,26 +16,57 @@ NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PARTS = [TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)]
 ABSENT = object()  # a fact that this commit does not carry
 LIMITS = {
-    "records_min": 100, "records_min_from": "commit.min_records", "records_max": 5_000, "delay_max_seconds": 600.0,
-}  # fmt: skip
+    "records_min": 100,
+    "records_min_from": "commit.min_records",
+    "records_max": 5_000,
+    "delay_max_seconds": 600.0,
+}
 
 
 def account(start: int, end: int, partition: int = 0, **outcomes: int) -> dict[str, Any]:
     return {
-        "topic": "clicks", "incarnation": 1, "partition": partition, "start": start, "end": end,
-        "read": end - start, "rows": end - start, "dead_letters": 0, "quarantined": 0, "tombstones": 0, **outcomes,
-    }  # fmt: skip
+        "topic": "clicks",
+        "incarnation": 1,
+        "partition": partition,
+        "start": start,
+        "end": end,
+        "read": end - start,
+        "rows": end - start,
+        "dead_letters": 0,
+        "quarantined": 0,
+        "tombstones": 0,
+        **outcomes,
+    }
 
 
 def facts(start: int, end: int, **changes):
     return {
-        "run": 1, "batch": 0, "started": "2026-11-20T11:59:00+00:00", "reason": "size", "offsets": end - start,
-        "waiting": end - start, "limits": LIMITS, "ranges": [account(start, end)], "rows": end - start, "files": 1,
-        "buckets": 1, "bytes": 50 * (end - start), "event_time_min": None,
-        "event_time_max": "2026-11-20T11:00:00+00:00", "seconds": {"decode": 0.5}, "spilled_bytes": 0,
-        "time_unit": "ms", "tasks": 1, "phases": {}, "assembled": "2026-11-20T11:59:30+00:00", "value_bytes": 0,
-        "dead_letter_files": 0, "dead_letter_bytes": 0, "work": None, **changes,
-    }  # fmt: skip
+        "run": 1,
+        "batch": 0,
+        "started": "2026-11-20T11:59:00+00:00",
+        "reason": "size",
+        "offsets": end - start,
+        "waiting": end - start,
+        "limits": LIMITS,
+        "ranges": [account(start, end)],
+        "rows": end - start,
+        "files": 1,
+        "buckets": 1,
+        "bytes": 50 * (end - start),
+        "event_time_min": None,
+        "event_time_max": "2026-11-20T11:00:00+00:00",
+        "seconds": {"decode": 0.5},
+        "spilled_bytes": 0,
+        "time_unit": "ms",
+        "tasks": 1,
+        "phases": {},
+        "assembled": "2026-11-20T11:59:30+00:00",
+        "value_bytes": 0,
+        "dead_letter_files": 0,
+        "dead_letter_bytes": 0,
+        "work": None,
+        **changes,
+    }
 
 
 class Lake:

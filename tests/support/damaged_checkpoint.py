@@ -59,9 +59,15 @@ class Seen:
 
 
 def plain(
-    spark: Any, bootstrap: str, checkpoint: Path, *, topics: str = "", options: dict[str, str] | None = None,
-    before: Callable[[int], None] | None = None, configuration: dict[str, str] | None = None,
-) -> Seen:  # fmt: skip
+    spark: Any,
+    bootstrap: str,
+    checkpoint: Path,
+    *,
+    topics: str = "",
+    options: dict[str, str] | None = None,
+    before: Callable[[int], None] | None = None,
+    configuration: dict[str, str] | None = None,
+) -> Seen:
     """Start a query of plain Spark from a checkpoint, as one would write it first, and let it read what is there."""
     seen = Seen()
 
@@ -73,9 +79,14 @@ def plain(
             seen.offsets.setdefault((row[0], row[1]), Counter())[row[2]] += 1
 
     settings = {
-        "kafka.bootstrap.servers": bootstrap, "subscribe": topics, "startingOffsets": "earliest",
-        "failOnDataLoss": "true", "maxOffsetsPerTrigger": "50", **KAFKA_OPTIONS, **(options or {}),
-    }  # fmt: skip
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": topics,
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "true",
+        "maxOffsetsPerTrigger": "50",
+        **KAFKA_OPTIONS,
+        **(options or {}),
+    }
     kept = {key: spark.conf.get(key, None) for key in configuration or {}}
     for key, value in (configuration or {}).items():
         spark.conf.set(key, value)
@@ -83,8 +94,10 @@ def plain(
         frame = spark.readStream.format("kafka").options(**settings).load()
         query = (
             frame.writeStream.option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True).foreachBatch(take).start()
-        )  # fmt: skip
+            .trigger(availableNow=True)
+            .foreachBatch(take)
+            .start()
+        )
         try:
             query.awaitTermination(120)
         finally:

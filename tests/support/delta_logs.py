@@ -23,9 +23,12 @@ def log_at(location: Path) -> Log:
 
 def create(location: Path, **properties: str) -> Log:
     DeltaTable.create(
-        str(location), schema=Schema.from_arrow(COLUMNS), partition_by=["hour"], name="lake",
+        str(location),
+        schema=Schema.from_arrow(COLUMNS),
+        partition_by=["hour"],
+        name="lake",
         configuration=properties,
-    )  # fmt: skip
+    )
     return log_at(location)
 
 
@@ -41,10 +44,14 @@ def added(location: Path, hour: str | None = "x") -> dict[str, Any]:
     pq.write_table(pa.table({"id": [1, 2], "text": [LINES, None]}), target)
     return {
         "add": {
-            "path": path, "size": target.stat().st_size, "stats": json.dumps({"numRecords": 2}), "dataChange": True,
-            "partitionValues": {"hour": hour}, "modificationTime": 1,
+            "path": path,
+            "size": target.stat().st_size,
+            "stats": json.dumps({"numRecords": 2}),
+            "dataChange": True,
+            "partitionValues": {"hour": hour},
+            "modificationTime": 1,
         }
-    }  # fmt: skip
+    }
 
 
 def grown(log: Log, *actions: dict[str, Any]) -> State:

@@ -25,10 +25,21 @@ ROWS = 4
 SEEDS = 100  # so many tables there are
 _TEXT = pa.field("element", pa.string())
 COLUMNS = pa.schema(
-    [("t", pa.string()), ("n", pa.int64()), ("i", pa.int32()), ("f", pa.float64()), ("d", pa.decimal128(38, 9)),
-     ("b", pa.bool_()), ("x", pa.binary()), ("e", pa.timestamp("us", "UTC")), ("y", pa.date32()),
-     ("l", pa.list_(_TEXT)), ("m", pa.map_(pa.string(), pa.string())), ("s", pa.struct([("a", pa.string())]))]
-)  # fmt: skip
+    [
+        ("t", pa.string()),
+        ("n", pa.int64()),
+        ("i", pa.int32()),
+        ("f", pa.float64()),
+        ("d", pa.decimal128(38, 9)),
+        ("b", pa.bool_()),
+        ("x", pa.binary()),
+        ("e", pa.timestamp("us", "UTC")),
+        ("y", pa.date32()),
+        ("l", pa.list_(_TEXT)),
+        ("m", pa.map_(pa.string(), pa.string())),
+        ("s", pa.struct([("a", pa.string())])),
+    ]
+)
 NUMBERS = (
     0, 1, -1, 2, 7, 255, 10**5 - 1, 10**5, 10**6, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53, 2**62, 2**63 - 1, -(2**63),
 )  # fmt: skip
@@ -52,12 +63,19 @@ def rows(seed: int) -> pa.Table:
     def row() -> dict[str, Any]:
         texts = draw.choices((*TEXTS, None), k=draw.choice((0, 1, 3, 40)))
         values = {
-            "t": draw.choice(TEXTS), "n": draw.choice(NUMBERS), "i": draw.choice((0, 1, -1, 2**31 - 1, -(2**31))),
-            "f": draw.choice(FLOATS), "d": draw.choice((Decimal(0), Decimal("9" * 29), Decimal("-0.000000001"))),
-            "b": draw.random() < 0.5, "x": draw.choice(TEXTS).encode(), "e": draw.choice(TIMES),
-            "y": date(1, 1, 1) + timedelta(days=draw.choice((0, 719_162, 3_652_058))), "l": texts,
-            "m": dict.fromkeys((text for text in texts if text is not None), "v"), "s": {"a": draw.choice(TEXTS)},
-        }  # fmt: skip
+            "t": draw.choice(TEXTS),
+            "n": draw.choice(NUMBERS),
+            "i": draw.choice((0, 1, -1, 2**31 - 1, -(2**31))),
+            "f": draw.choice(FLOATS),
+            "d": draw.choice((Decimal(0), Decimal("9" * 29), Decimal("-0.000000001"))),
+            "b": draw.random() < 0.5,
+            "x": draw.choice(TEXTS).encode(),
+            "e": draw.choice(TIMES),
+            "y": date(1, 1, 1) + timedelta(days=draw.choice((0, 719_162, 3_652_058))),
+            "l": texts,
+            "m": dict.fromkeys((text for text in texts if text is not None), "v"),
+            "s": {"a": draw.choice(TEXTS)},
+        }
         return {name: None if draw.random() < 0.1 else value for name, value in values.items()}
 
     return pa.Table.from_pylist([row() for _ in range(ROWS)], COLUMNS)

@@ -15,8 +15,11 @@ from writer.storage.base import Mark, OutcomeUnknown, Store, StoredObject, Store
 from writer.storage.locations import on_s3, store_at
 
 FAILED, LOST, KILLED_BEFORE, KILLED_AFTER = MODES = (
-    "an operation fails", "its answer is lost", "killed before it", "killed after it",
-)  # fmt: skip
+    "an operation fails",
+    "its answer is lost",
+    "killed before it",
+    "killed after it",
+)
 
 
 class Killed(BaseException):

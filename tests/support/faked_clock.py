@@ -38,9 +38,13 @@ class FakedClock:
     def environment(self) -> Mapping[str, str]:
         """Variables of a process that is to have this clock; its children have it too."""
         return {
-            "LD_PRELOAD": str(_LIBRARY), "FAKETIME_TIMESTAMP_FILE": str(self.file), "FAKETIME_NO_CACHE": "1",
-            "DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1", "PYTHONPATH": f"{_SLEEP}:{_ROOT}",
-        }  # fmt: skip
+            "LD_PRELOAD": str(_LIBRARY),
+            "FAKETIME_TIMESTAMP_FILE": str(self.file),
+            "FAKETIME_NO_CACHE": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+            "NO_FAKE_STAT": "1",
+            "PYTHONPATH": f"{_SLEEP}:{_ROOT}",
+        }
 
     def show(self, difference: timedelta) -> None:
         """Let it differ by so much from the machine's clock from now on."""

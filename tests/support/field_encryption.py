@@ -20,9 +20,14 @@ def rule(*tags: str, algorithm: str = "AES256_GCM", kek: str = "shop-kek", **mor
     params = {"encrypt.kek.name": kek, "encrypt.kms.type": "local-kms", "encrypt.kms.key.id": "shop"}
     days = {"encrypt.dek.expiry.days": more.pop("days")} if "days" in more else {}
     return {
-        "name": "-".join(tags), "kind": "TRANSFORM", "mode": "WRITEREAD", "type": "ENCRYPT", "tags": list(tags),
-        "params": {**params, "encrypt.dek.algorithm": algorithm, **days}, **more,
-    }  # fmt: skip
+        "name": "-".join(tags),
+        "kind": "TRANSFORM",
+        "mode": "WRITEREAD",
+        "type": "ENCRYPT",
+        "tags": list(tags),
+        "params": {**params, "encrypt.dek.algorithm": algorithm, **days},
+        **more,
+    }
 
 
 def _gcm(key: bytes, plain: bytes) -> bytes:

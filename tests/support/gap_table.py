@@ -28,15 +28,23 @@ def headrace(driver: Driver, root: Path, *words: str, code: int = 0) -> str:
     """Run a verb over that table. Returns what it said; `code`: with which it is to end."""
     path = root / "headrace.yaml"
     (root / "1.avsc").write_text(json.dumps(EVENT))
-    path.write_text(json.dumps({
-        "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "checkpoints": str(root / "checkpoints"),
-        "registry": {"files": {1: str(root / "1.avsc")}},
-        "catalog": {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"},
-        "pipelines": {"clicks": {
-            "topics": ["clicks"], "table": {"location": driver.lake, "format": driver.settings.table.format},
-            "event_time": {"field": "at", "max_age": "30000 d"},
-        }},
-    }))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+                "checkpoints": str(root / "checkpoints"),
+                "registry": {"files": {1: str(root / "1.avsc")}},
+                "catalog": {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"},
+                "pipelines": {
+                    "clicks": {
+                        "topics": ["clicks"],
+                        "table": {"location": driver.lake, "format": driver.settings.table.format},
+                        "event_time": {"field": "at", "max_age": "30000 d"},
+                    }
+                },
+            }
+        )
+    )
     at = 2 if words[0] == "gaps" else 1
     result = CliRunner().invoke(app, [*words[:at], str(path), *words[at:]], env={"COLUMNS": "160"})
     said = result.output + ("" if isinstance(result.exception, SystemExit) else str(result.exception or ""))

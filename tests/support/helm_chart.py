@@ -58,9 +58,14 @@ def wrong(objects: Mapping[str, Json], versions: Sequence[str]) -> tuple[list[st
     if not packages.exists():
         pytest.fail(f"{packages} is not there: `make test-chart` fetches it.", pytrace=False)
     done = subprocess.run(
-        [sys.executable, ROOT / "tests" / "engines" / "schemas.py", *versions], check=False, timeout=300,
-        input=json.dumps(objects), capture_output=True, text=True, env={"PYTHONPATH": str(packages)},
-    )  # fmt: skip
+        [sys.executable, ROOT / "tests" / "engines" / "schemas.py", *versions],
+        check=False,
+        timeout=300,
+        input=json.dumps(objects),
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(packages)},
+    )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     return answer["known"], answer["wrong"]

@@ -26,9 +26,12 @@ class Rec:
         """What a reader makes of it, without its topic."""
         headers = [{"key": name.decode(errors="replace"), "value": value} for name, value in self.headers]
         return {
-            "offset": self.offset, "timestamp": self.time_ms, "key": self.key, "value": self.value,
+            "offset": self.offset,
+            "timestamp": self.time_ms,
+            "key": self.key,
+            "value": self.value,
             "headers": headers or None,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,13 @@ from writer.table.table import PipelineTable
 HOUR, EPOCH = "2026-11-20T05", 1
 # On the store of the log, the files of metadata, and the catalog.
 EFFECTS = (
-    (LocalStore, "put"), (LocalStore, "put_if_absent"), (LocalStore, "delete"), (PyArrowFileIO, "new_output"),
-    (PyArrowFileIO, "delete"), (Session, "commit"),
-)  # fmt: skip
+    (LocalStore, "put"),
+    (LocalStore, "put_if_absent"),
+    (LocalStore, "delete"),
+    (PyArrowFileIO, "new_output"),
+    (PyArrowFileIO, "delete"),
+    (Session, "commit"),
+)
 SPAWNED = get_context("forkserver")
 # Without this each process imports for seconds.
 SPAWNED.set_forkserver_preload([__name__])

@@ -33,9 +33,13 @@ class Died(Exception):
 
 
 def log(
-    values: Mapping[int, bytes | None], partition: int = 0, *, came: datetime = NOW,
-    headers: Mapping[int, Mapping[str, bytes]] | None = None, keys: Mapping[int, bytes | None] | None = None,
-) -> pa.RecordBatch:  # fmt: skip
+    values: Mapping[int, bytes | None],
+    partition: int = 0,
+    *,
+    came: datetime = NOW,
+    headers: Mapping[int, Mapping[str, bytes]] | None = None,
+    keys: Mapping[int, bytes | None] | None = None,
+) -> pa.RecordBatch:
     """Records of one partition, by offset, as a task gets them; `headers`: Kafka's, of those that have some.
 
     `keys`: of all records; by default k and the offset.
@@ -44,13 +48,16 @@ def log(
     beside = [[{"key": k, "value": v} for k, v in (headers or {}).get(at, {}).items()] or None for at, _ in rows]
     return pa.record_batch(
         [
-            pa.array(["clicks"] * len(rows), pa.string()), pa.array([partition] * len(rows), pa.int32()),
-            pa.array([at for at, _ in rows], pa.int64()), pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
+            pa.array(["clicks"] * len(rows), pa.string()),
+            pa.array([partition] * len(rows), pa.int32()),
+            pa.array([at for at, _ in rows], pa.int64()),
+            pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
             pa.array([f"k{at}".encode() if keys is None else keys[at] for at, _ in rows], pa.binary()),
-            pa.array([value for _, value in rows], pa.binary()), pa.array(beside, HEADERS),
+            pa.array([value for _, value in rows], pa.binary()),
+            pa.array(beside, HEADERS),
         ],
         schema=RECORDS,
-    )  # fmt: skip
+    )
 
 
 def configured(root: Path, form: str, *, interval: int = 50, **settings: Any) -> Config:
@@ -63,9 +70,16 @@ class Driver:
     """One start of pipeline `clicks`. `die` names the moment at which a batch ends with Died."""
 
     def __init__(
-        self, root: Path, form: str = "delta", *, schemas: Schemas | None = None, interval: int = 50,
-        whole: Config | None = None, budget: int = 2**20, **settings: Any,
-    ) -> None:  # fmt: skip
+        self,
+        root: Path,
+        form: str = "delta",
+        *,
+        schemas: Schemas | None = None,
+        interval: int = 50,
+        whole: Config | None = None,
+        budget: int = 2**20,
+        **settings: Any,
+    ) -> None:
         """`whole`: the configuration, in place of one that is made from the rest; `budget`: bytes before rows spill."""
         self.budget = budget
         self.config = whole or configured(root, form, interval=interval, **settings)
@@ -157,8 +171,12 @@ class Driver:
         while True:
             plan = replace(
                 walk.task_plan(now, "000001", {"clicks": 1}),
-                frontier=frontier, budget=self.budget, target_file_size=2**20, raw=self.settings.raw_place, **closed,
-            )  # fmt: skip
+                frontier=frontier,
+                budget=self.budget,
+                target_file_size=2**20,
+                raw=self.settings.raw_place,
+                **closed,
+            )
             (out,) = task.run(iter(records), plan)
             report = builder.merge_reports([Report.from_json(out["report"][0].as_py())])
             if not report.lacks_schemas:

@@ -89,9 +89,13 @@ def _runs(process: psutil.Process) -> bool:
 def say(*words: str, code: int = 0, **environment: str) -> str:
     """Run a verb in a process of its own, as a person does. Returns what it said; `code`: with which it is to end."""
     done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", *words], capture_output=True, text=True, timeout=240, check=False,
+        [sys.executable, "-m", "writer.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
         env={**os.environ, **environment},
-    )  # fmt: skip
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
@@ -101,7 +105,12 @@ def run_killed(code: str, *arguments: str, point: str) -> None:
     root = Path(__file__).parents[2]
     env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": str(root)}
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=env, cwd=root, capture_output=True, text=True, timeout=400,
+        [sys.executable, "-c", code, *arguments],
+        env=env,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=400,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr

@@ -20,9 +20,13 @@ Sample = tuple[float, float]  # seconds, value
 _SERIES = re.compile(r"(\w+)(?:\{(.*)\})?")
 _PAIR = re.compile(r'(\w+)="([^"]*)"')
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
-    ">": lambda a, b: a > b, "<": lambda a, b: a < b, "==": lambda a, b: a == b, ">=": lambda a, b: a >= b,
-    "<=": lambda a, b: a <= b, "!=": lambda a, b: a != b,
-}  # fmt: skip
+    ">": lambda a, b: a > b,
+    "<": lambda a, b: a < b,
+    "==": lambda a, b: a == b,
+    ">=": lambda a, b: a >= b,
+    "<=": lambda a, b: a <= b,
+    "!=": lambda a, b: a != b,
+}
 _REDUCE: Mapping[str, Callable[[Sequence[float]], float]] = {"min": min, "max": max, "sum": sum}
 
 

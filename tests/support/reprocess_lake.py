@@ -33,8 +33,11 @@ def wider(number: int) -> bytes:
 def mixed(start: int, end: int, *, tombstones: bool = True) -> dict[int, bytes | None]:
     """Rows of four hours; of ten records one is a tombstone, one is cut, one too old, one of a schema yet unknown."""
     kinds: dict[int, Callable[[int], bytes | None]] = {
-        3: lambda _: None, 5: lambda _: b"\0\0\0\0\1cut", 7: lambda at: event(at, at=OLD), 8: wider,
-    }  # fmt: skip
+        3: lambda _: None,
+        5: lambda _: b"\0\0\0\0\1cut",
+        7: lambda at: event(at, at=OLD),
+        8: wider,
+    }
     other: Callable[[int], bytes | None] = lambda at: event(at, at=NOW - (at % 4) * HOUR)  # noqa: E731
     if not tombstones:
         del kinds[3]
@@ -147,9 +150,13 @@ def history(driver: Driver, start: int = 0, end: int = 60, *, tombstones: bool =
 
 
 def both(
-    tmp_path: Path, form: str, old: Mapping[str, Any], new: Mapping[str, Any], during: Callable[[Driver], None],
+    tmp_path: Path,
+    form: str,
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    during: Callable[[Driver], None],
     schemas: tuple[Schemas, Schemas] = (ONE, TWO),
-) -> tuple[Driver, Driver]:  # fmt: skip
+) -> tuple[Driver, Driver]:
     """Return a table of old rules whose writer goes on by new ones, and one of the new rules from the start."""
     before = made(tmp_path / "old", form, schemas=schemas[0], **old)
     during(before)

@@ -21,11 +21,14 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GAP_FACTS: Mapping[str, Any] = {"run": 1, "at": NOW.isoformat(), "hints": [], "topic_ids": {}}
 TIME = {"type": "long", "logicalType": "timestamp-millis"}
 EVENT: dict[str, Any] = {
-    "type": "record", "name": "Event",
+    "type": "record",
+    "name": "Event",
     "fields": [
-        {"name": "id", "type": "long"}, {"name": "at", "type": TIME}, {"name": "note", "type": ["null", "string"]},
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": TIME},
+        {"name": "note", "type": ["null", "string"]},
     ],
-}  # fmt: skip
+}
 WIDER = {**EVENT, "fields": [*EVENT["fields"], {"name": "extra", "type": "int"}]}
 
 
@@ -50,17 +53,23 @@ class Schemas:
 def config(root: Path, *, sections: Mapping[str, Any] | None = None, **pipeline: Any) -> Config:
     """A configuration whose tables lie below `root`; `sections`: beside the pipeline, in place of those here."""
     clicks = {
-        "topics": ["clicks"], "table": {"location": str(root / "lake" / "clicks")},
-        "event_time": {"field": "at", "max_age": "30 d"}, **pipeline,
-    }  # fmt: skip
+        "topics": ["clicks"],
+        "table": {"location": str(root / "lake" / "clicks")},
+        "event_time": {"field": "at", "max_age": "30 d"},
+        **pipeline,
+    }
     catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"}
     return Config.model_validate(
         {
-            "catalog": catalog, "kafka": {"bootstrap_servers": "127.0.0.1:1", "request_timeout": "1 s"},
-            "registry": {"url": "http://127.0.0.1:1"}, "http": {"port": 0},
-            "checkpoints": str(root / "checkpoints"), "pipelines": {"clicks": clicks}, **(sections or {}),
+            "catalog": catalog,
+            "kafka": {"bootstrap_servers": "127.0.0.1:1", "request_timeout": "1 s"},
+            "registry": {"url": "http://127.0.0.1:1"},
+            "http": {"port": 0},
+            "checkpoints": str(root / "checkpoints"),
+            "pipelines": {"clicks": clicks},
+            **(sections or {}),
         }
-    )  # fmt: skip
+    )
 
 
 def value(schema_id: int, schema: Mapping[str, Any], row: Mapping[str, Any]) -> bytes:
@@ -78,22 +87,27 @@ def event(number: int, *, at: datetime | None = None, schema_id: int = 1) -> byt
 
 
 def records(
-    values: Sequence[bytes | None], *, partitions: int = 1, came: datetime = NOW,
+    values: Sequence[bytes | None],
+    *,
+    partitions: int = 1,
+    came: datetime = NOW,
     headers: Mapping[str, bytes] | None = None,
-) -> pa.RecordBatch:  # fmt: skip
+) -> pa.RecordBatch:
     """The values as a task gets them, dealt out to the partitions one after the other."""
     beside = [{"key": key, "value": value} for key, value in (headers or {}).items()]
     rows = sorted((at % partitions, at // partitions, value) for at, value in enumerate(values))
     return pa.record_batch(
         [
-            pa.array(["clicks"] * len(rows), pa.string()), pa.array([row[0] for row in rows], pa.int32()),
-            pa.array([row[1] for row in rows], pa.int64()), pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
+            pa.array(["clicks"] * len(rows), pa.string()),
+            pa.array([row[0] for row in rows], pa.int32()),
+            pa.array([row[1] for row in rows], pa.int64()),
+            pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
             pa.array([f"k{row[1]}".encode() for row in rows], pa.binary()),
             pa.array([row[2] for row in rows], pa.binary()),
             pa.array([beside or None] * len(rows), HEADERS),
         ],
         schema=RECORDS,
-    )  # fmt: skip
+    )
 
 
 def tree(root: Path) -> list[str]:

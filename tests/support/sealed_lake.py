@@ -26,14 +26,24 @@ PART = TopicPartition("clicks", 1, 0)
 DAY = datetime(2026, 11, 20, tzinfo=UTC)
 COLUMNS = pa.schema(
     [
-        ("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("user", pa.string()), ("price", pa.decimal128(12, 2)),
-        ("amount", pa.float64()), ("clean", pa.bool_()), ("tags", pa.list_(pa.string())),
-        ("attrs", pa.struct([("x", pa.int32()), ("y", pa.string())])), ("on", pa.date32()), ("raw", pa.binary()),
+        ("id", pa.int64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("user", pa.string()),
+        ("price", pa.decimal128(12, 2)),
+        ("amount", pa.float64()),
+        ("clean", pa.bool_()),
+        ("tags", pa.list_(pa.string())),
+        ("attrs", pa.struct([("x", pa.int32()), ("y", pa.string())])),
+        ("on", pa.date32()),
+        ("raw", pa.binary()),
         ("scores", pa.map_(pa.string(), pa.int64())),
-        ("_topic", pa.string()), ("_incarnation", pa.int32()), ("_partition", pa.int32()), ("_offset", pa.int64()),
+        ("_topic", pa.string()),
+        ("_incarnation", pa.int32()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
         ("_kafka_time", pa.timestamp("us", "UTC")),
     ]
-)  # fmt: skip
+)
 
 
 class SealedLake:
@@ -62,9 +72,7 @@ class SealedLake:
             data = data.append_column("extra", data.column("id"))
         buckets = self.bucketer.assign(data, data.column("at"))
         (key,) = buckets.values
-        to = Destination(
-            store_at(self.table.location), self.bucketer.columns, "test", 2**24, hidden=self.table.hidden
-        )  # fmt: skip
+        to = Destination(store_at(self.table.location), self.bucketer.columns, "test", 2**24, hidden=self.table.hidden)
         files = BucketFiles(to, key)
         files.add(data)
         staged = files.close(made[0]["at"], made[-1]["at"])
@@ -77,9 +85,14 @@ class SealedLake:
         facts = {"ranges": [], "rows": rows, "files": 1, "bytes": 1, "time_unit": "logical", "late": late.to_json()}
         ranges = [OffsetRange(PART, start, self.offset)]
         batch = Batch(
-            uuid4().hex, self.epoch, ranges, staged, facts=facts, closed_until=until,
+            uuid4().hex,
+            self.epoch,
+            ranges,
+            staged,
+            facts=facts,
+            closed_until=until,
             newest_event_times={PART: microseconds(made[-1]["at"])},
-        )  # fmt: skip
+        )
         return self.table.append(batch, snapshot)
 
     def close(self, hour: int) -> datetime:
@@ -103,9 +116,20 @@ class SealedLake:
 
 def _row(offset: int, at: datetime) -> dict[str, Any]:
     return {
-        "id": offset, "at": at, "user": f"u{offset % 7}", "price": None if offset % 5 == 0 else offset,
-        "amount": offset / 4, "clean": offset % 2 == 0, "tags": ["a", f"t{offset % 3}"],
-        "attrs": {"x": offset % 11, "y": "ü'" if offset % 2 else None}, "on": at.date(), "raw": bytes([offset % 256]),
-        "scores": [("k", offset)], "_topic": "clicks", "_incarnation": 1, "_partition": 0, "_offset": offset,
+        "id": offset,
+        "at": at,
+        "user": f"u{offset % 7}",
+        "price": None if offset % 5 == 0 else offset,
+        "amount": offset / 4,
+        "clean": offset % 2 == 0,
+        "tags": ["a", f"t{offset % 3}"],
+        "attrs": {"x": offset % 11, "y": "ü'" if offset % 2 else None},
+        "on": at.date(),
+        "raw": bytes([offset % 256]),
+        "scores": [("k", offset)],
+        "_topic": "clicks",
+        "_incarnation": 1,
+        "_partition": 0,
+        "_offset": offset,
         "_kafka_time": at,
-    }  # fmt: skip
+    }

@@ -34,9 +34,16 @@ class Lake:
     """A table with a history, its configuration file, that of its shadow, and what its topic holds."""
 
     def __init__(
-        self, root: Path, form: str, *, end: int = 20, start: int = 0, home: str = "",
-        sections: Mapping[str, Any] | None = None, **settings: Any,
-    ) -> None:  # fmt: skip
+        self,
+        root: Path,
+        form: str,
+        *,
+        end: int = 20,
+        start: int = 0,
+        home: str = "",
+        sections: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
         """`home`: where the tables lie, in place of `root`. `sections`: of the configuration, beside the pipeline."""
         root.mkdir(exist_ok=True)
         home = home or str(root)
@@ -99,8 +106,12 @@ class Lake:
 
 def contents(root: Path) -> dict[str, bytes]:
     """All that the first table and its checkpoints are."""
-    return {str(path): path.read_bytes() for name in ("lake", "checkpoints") for path in (root / name).rglob("*")
-            if path.is_file()}  # fmt: skip
+    return {
+        str(path): path.read_bytes()
+        for name in ("lake", "checkpoints")
+        for path in (root / name).rglob("*")
+        if path.is_file()
+    }
 
 
 def names(root: Path) -> dict[str, str]:

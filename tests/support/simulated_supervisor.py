@@ -211,7 +211,7 @@ class SimulatedDriver:
             at = datetime.now(UTC).isoformat()
             self._words[view.pipeline] = ExitReport(
                 view.pipeline, exit_code(error), str(error or ""), "", at, removed=removed
-            )  # fmt: skip
+            )
 
         return PipelineRunner(self.board[name], begin, report=report)
 
@@ -228,11 +228,19 @@ class Release:
         self.file = ReloadableConfig(self.path, only, self.requested)
         self.held = LeaseHolder({name: self.lease(name) for name in self.file.names}, "me/1")
         self.supervisor = Supervisor(
-            self.file.config, {name: SupervisedPipeline(name) for name in self.file.names}, list,
-            folder=ChannelFolder(root), lease_holder=self.held, notifier=SentEvents(), actions={},  # type: ignore[arg-type]
-            stop=threading.Event(), reloads=Reloads(self.file, self._admit, lambda _: {}),
-            check_before_start=lambda *_: None, jitter=lambda: 0.0, read_memory=lambda *_: Memory(),
-        )  # fmt: skip
+            self.file.config,
+            {name: SupervisedPipeline(name) for name in self.file.names},
+            list,
+            folder=ChannelFolder(root),
+            lease_holder=self.held,
+            notifier=SentEvents(),
+            actions={},  # type: ignore[arg-type]
+            stop=threading.Event(),
+            reloads=Reloads(self.file, self._admit, lambda _: {}),
+            check_before_start=lambda *_: None,
+            jitter=lambda: 0.0,
+            read_memory=lambda *_: Memory(),
+        )
 
     def lease(self, name: str) -> OneLease:
         return self.leases.setdefault(name, OneLease())
@@ -249,12 +257,16 @@ class Release:
     def write(self, pipelines: Mapping[str, int]) -> None:
         """Write the file: pipeline → `commit.max_records`."""
         raw: dict[str, Any] = {
-            "kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"},
+            "kafka": {"bootstrap_servers": "x:1"},
+            "registry": {"url": "http://x"},
             "checkpoints": str(self._root / "checkpoints"),
-            "defaults": {"table": {"location": f"{self._root}/lake/{{pipeline}}"}, "event_time": {"field": "at"},
-                         "topics": ["{pipeline}"]},
+            "defaults": {
+                "table": {"location": f"{self._root}/lake/{{pipeline}}"},
+                "event_time": {"field": "at"},
+                "topics": ["{pipeline}"],
+            },
             "pipelines": {name: {"commit": {"max_records": setting}} for name, setting in pipelines.items()},
-        }  # fmt: skip
+        }
         self.path.write_text(yaml.safe_dump(raw))
 
     def reload(self, pipelines: Mapping[str, int]) -> None:

@@ -29,7 +29,12 @@ def on_a_disk(
     environment = {**os.environ, "DISK": str(disk), "PATH": f"{tools}:{os.environ['PATH']}", **variables}
     done = subprocess.run(
         ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "-", *command],
-        capture_output=True, text=True, timeout=800, check=False, env=environment, cwd=folder,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+        env=environment,
+        cwd=folder,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return [*done.stdout.splitlines(), *done.stderr.splitlines()]

@@ -50,8 +50,9 @@ class SparkJvm:
             self._gateway = launch_gateway(conf, {"stdout": DEVNULL, "stderr": DEVNULL})
         parameters = self._gateway.gateway_parameters
         self.environment: Mapping[str, str] = {
-            "PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
-        }  # fmt: skip
+            "PYSPARK_GATEWAY_PORT": str(parameters.port),
+            "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
+        }
 
     def has_context(self) -> bool:
         """Return whether a driver left its SparkContext."""

@@ -36,9 +36,11 @@ SILENT_FROM = 3  # the second partition has no records from this batch on
 RATE = 60  # records a second
 REST = "while a sealed bucket with late rows rests"
 MOMENTS = {
-    "before a batch": "before_batch:2", "in the middle of a commit": "before_commit:2",
-    "after a commit": "after_commit:2", REST: "after_commit:4",
-}  # fmt: skip
+    "before a batch": "before_batch:2",
+    "in the middle of a commit": "before_commit:2",
+    "after a commit": "after_commit:2",
+    REST: "after_commit:4",
+}
 SETTINGS: Mapping[str, Any] = {
     "event_time": {"field": "at", "max_age": "30 d", "max_ahead": "3 d"},
     "seal": {"out_of_orderness": "1 min", "idle_timeout": "1 s", "reopen_after": "1 s", "after": None},

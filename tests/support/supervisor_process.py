@@ -82,9 +82,12 @@ def supervise(site: Site, *flags: str, env: Mapping[str, str] | None = None, und
     with log.open("wb") as out:
         process = subprocess.Popen(
             [*under, sys.executable, "-m", "writer.cli", "supervisor", "run", str(site.config), *flags],
-            stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
             env={**os.environ, **(env or {})},
-        )  # fmt: skip
+        )
     return Supervised(process, log)
 
 
@@ -92,8 +95,11 @@ def explained(site: Site, code: int = 0) -> dict[str, Any]:
     """What `headrace supervisor explain --json` says."""
     done = subprocess.run(
         [sys.executable, "-m", "writer.cli", "supervisor", "explain", str(site.config), "--json"],
-        capture_output=True, text=True, check=False, timeout=400,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
     assert done.returncode == code, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

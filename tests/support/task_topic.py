@@ -28,27 +28,34 @@ KAFKA_TIME = datetime(2026, 11, 20, 12, 0, 1, tzinfo=UTC)
 
 
 EVENT = {
-    "type": "record", "name": "Event",
+    "type": "record",
+    "name": "Event",
     "fields": [
-        {"name": "id", "type": "long"}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "note", "type": ["null", "string"]},
     ],
-}  # fmt: skip
+}
 
 
 WIDER = {**EVENT, "fields": [*EVENT["fields"], {"name": "extra", "type": "int"}]}
 
 
 PAIR = {  # a union of two records, which only fastavro reads
-    "type": "record", "name": "Pair",
+    "type": "record",
+    "name": "Pair",
     "fields": [
-        {"name": "id", "type": "int"}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "body", "type": [
-            {"type": "record", "name": "L", "fields": [{"name": "l", "type": "int"}]},
-            {"type": "record", "name": "R", "fields": [{"name": "r", "type": "int"}]},
-        ]},
+        {"name": "id", "type": "int"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {
+            "name": "body",
+            "type": [
+                {"type": "record", "name": "L", "fields": [{"name": "l", "type": "int"}]},
+                {"type": "record", "name": "R", "fields": [{"name": "r", "type": "int"}]},
+            ],
+        },
     ],
-}  # fmt: skip
+}
 
 
 UNKNOWN = 77
@@ -172,12 +179,18 @@ def written() -> Topic:
 @pytest.fixture
 def plan(tmp_path) -> TaskPlan:
     return TaskPlan(
-        now=NOW, frontier={}, incarnations={"clicks": 1, "views": 3}, schemas=SCHEMAS,
+        now=NOW,
+        frontier={},
+        incarnations={"clicks": 1, "views": 3},
+        schemas=SCHEMAS,
         time_rule=TimeRule("at", "auto", timedelta(days=30), timedelta(hours=1)),
         bucket={"type": "event_time", "width": timedelta(hours=1)},
-        table=str(tmp_path / "table"), dead_letters=str(tmp_path / "dead"), prefix="000001",
-        budget=2**20, target_file_size=2**20,
-    )  # fmt: skip
+        table=str(tmp_path / "table"),
+        dead_letters=str(tmp_path / "dead"),
+        prefix="000001",
+        budget=2**20,
+        target_file_size=2**20,
+    )
 
 
 def report_of(topic: Topic, plan: TaskPlan, size: int = 97) -> Report:

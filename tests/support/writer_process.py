@@ -77,9 +77,7 @@ class Site:
 
     def fill(self, topic: str, count: int, *, seed: int = 7, broken: int = 0, kind: str = "clicks") -> int:
         """Produce events. Returns how many messages the topic got."""
-        made = produce(
-            self.bootstrap, self.registry_url, topic, count, now=NOW, kind=kind, seed=seed, broken=broken
-        )  # fmt: skip
+        made = produce(self.bootstrap, self.registry_url, topic, count, now=NOW, kind=kind, seed=seed, broken=broken)
         return sum(made.per_partition.values())
 
     def values(
@@ -136,9 +134,12 @@ class Site:
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [sys.executable, "-m", "writer.cli", "run", str(self.config), *flags],
-                stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
                 env={**os.environ, **(env or {})},
-            )  # fmt: skip
+            )
         return Writer(process, log)
 
     def _fits_a_running_jvm(self) -> bool:

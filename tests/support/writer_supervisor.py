@@ -29,10 +29,16 @@ def supervise(config_file: Path, name: str, command: Sequence[str]) -> int:
     with channel_folder() as folder:
         try:
             return Supervisor(
-                config, {"clicks": SupervisedPipeline("clicks")}, lambda: command, folder=folder, lease_holder=held,
-                notifier=notifications.open_notifier(config.notifications), actions=actions(config),
-                stop=threading.Event(), check_before_start=lambda *_: None,
-            ).run()  # fmt: skip
+                config,
+                {"clicks": SupervisedPipeline("clicks")},
+                lambda: command,
+                folder=folder,
+                lease_holder=held,
+                notifier=notifications.open_notifier(config.notifications),
+                actions=actions(config),
+                stop=threading.Event(),
+                check_before_start=lambda *_: None,
+            ).run()
         finally:
             held.close()
 
