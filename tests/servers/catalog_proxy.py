@@ -117,7 +117,8 @@ class CatalogProxy(ThreadingHTTPServer):
 
     def __init__(self, upstream: str, login: Login | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.upstream, self.login = urlsplit(upstream), login
+        self.upstream = urlsplit(upstream)
+        self.login = login
         self.next_commits: deque[str] = deque()
         self.done: Counter[str] = Counter()
         self.asked_at: list[float] = []  # by the monotonic clock
@@ -149,7 +150,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: CatalogProxy
 
     def _any(self) -> None:
-        server, body = self.server, self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        server = self.server
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         server.asked_at.append(time.monotonic())
         if time.monotonic() < server.down_until:
             server.done["is down"] += 1

@@ -62,8 +62,11 @@ def seaweedfs(directory: Path) -> Iterator[CatalogServer]:
 @contextmanager
 def nessie(directory: Path, s3: ObjectServer) -> Iterator[CatalogServer]:
     """Run Nessie, which shows one snapshot of a table, keeps no tags, and gives columns ids of its own."""
-    (port, management), bucket, options = free_ports(2), s3.bucket(), "nessie.catalog.service.s3.default-options"
-    url, secret = f"http://{LOOPBACK}:{port}/iceberg", "s3-key"
+    port, management = free_ports(2)
+    bucket = s3.bucket()
+    options = "nessie.catalog.service.s3.default-options"
+    url = f"http://{LOOPBACK}:{port}/iceberg"
+    secret = "s3-key"
     properties = {
         "quarkus.http.host": LOOPBACK,
         "quarkus.http.port": port,

@@ -32,7 +32,8 @@ class Program:
 def coordinator(program: Program, directory: Path) -> Iterator[Coordinator]:
     """Run it until the end of the block. Its catalogs have no schemas yet."""
     (port,) = free_ports(1)
-    url, name = f"http://{LOOPBACK}:{port}", program.name.lower()
+    url = f"http://{LOOPBACK}:{port}"
+    name = program.name.lower()
     _configure(program, directory, url)
     command = [
         java_artifacts.java(program.java_min),

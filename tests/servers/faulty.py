@@ -35,7 +35,8 @@ PAGE = "page"  # 200 and a page for people
 CUT = "cut"  # the first half of the answer, as if it were all
 FAULTS = (SLOW_DOWN, RESET, LOST, DELAY)
 _CONTROL = "/-/control"
-_DELAY_S, _SILENCE_S = 0.2, 2.0
+_DELAY_S = 0.2
+_SILENCE_S = 2.0
 _ANSWERS = {
     SLOW_DOWN: (503, "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"),
     EMPTY: (200, "{}"),

@@ -18,7 +18,8 @@ READY_WITHIN = timedelta(seconds=60)  # seen: 3 s
 def iceberg_rest(directory: Path, s3: ObjectServer | None = None) -> Iterator[str]:
     """Run the catalog until the end of the block. Yields its URL. `s3`: where tables may lie, beside local disks."""
     found = [*(_s3_files(directory, s3) if s3 else ()), *parts.iceberg_rest()]  # its tests have one class of S3A, empty
-    (port,), path = free_ports(1), ":".join(map(str, found))
+    (port,) = free_ports(1)
+    path = ":".join(map(str, found))
     options = [*java_options(directory, heap_megabytes=256), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     arguments = ["IcebergRest", str(port), f"{directory}/rest.db", directory]
     command = [java_artifacts.java(), *options, "-cp", path, *arguments]

@@ -158,7 +158,8 @@ class Cluster:
     def _epoch_ends(self, node: int, version: int, request: FieldReader) -> bytes:
         if version >= 3:
             assert request.number("i") == -1, "a consumer asks"
-        is_old, topics = version < 4, []
+        is_old = version < 4
+        topics = []
         for _ in range(request.number("i")) if is_old else request.count():
             name = (request.short_text() if is_old else request.text()) or ""
             partitions = []
@@ -198,10 +199,8 @@ class Cluster:
 
     def _fetch(self, node: int, version: int, request: FieldReader) -> bytes:
         left = request.numbers("iiiibii")[3]  # bytes of the answer
-        names, asked = (
-            {one: name for name, one in self.topic_ids.items()},
-            list[tuple[str, UUID, int, int, int, int, int]](),
-        )
+        names = {one: name for name, one in self.topic_ids.items()}
+        asked = list[tuple[str, UUID, int, int, int, int, int]]()
         for _ in request.count():
             topic_id = request.uuid() if version >= 13 else UUID(int=0)
             name = names.get(topic_id, "?") if version >= 13 else request.text() or ""
@@ -216,7 +215,9 @@ class Cluster:
             Asked(node, name, p, epoch, at, size, rack, version, last) for name, _, p, epoch, at, size, last in asked
         ]
         self.fetches.append(questions)
-        throttled_ms, topics, is_first = 0, [], True
+        throttled_ms = 0
+        topics = []
+        is_first = True
         for question, (name, topic_id, *_) in zip(questions, asked, strict=True):
             given = self._given(question)
             throttled_ms = max(throttled_ms, given.throttled_ms)
@@ -224,7 +225,8 @@ class Cluster:
             records = given.records if given.records is not None else self._records(question, given, left, is_first)
             diverging = self._diverging(question)
             records = b"" if diverging else records
-            left, is_first = max(left - len(records), 0), is_first and not records
+            left = max(left - len(records), 0)
+            is_first = is_first and not records
             head = struct.pack(">ihqqq", question.partition, given.error, 0, 0, given.log_start)
             about = head + aborted + struct.pack(">i", given.replica) + length(len(records)) + records
             about += diverging or NO_TAGS

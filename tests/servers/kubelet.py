@@ -75,7 +75,10 @@ class Pod(threading.Thread):
 
     def __init__(self, kubelet: "Kubelet", pod: Json, address: str) -> None:
         super().__init__(name=pod["metadata"]["name"], daemon=True)
-        self.kubelet, self.api, self.pod, self.address = kubelet, kubelet.api, pod, address
+        self.kubelet = kubelet
+        self.api = kubelet.api
+        self.pod = pod
+        self.address = address
         self.path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
         self.folder = kubelet.folder / pod["metadata"]["uid"]
         self.folder.mkdir(parents=True)
@@ -155,7 +158,8 @@ class Pod(threading.Thread):
             kept.waiting = ""
         elif not kept.waiting:
             kept.due_s = time.monotonic() + _BACKOFF_S[min(kept.restarts, len(_BACKOFF_S) - 1)]
-            kept.waiting, kept.ready = "CrashLoopBackOff", False
+            kept.waiting = "CrashLoopBackOff"
+            kept.ready = False
         elif time.monotonic() >= kept.due_s:
             self._start(kept, places)
 
@@ -179,12 +183,10 @@ class Pod(threading.Thread):
             user=security.get("runAsUser", 0),
         )
         kept.run.start()
-        kept.waiting, kept.began_s, kept.failures, kept.started = (
-            "",
-            time.monotonic(),
-            {},
-            "startupProbe" not in kept.spec,
-        )
+        kept.waiting = ""
+        kept.began_s = time.monotonic()
+        kept.failures = {}
+        kept.started = "startupProbe" not in kept.spec
         kept.ready = "readinessProbe" not in kept.spec and kept.started
 
     def _probe(self, kept: Kept) -> None:
@@ -201,7 +203,8 @@ class Pod(threading.Thread):
             well = self._asked(probe)
             kept.failures[kind] = 0 if well else kept.failures.get(kind, 0) + 1
             if kind == "startupProbe" and well:
-                kept.started, kept.ready = True, "readinessProbe" not in kept.spec
+                kept.started = True
+                kept.ready = "readinessProbe" not in kept.spec
             elif kind == "readinessProbe":
                 kept.ready = well
             elif kept.failures[kind] >= probe.get("failureThreshold", 3) and kept.run is not None:
@@ -300,7 +303,10 @@ class Kubelet(threading.Thread):
     def __init__(self, api: Api, folder: Path, images: Mapping[str, Image], *, period_s: float = 1.0) -> None:
         """`period_s`: at most so long passes between two probes, whatever the pod says."""
         super().__init__(name="kubelet", daemon=True)
-        self.api, self.folder, self.images, self.period_s = api, folder, dict(images), period_s
+        self.api = api
+        self.folder = folder
+        self.images = dict(images)
+        self.period_s = period_s
         self.over = threading.Event()
         self.pods: dict[str, Pod] = {}
         self._lock = threading.Lock()

@@ -25,7 +25,10 @@ import yaml
 from writer.clients.java_artifacts import cache_dir
 from writer.demo.devstack.process import LOOPBACK, Process, free_ports
 
-KUBERNETES, ETCD, HELM, SCHEMAS = "v1.34.1", "v3.5.21", "v3.22.0", "1.37.0"
+KUBERNETES = "v1.34.1"
+ETCD = "v3.5.21"
+HELM = "v3.22.0"
+SCHEMAS = "1.37.0"
 READY_WITHIN = timedelta(seconds=120)  # seen: 5 s
 _ADMIN = "admin-of-a-test"
 Json = dict[str, Any]

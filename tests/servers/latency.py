@@ -13,7 +13,8 @@ class Latency:
     """Passes on what comes to one local port to another one; answers wait for `seconds` on their way back."""
 
     def __init__(self, port: int, to: int) -> None:
-        self.seconds, self._to = 0.0, to
+        self.seconds = 0.0
+        self._to = to
         self._server = socket.create_server(("127.0.0.1", port))
 
     def __enter__(self) -> Self:

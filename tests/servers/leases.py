@@ -12,7 +12,8 @@ from typing import Any
 
 from tests.servers.scripted import Asked, Reply, scripted
 
-NAMESPACE, TOKEN = "lake", "token-of-a-test"
+NAMESPACE = "lake"
+TOKEN = "token-of-a-test"
 _PLACE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/"
 
 
@@ -21,7 +22,8 @@ class LeaseApi:
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
-        self._lock, self._version = threading.Lock(), 0
+        self._lock = threading.Lock()
+        self._version = 0
 
     def answer(self, asked: Asked) -> Reply:
         if asked.headers.get("authorization") != f"Bearer {TOKEN}":
@@ -35,8 +37,10 @@ class LeaseApi:
             return self._put(name, asked.json())
 
     def _put(self, name: str, body: dict[str, Any]) -> Reply:
-        about, there = body["metadata"], self.objects.get(name)
-        uid, version = about.get("uid"), about.get("resourceVersion")
+        about = body["metadata"]
+        there = self.objects.get(name)
+        uid = about.get("uid")
+        version = about.get("resourceVersion")
         if there is None and uid:
             return refusal(409, "Precondition failed: UID")
         if there is not None and not version:

@@ -66,7 +66,8 @@ class Network:
     def add(self, name: str) -> Host:
         """Make one more host."""
         number = len(self._hosts) + 1
-        gateway, address = f"198.18.{number}.1", f"198.18.{number}.2"
+        gateway = f"198.18.{number}.1"
+        address = f"198.18.{number}.2"
         host = Host(name, address, _new_namespace())
         self._hosts[name] = host
         host.run("ip", "link", "set", "lo", "up")

@@ -18,7 +18,8 @@ from botocore.config import Config
 
 from writer.clients.java_artifacts import cache_dir
 
-KEY, SECRET = "headrace-test", "a-secret-that-no-log-may-hold"
+KEY = "headrace-test"
+SECRET = "a-secret-that-no-log-may-hold"
 _URL = r"http://[\d.]+:\d+"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": KEY,

@@ -249,7 +249,8 @@ def _build_extension(home: Path, name: str, source: Path, folder: str) -> None:
     """Compile an extension and put its jar beside the jars that it needs."""
     to = home / "extensions" / name
     to.mkdir(parents=True, exist_ok=True)
-    main, classes = source / folder / "src/main", home / "classes"
+    main = source / folder / "src/main"
+    classes = home / "classes"
     more = ["-sourcepath", str(source / _AVRO)] if name == "druid-parquet-extensions" else []
     files = sorted(str(file) for file in (main / "java").rglob("*.java"))
     path = ":".join(str(jar) for folder in (home / "lib", to) for jar in sorted(folder.glob("*.jar")))

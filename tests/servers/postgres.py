@@ -11,7 +11,8 @@ from pathlib import Path
 from tests.servers import parts
 from tests.servers.objects import free_port, started
 
-USER, PASSWORD = "headrace", "a-secret,=that no log@may hold"
+USER = "headrace"
+PASSWORD = "a-secret,=that no log@may hold"
 _NOBODY = "65534"  # PostgreSQL refuses to run as root
 
 
@@ -21,7 +22,9 @@ def postgres() -> Iterator[str]:
     as_root = os.geteuid() == 0
     drop = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"] if as_root else []
     with tempfile.TemporaryDirectory(prefix="headrace-postgres-") as folder:
-        root, data, port = Path(folder), Path(folder, "data"), free_port()
+        root = Path(folder)
+        data = Path(folder, "data")
+        port = free_port()
         home = shutil.copytree(parts.postgres(), root / "home")  # where another user may read it
         (root / "password").write_text(PASSWORD)
         if as_root:

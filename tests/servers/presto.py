@@ -45,7 +45,8 @@ _HIVE = {
 @contextmanager
 def presto(directory: Path, s3: ObjectServer | None = None) -> Iterator[Coordinator]:
     """Run Presto until the end of the block. Locations are `file:///<absolute path>` and, for Delta, `s3://…`."""
-    home, files = parts.presto(), _files(directory, s3)
+    home = parts.presto()
+    files = _files(directory, s3)
     (directory / "metastore").mkdir(parents=True)
     program = Program(
         name="Presto",

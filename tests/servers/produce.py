@@ -7,8 +7,10 @@ from dataclasses import replace
 from tests.support.kafka_batches import Raw
 from writer.kafka_reader.connection import BrokerAddress
 
-_PRODUCE, _VERSION = 0, 7
-_ALL_REPLICAS, _TIMEOUT_MS = -1, 30_000
+_PRODUCE = 0
+_VERSION = 7
+_ALL_REPLICAS = -1
+_TIMEOUT_MS = 30_000
 
 
 def produce(bootstrap: str, topic: str, partition: int, batch: Raw) -> int:

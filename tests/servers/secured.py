@@ -24,7 +24,8 @@ from writer.demo.devstack.kafka import Broker
 from writer.demo.devstack.process import free_ports
 
 _PEM = serialization.Encoding.PEM
-PLAIN_USER, PLAIN_PASSWORD = "alice", "plain,=word"
+PLAIN_USER = "alice"
+PLAIN_PASSWORD = "plain,=word"
 
 
 @dataclass(frozen=True)

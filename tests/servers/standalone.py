@@ -28,7 +28,8 @@ class Standalone:
 
     def add_worker(self, cores: int, memory: str = "8g", host: Host = THIS_HOST) -> Process:
         """Start another worker on a host, and wait until the master knows it."""
-        before, number = len(self.told()["workers"]), len(self._servers)
+        before = len(self.told()["workers"])
+        number = len(self._servers)
         here = self.directory / f"worker-{number}"
         worker = _server(
             f"worker-{number}",

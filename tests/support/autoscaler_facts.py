@@ -78,7 +78,8 @@ def decided(known: Facts, memory: Memory | None = None, policy: Policy = POLICY)
 
 def through(known: Sequence[Facts] | Iterable[Facts], memory: Memory | None = None, policy: Policy = POLICY):
     """Decide on facts one after the other; executors are there at once. Returns decisions and the memory."""
-    found, memory = [], memory or Memory()
+    found = []
+    memory = memory or Memory()
     for seen in known:
         have = memory.desired if memory.desired is not None else seen.executors.registered
         one = replace(seen, executors=replace(seen.executors, wanted=have, registered=have))

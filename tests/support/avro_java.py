@@ -50,7 +50,8 @@ class AvroJudge:
         return self._ask(schema_text, ())[0]
 
     def _ask(self, schema_text: str, values: Sequence[bytes]) -> tuple[bool, list[bytes | None]]:
-        request, answer = self._jvm.stdin, self._jvm.stdout
+        request = self._jvm.stdin
+        answer = self._jvm.stdout
         assert request is not None
         assert answer is not None
         text = schema_text.encode(errors="replace")  # as Java writes half of a pair of characters

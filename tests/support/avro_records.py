@@ -8,7 +8,8 @@ from fastavro import schemaless_writer
 
 from writer.avro.wire_format import CONFLUENT, header
 
-HEAD, HEADER_BYTES = header(7), CONFLUENT.header_bytes
+HEAD = header(7)
+HEADER_BYTES = CONFLUENT.header_bytes
 
 
 def record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
@@ -19,7 +20,8 @@ def logical(kind: str, base: str, /, **more: Any) -> dict[str, Any]:
     return {"type": base, "logicalType": kind, **more}
 
 
-MILLIS, MICROS = logical("timestamp-millis", "long"), logical("timestamp-micros", "long")
+MILLIS = logical("timestamp-millis", "long")
+MICROS = logical("timestamp-micros", "long")
 MONEY = logical("decimal", "bytes", precision=9, scale=2)
 
 

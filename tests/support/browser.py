@@ -28,7 +28,10 @@ class Browser:
     """One page of a browser."""
 
     def __init__(self, to: int, back: int) -> None:
-        self._to, self._back, self._rest, self._number = to, back, b"", 0
+        self._to = to
+        self._back = back
+        self._rest = b""
+        self._number = 0
         self.events: list[dict[str, Any]] = []
         target = self._ask("Target.createTarget", {"url": "about:blank"})["targetId"]
         self._session = self._ask("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]

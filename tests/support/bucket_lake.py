@@ -21,7 +21,8 @@ from writer.table.factory import main_table
 from writer.table.log.operations.rows import Batch
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
-HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
 PARTS = [TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)]
 
 
@@ -93,7 +94,8 @@ class Lake:
         path, sink = place.open(label(hour))
         with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as out:
             out.write_table(pa.table({"id": list(range(rows))}))
-        metadata, size = out.writer.metadata, sink.tell()
+        metadata = out.writer.metadata
+        size = sink.tell()
         sink.close()
         last = hour + 59 * MINUTE
         stats = delta_statistics(metadata)
@@ -102,7 +104,8 @@ class Lake:
     def batch(
         self, *hours: datetime, rows: int = 10, seen: dict[TopicPartition, datetime] | None = None, late: int = 0
     ) -> Batch:
-        start, self.offset = self.offset, self.offset + rows * len(hours)
+        start = self.offset
+        self.offset += rows * len(hours)
         closed = self.table.snapshot().closed_until
         facts = {
             "ranges": [],

@@ -29,11 +29,16 @@ STEM = "canaryzq"
 _INSTANT = datetime(1931, 7, 9, 3, 14, 15, 926535, UTC)  # of all dates and timestamps
 _US = round((_INSTANT - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000_000)
 _MS = _US // 1000
-_INT, _LONG, _TIME_US = 1_736_528_491, 7_316_452_809_117_364, 48_271_935_617
-_FLOAT, _DOUBLE = 1736528.375, 7316452.809117364
+_INT = 1_736_528_491
+_LONG = 7_316_452_809_117_364
+_TIME_US = 48_271_935_617
+_FLOAT = 1736528.375
+_DOUBLE = 7316452.809117364
 _DIGITS = 918_273_645_546_372_819  # of a decimal of scale 2, so 9182736455463728.19
 _BE = _DIGITS.to_bytes(8, "big")
-_SHORTEST, _SHORTEST_BASE64 = 5, 8  # bytes; fewer stand in any file by chance
+# In bytes. Shorter content stands in any file by chance.
+_SHORTEST = 5
+_SHORTEST_BASE64 = 8
 
 
 def _text(what: str) -> str:

@@ -35,9 +35,11 @@ from writer.sealing.sealer import Sealer
 
 HOUR = timedelta(hours=1)
 _SCHEMAS: dict[int, Any] = {1: EVENT, 2: WIDER, 3: ODD, 5: KEY}
-_KNOWN, _LATER = Schemas(_SCHEMAS, [1, 2, 3], [5]), Schemas({**_SCHEMAS, 9: EVENT}, [1, 2, 3], [5])
+_KNOWN = Schemas(_SCHEMAS, [1, 2, 3], [5])
+_LATER = Schemas({**_SCHEMAS, 9: EVENT}, [1, 2, 3], [5])
 _TIERS = [{"within": "2 h", "to": "reopen"}, {"within": "7 d", "to": "late_table"}, {"to": "dead_letter"}]
-_ON_TIME, _ALL = 36, 42
+_ON_TIME = 36
+_ALL = 42
 _DELETED = 12, 37  # of rows in the table, and of one in the late table
 
 
@@ -73,7 +75,8 @@ def live(root: Path, form: str, policy: str) -> Driver:
     sealer = Sealer("clicks", driver.config)
     hours = [(f"{NOW - hours * HOUR:%Y-%m-%dT%H}",) for hours in range(1, 4)]
     assert not sealer.seal([SealNow(one) for one in hours], NOW)
-    snapshot, compact = driver.table.snapshot(), compactor(driver)
+    snapshot = driver.table.snapshot()
+    compact = compactor(driver)
     for pieces in compact.plan(snapshot, hours, open_too=True).values():
         list(compact.carry_out(snapshot, pieces, here))
     DeadLetterReplay("clicks", driver.config, _LATER).run(Selection(schema_id=9), NOW)

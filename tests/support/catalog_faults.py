@@ -25,7 +25,8 @@ APPLIED = ("it forgets the answer", "it fails after the commit", TWICE)
 
 def race(table: PipelineTable, versions: int, number: str) -> int:
     """Commit whenever there is a version to follow, until there are so many. Returns how many entries were its own."""
-    log, won = table._log, 0
+    log = table._log
+    won = 0
     while (state := log.state()).version <= versions:
         mine = json.dumps({"kind": "start", "id": f"{number}-{state.version}"})
         with suppress(OSError):  # no answer: the log decides
@@ -40,14 +41,17 @@ def fail(
     monkeypatch: pytest.MonkeyPatch, client: Any, fault: str, asked: str = "commit_table"
 ) -> Iterator[Callable[[], int]]:
     """Let a catalog's client fail at the first request for each commit. Yields how often it did."""
-    real, failures, again = getattr(client, asked), 0, False
+    real = getattr(client, asked)
+    failures = 0
+    again = False
 
     def failing(*args: Any, **more: Any) -> Any:
         nonlocal failures, again
         if again:
             again = False
             return real(*args, **more)
-        failures, again = failures + 1, fault not in APPLIED
+        failures += 1
+        again = fault not in APPLIED
         if fault in APPLIED:
             real(*args, **more)
         if fault == TWICE:

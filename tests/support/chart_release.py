@@ -46,7 +46,8 @@ HASTE = {
     "down_batches": 1,
     "max_driver_share": 0.9,  # on a busy machine the driver's part is more than half of a small batch
 }
-RELEASE, DRIVER = "clicks", "clicks-headrace"
+RELEASE = "clicks"
+DRIVER = "clicks-headrace"
 REPOSITORY = "registry.example.com/headrace"
 PIPELINE = "clicks"
 NEXT = "0.2.0"

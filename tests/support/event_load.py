@@ -16,8 +16,10 @@ class Load:
     """Sends events of a topic at `per_s`, which may be changed at any moment, from a thread of its own."""
 
     def __init__(self, site: Site, topic: str, per_s: float, distinct: int = 2_000) -> None:
-        self.per_s, self.sent = per_s, 0
-        self._topic, self._values = topic, itertools.cycle(site.values(topic, distinct))
+        self.per_s = per_s
+        self.sent = 0
+        self._topic = topic
+        self._values = itertools.cycle(site.values(topic, distinct))
         self._producer = Producer({"bootstrap.servers": site.bootstrap, "queue.buffering.max.messages": 1_000_000})
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"load of {topic}", daemon=True)
@@ -36,7 +38,8 @@ class Load:
         assert self._producer.flush(60) == 0
 
     def _run(self) -> None:
-        owed, last_s = 0.0, time.monotonic()
+        owed = 0.0
+        last_s = time.monotonic()
         while not self._stop.wait(_STEP_S):
             now_s = time.monotonic()
             owed += self.per_s * (now_s - last_s)

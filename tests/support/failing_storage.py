@@ -124,7 +124,8 @@ class Files(fs.FileSystemHandler):
     """Large files: opening one and completing it are operations."""
 
     def __init__(self, real: fs.FileSystem, storage: Storage) -> None:
-        self._real, self._storage = real, storage
+        self._real = real
+        self._storage = storage
 
     def get_type_name(self) -> str:
         return "failing"

@@ -51,7 +51,8 @@ class Producer:
     kek: str = "shop-kek"
 
     def key(self, algorithm: str, version: int = 1) -> bytes:
-        registry, (size, head) = self.registry, SIZES[algorithm]
+        registry = self.registry
+        size, head = SIZES[algorithm]
         about = {"kekName": self.kek, "subject": self.subject, "algorithm": algorithm, "version": version}
         known = next((one for one in registry.deks if about.items() <= one.items()), None)
         if known is not None:
@@ -67,7 +68,8 @@ class Producer:
 
     def sealed(self, plain: str | bytes, algorithm: str = "AES256_GCM", version: int | None = None) -> Any:
         """Encrypt a text or bytes; with a version, as a rule whose keys are renewed."""
-        key, content = self.key(algorithm, version or 1), plain.encode() if isinstance(plain, str) else plain
+        key = self.key(algorithm, version or 1)
+        content = plain.encode() if isinstance(plain, str) else plain
         found = AESSIV(key).encrypt(content, [b""]) if algorithm == "AES256_SIV" else _gcm(key, content)
         found = (b"" if version is None else b"\0" + version.to_bytes(4, "big")) + found
         return b64encode(found).decode() if isinstance(plain, str) else found

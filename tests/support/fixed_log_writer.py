@@ -21,7 +21,10 @@ from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from writer.audit.audit import audit
 
-PARTS, STEP, END, INTERVAL = 2, 12, 36, 4
+PARTS = 2
+STEP = 12
+END = 36
+INTERVAL = 4
 
 
 def values(start: int, end: int) -> dict[int, bytes | None]:

@@ -33,7 +33,8 @@ def paths(value: Any, keys: Mapping[str, str], prefix: str = "") -> Iterator[str
 
 def command() -> str | None:
     """Return the words of the command that runs in this process; None: none does, or only a part of the whole."""
-    context, words = get_current_context(silent=True), list[str]()
+    context = get_current_context(silent=True)
+    words = list[str]()
     while context is not None and context.parent is not None:
         words.insert(0, str(context.info_name))
         context = context.parent

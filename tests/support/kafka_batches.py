@@ -60,7 +60,8 @@ class Raw:
         attributes |= 0x08 * (self.append_time_ms is not None) | 0x10 * self.transactional | 0x20 * self.control
         attributes |= 0x40 * self.delete_horizon
         count = len(self.records) if self.count is None else self.count
-        last, producer = self.after - self.base - 1, (self.producer, 0, self.sequence)
+        last = self.after - self.base - 1
+        producer = (self.producer, 0, self.sequence)
         checked = struct.pack(">hiqqqhii", attributes, last, self.first_ms, max_ms, *producer, count)
         crc = google_crc32c.value(checked + body)
         return (
@@ -104,7 +105,8 @@ def nullable(data: bytes | None) -> bytes:
 
 
 def zigzag(value: int) -> bytes:
-    left, out = (value << 1) ^ (value >> 63), bytearray()
+    left = (value << 1) ^ (value >> 63)
+    out = bytearray()
     left &= 2**64 - 1
     while left >= 0x80:
         out.append(left & 0x7F | 0x80)

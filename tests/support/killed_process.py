@@ -19,7 +19,8 @@ from writer.storage.local import LocalStore
 from writer.table.log.operations.rows import Rewrite
 from writer.table.table import PipelineTable
 
-HOUR, EPOCH = "2026-11-20T05", 1
+HOUR = "2026-11-20T05"
+EPOCH = 1
 # On the store of the log, the files of metadata, and the catalog.
 EFFECTS = (
     (LocalStore, "put"),

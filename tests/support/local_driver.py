@@ -85,9 +85,11 @@ class Driver:
         self.config = whole or configured(root, form, interval=interval, **settings)
         self.settings = self.config.pipelines["clicks"]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
-        self.lake, self.dead_letters = self.settings.table.location, self.settings.dead_letters
+        self.lake = self.settings.table.location
+        self.dead_letters = self.settings.dead_letters
         self.tables = all_tables("clicks", self.config)
-        self.table, self.side = self.tables.main, self.tables.side
+        self.table = self.tables.main
+        self.side = self.tables.side
         self.columns = bucketers.build(self.settings.bucket).columns
         self._walk = open_local_pipeline("clicks", self.config, self.schemas)
         columns = [*self._walk.schemas.columns(), *(pa.field(name, pa.string()) for name in self.columns)]

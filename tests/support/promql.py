@@ -148,11 +148,13 @@ def _called(node: Any, data: Sequence[Series], at_s: float) -> Vector:
 
 def _increase(samples: Sequence[Sample], at_s: float, range_s: float) -> float:
     """Prometheus's extrapolatedRate: resets count from zero, the ends are drawn out to half a step or to zero."""
-    (first_s, first), (last_s, last) = samples[0], samples[-1]
+    first_s, first = samples[0]
+    last_s, last = samples[-1]
     total = last - first + sum(a for (_, a), (_, b) in pairwise(samples) if b < a)
     covered_s = last_s - first_s
     step_s = covered_s / (len(samples) - 1)
-    start_s, end_s = first_s - (at_s - range_s), at_s - last_s
+    start_s = first_s - (at_s - range_s)
+    end_s = at_s - last_s
     if start_s >= step_s * 1.1:
         start_s = step_s / 2
     if total > 0 and first >= 0:
@@ -189,12 +191,15 @@ def _only(labels: Labels, names: Sequence[str]) -> Labels:
 
 
 def _combined(node: Any, data: Sequence[Series], at_s: float) -> Vector | float:
-    left, right, op = _value(node.lhs, data, at_s), _value(node.rhs, data, at_s), str(node.op)
+    left = _value(node.lhs, data, at_s)
+    right = _value(node.rhs, data, at_s)
+    op = str(node.op)
     key = _matching(node.modifier)
     if op in ("and", "or", "unless"):
         assert isinstance(left, dict)
         assert isinstance(right, dict)
-        there, here = {key(labels) for labels in right}, {key(labels) for labels in left}
+        there = {key(labels) for labels in right}
+        here = {key(labels) for labels in left}
         match op:
             case "and":
                 return {labels: value for labels, value in left.items() if key(labels) in there}

@@ -22,7 +22,8 @@ from writer.output.tables import console
 
 HOUR = timedelta(hours=1)
 ALL = "2026-11-01T00..2026-11-30T00"
-ONE, TWO = Schemas({1: EVENT}, [1]), Schemas({1: EVENT, 2: WIDER}, [1, 2])
+ONE = Schemas({1: EVENT}, [1])
+TWO = Schemas({1: EVENT, 2: WIDER}, [1, 2])
 BERLIN: dict[str, Any] = {"event_time": {"field": "at", "max_age": "30 d", "clocks": [{"shift": "-3 h"}]}}
 
 

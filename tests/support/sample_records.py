@@ -36,7 +36,9 @@ class Schemas:
     """Schemas by id, some of them under the topic's subjects of values and of keys."""
 
     def __init__(self, schemas: Mapping[int, Any], registered: Sequence[int], keys: Sequence[int] = ()) -> None:
-        self._schemas, self._registered, self._keys = schemas, registered, keys
+        self._schemas = schemas
+        self._registered = registered
+        self._keys = keys
 
     def of_keys(self) -> "Schemas":
         return Schemas(self._schemas, self._keys)

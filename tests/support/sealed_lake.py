@@ -77,7 +77,8 @@ class SealedLake:
         files.add(data)
         staged = files.close(made[0]["at"], made[-1]["at"])
         late = Lateness()
-        start, self.offset = self.offset, self.offset + rows
+        start = self.offset
+        self.offset += rows
         snapshot = self.table.snapshot()
         until = snapshot.closed_until
         if until is not None and first < until:

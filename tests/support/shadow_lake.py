@@ -47,7 +47,9 @@ class Lake:
         """`home`: where the tables lie, in place of `root`. `sections`: of the configuration, beside the pipeline."""
         root.mkdir(exist_ok=True)
         home = home or str(root)
-        self.root, self.place, self.topic = root, f"{home}/elsewhere/v2", values(0, 200)
+        self.root = root
+        self.place = f"{home}/elsewhere/v2"
+        self.topic = values(0, 200)
         table = {"location": f"{home}/lake/clicks", "raw": {"location": f"{home}/lake/raw"}}
         about = {"limits": {"max_failed_ratio": 1}, "seal": {"late": "late_table"}, **settings}
         made = configured(root, form, table=table, sections=sections, **about)
@@ -56,7 +58,8 @@ class Lake:
         raw["registry"] = {"files": {1: str(root / "1.avsc")}}
         one = raw["pipelines"]["clicks"]
         one["hooks"] = [{"type": "webhook", "name": "told", "url": "http://127.0.0.1:1/"}]
-        self.file, self.other = root / "pipelines.yaml", root / "new.yaml"
+        self.file = root / "pipelines.yaml"
+        self.other = root / "new.yaml"
         self.file.write_text(yaml.safe_dump(raw))
         self.other.write_text(yaml.safe_dump({**raw, "pipelines": {"clicks": {**one, "specs": SPECS}}}))
         self.first = Driver(root, whole=load(self.file))

@@ -104,7 +104,9 @@ class RunningPipeline(EndlessPipeline):
     """One whose batch takes so many more rounds once it drains."""
 
     def __init__(self, progress: Progress, rounds: Callable[[], int]) -> None:
-        self._progress, self._rounds, self._made = progress, rounds, 0
+        self._progress = progress
+        self._rounds = rounds
+        self._made = 0
 
     def drain(self) -> bool:
         self._progress.set_draining()
@@ -118,11 +120,16 @@ class SimulatedDriver:
     pid = 1
 
     def __init__(self, release: "Release", orders: Mapping[str, Order]) -> None:
-        self._release, self._requested, self.stop = release, threading.Event(), threading.Event()
+        self._release = release
+        self._requested = threading.Event()
+        self.stop = threading.Event()
         self.file = ReloadableConfig(release.path, release.only, self._requested, missing_ok=True)
-        self.board, self.asked = PipelineProgress(self.file.names), StartRequests()
+        self.board = PipelineProgress(self.file.names)
+        self.asked = StartRequests()
         self.code: int | None = None
-        self._ending, self._late = False, list[Callable[[], None]]()  # what arrives just after the file was looked at
+        self._ending = False
+        # What arrives just after the driver looked at the file.
+        self._late = list[Callable[[], None]]()
         self._words = dict[str, ExitReport]()
         self.running = dict[str, int]()  # pipeline → the setting that it runs with
         self.runners = PipelineRunners(self._made, self.asked, self.board.remove, supervised=True)
@@ -150,7 +157,8 @@ class SimulatedDriver:
 
     def _beat(self) -> ConfigChanges | None:
         found = self.file.read_again()
-        arrived, self._late = self._late, []
+        arrived = self._late
+        self._late = []
         for one in arrived:
             one()
         return found
@@ -169,7 +177,8 @@ class SimulatedDriver:
         return self.code
 
     def exit_reports(self) -> dict[str, ExitReport]:
-        found, self._words = self._words, {}
+        found = self._words
+        self._words = {}
         return found
 
     def health(self) -> DriverHealth:
@@ -220,9 +229,14 @@ class Release:
     """A file, the supervisor that reads it, and its drivers."""
 
     def __init__(self, root: Path, pipelines: Mapping[str, int], only: list[str] | None = None) -> None:
-        self.path, self.only, self.drain_rounds, self._root = root / "pipelines.yaml", only, 1, root
+        self.path = root / "pipelines.yaml"
+        self.only = only
+        self.drain_rounds = 1
+        self._root = root
         self.signals_come_late = False  # just after the driver looked whether there was one
-        self.clock, self.leases, self.drivers = Clock(), dict[str, OneLease](), list[SimulatedDriver]()
+        self.clock = Clock()
+        self.leases = dict[str, OneLease]()
+        self.drivers = list[SimulatedDriver]()
         self.requested = threading.Event()
         self.write(pipelines)
         self.file = ReloadableConfig(self.path, only, self.requested)

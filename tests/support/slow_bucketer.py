@@ -13,7 +13,8 @@ class SlowBucketer:
     """Days of event time, at so many records a second in each slot."""
 
     def __init__(self, records_per_second: float) -> None:
-        self._days, self._per_s = EventTime(timedelta(days=1)), records_per_second
+        self._days = EventTime(timedelta(days=1))
+        self._per_s = records_per_second
         self.columns = self._days.columns
 
     def assign(self, rows: pa.Table, event_time: pa.ChunkedArray | pa.Array) -> Buckets:

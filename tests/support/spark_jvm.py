@@ -33,7 +33,9 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(_SEEN)}
 
 
-_AT_START, _ENVIRONMENT = dict(os.environ), _environment()  # before any test changes it
+# Both from before any test changes the environment.
+_AT_START = dict(os.environ)
+_ENVIRONMENT = _environment()
 
 
 class SparkJvm:
@@ -70,7 +72,8 @@ class Shared:
     """The JVM of this process, started when the first driver asks for it."""
 
     def __init__(self) -> None:
-        self._lock, self._jvm = threading.Lock(), cast(SparkJvm | None, None)
+        self._lock = threading.Lock()
+        self._jvm = cast(SparkJvm | None, None)
         atexit.register(self._stop)
 
     @contextmanager

@@ -30,7 +30,8 @@ from writer.sealing.sealer import Sealer
 from writer.status.progress import Progress
 from writer.status.rate_limit import Throttle
 
-BATCHES, RECORDS = 5, 6
+BATCHES = 5
+RECORDS = 6
 LATE_BATCH = 3  # has a row of the first hour, whose bucket is sealed
 SILENT_FROM = 3  # the second partition has no records from this batch on
 RATE = 60  # records a second
@@ -86,7 +87,8 @@ class StepAtMoment(threading.Thread):
 
     def __init__(self, clock: FakedClock, flag: Path) -> None:
         super().__init__(daemon=True)
-        self._clock, self._flag = clock, flag
+        self._clock = clock
+        self._flag = flag
 
     def run(self) -> None:
         while not self._flag.exists():
@@ -98,7 +100,9 @@ class StepAtMoment(threading.Thread):
 def carry(root: Path, form: str, step: timedelta, moment: str) -> Result:
     """Carry the log, seal what is complete, and judge the table."""
     before = oracle.tally.copy()
-    driver, topic, progress = Driver(root, form, interval=2, **SETTINGS), Topic(), Progress("clicks")
+    driver = Driver(root, form, interval=2, **SETTINGS)
+    topic = Topic()
+    progress = Progress("clicks")
     driver.start(2)
     sealer = Sealer("clicks", driver.config)
     closer = Closer(LogEndWatch(topic, ["clicks"]), lambda: {"clicks": 1})
@@ -106,7 +110,8 @@ def carry(root: Path, form: str, step: timedelta, moment: str) -> Result:
     throttle = Throttle(driver.table.store, "clicks", driver.settings.commit, progress.set_rate_limit)
     throttle.begin([])
     waits_s = list[tuple[float, float]]()
-    asked_s, began_s = 0.0, time.monotonic()
+    asked_s = 0.0
+    began_s = time.monotonic()
     # By the machine's own clock, which brokers and producers have; the middle of an hour, so that all of it is one's.
     first = _right_now().replace(minute=30) - timedelta(hours=BATCHES)
     for batch in range(BATCHES):
@@ -135,7 +140,8 @@ def carry(root: Path, form: str, step: timedelta, moment: str) -> Result:
         (round((_hour(one.bucket) - first).total_seconds() / 3_600), one.version, one.rows, one.late)
         for one in sealer.manifests.all()
     ]
-    rows, dead = oracle.count(Path(driver.lake)), oracle.count(Path(driver.dead_letters))
+    rows = oracle.count(Path(driver.lake))
+    dead = oracle.count(Path(driver.dead_letters))
     tally = asdict(oracle.tally.since(before))
     return Result(step.total_seconds(), rows, dead, sorted(sealed), moment, waits_s, tally)
 

@@ -13,7 +13,8 @@ from writer.storage.locations import on_s3
 from writer.table.factory import table_at
 from writer.table.table import PipelineTable
 
-delta_table, parquet_table = partial(table_at, "delta"), partial(table_at, "parquet")
+delta_table = partial(table_at, "delta")
+parquet_table = partial(table_at, "parquet")
 
 
 def in_catalog(location: str) -> CatalogTable:

@@ -26,7 +26,8 @@ from writer.table.log.operations.rows import Batch
 from writer.table.parquet import Parquet
 from writer.table.table import PipelineTable
 
-P0, P1 = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)
+P0 = TopicPartition("clicks", 1, 0)
+P1 = TopicPartition("clicks", 1, 1)
 LOGS = {"delta": "_delta_log/0.json", "headrace": "_headrace/log/0.json", "iceberg": "metadata/v1.metadata.json"}
 COLUMNS = pa.schema([("id", pa.int64()), ("hour", pa.string())])
 
@@ -75,7 +76,8 @@ def written(location: str, hour: str, rows: int, form: str) -> StagedFile:
     path, sink = to.open((hour,))
     with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as out:
         out.write_table(pa.table({"id": list(range(rows))}))
-    metadata, size = out.writer.metadata, sink.tell()
+    metadata = out.writer.metadata
+    size = sink.tell()
     sink.close()
     return StagedFile(path, (hour,), rows, size, delta_statistics(metadata), now, now, {("clicks", 0): rows})
 

@@ -104,9 +104,11 @@ class Topic:
         value: bytes | None = None
         match kind:
             case "event":
-                value, self.rows[at] = avro_value(1, row), row
+                value = avro_value(1, row)
+                self.rows[at] = row
             case "wider":
-                value, self.rows[at] = avro_value(2, {**row, "extra": offset}), {**row, "extra": offset}
+                value = avro_value(2, {**row, "extra": offset})
+                self.rows[at] = {**row, "extra": offset}
             case "pair":
                 side = "L" if offset % 2 else "R"
                 value = avro_value(3, {"id": offset, "at": when, "body": (side, {side.lower(): offset})})
@@ -117,23 +119,27 @@ class Topic:
                 self.rows[at] = {"id": offset, "at": when, "body": body}
             case "old" | "future":
                 when = NOW + (timedelta(hours=2) if kind == "future" else timedelta(days=-40))
-                value, self.quarantined[at] = (
-                    avro_value(1, {**row, "at": when}),
-                    f"at is {when:%Y-%m-%d %H:%M:%S}.000000Z",
-                )
+                value = avro_value(1, {**row, "at": when})
+                self.quarantined[at] = f"at is {when:%Y-%m-%d %H:%M:%S}.000000Z"
             case "bare":
-                value, self.dead_letters[at] = b"{}", "no Confluent header"
+                value = b"{}"
+                self.dead_letters[at] = "no Confluent header"
             case "json":
-                value, self.dead_letters[at] = b'{"id": 5}', "no Confluent header"
+                value = b'{"id": 5}'
+                self.dead_letters[at] = "no Confluent header"
             case "empty":
-                value, self.dead_letters[at] = b"", "no Confluent header"
+                value = b""
+                self.dead_letters[at] = "no Confluent header"
             case "cut":
-                value, self.dead_letters[at] = avro_value(1, row)[:-1], "the value ends before the record does"
+                value = avro_value(1, row)[:-1]
+                self.dead_letters[at] = "the value ends before the record does"
             case "surplus":
-                value, self.dead_letters[at] = avro_value(1, row) + b"??", "2 surplus bytes after the record"
+                value = avro_value(1, row) + b"??"
+                self.dead_letters[at] = "2 surplus bytes after the record"
             case "never":
                 sound = avro_value(1, row)[:5]
-                value, self.dead_letters[at] = sound + b"\2" + b"\xff" * 9 + b"\1\0", "years 1 to 9999"
+                value = sound + b"\2" + b"\xff" * 9 + b"\1\0"
+                self.dead_letters[at] = "years 1 to 9999"
             case "rejected":
                 value = struct.pack(">bI", 0, 4) + b"\2x"
                 self.dead_letters[at] = "schema id 4: field 'id' is string, but column 'id' holds int64"

@@ -14,7 +14,9 @@ from bucketers.zone_data import ZoneData
 MEXICO = "America/Mexico_City"
 HOURLY = {"type": "event_time", "width": timedelta(hours=1), "zone": MEXICO}
 JULY = datetime(2023, 7, 15, 6, 30, tzinfo=UTC)
-SUMMER_TIME, NO_SUMMER_TIME = "CST6CDT,M4.1.0,M10.5.0", "CST6"  # of Mexico until 2022, and since; as POSIX writes rules
+# Rules of Mexico until 2022, and since, as POSIX writes them.
+SUMMER_TIME = "CST6CDT,M4.1.0,M10.5.0"
+NO_SUMMER_TIME = "CST6"
 
 
 def tzif(rule: str) -> bytes:
@@ -45,4 +47,5 @@ def write_zones(folder: Path, data: ZoneData) -> Path:
     return folder
 
 
-OLD, NEW = zone_data(SUMMER_TIME, "2022a"), zone_data(NO_SUMMER_TIME, "2026b")
+OLD = zone_data(SUMMER_TIME, "2022a")
+NEW = zone_data(NO_SUMMER_TIME, "2026b")
