@@ -75,7 +75,7 @@ def test_commits_go_on_after_a_step_of_the_clock_of_driver_and_jvm(
         stepped = writer.commits()
         passed_s = feed_until(site, name, writer, stepped + 2)
         assert passed_s < WITHIN_S
-        writer.until(lambda: "clock_stepped" in writer.said(), WITHIN_S)
+        writer.until(lambda: "clock_stepped" in writer.output(), WITHIN_S)
         said = writer.stop()
         steps_s = [float(seconds) for seconds in re.findall(r"clock_stepped.* seconds=(-?[\d.]+)", said)]
         assert step_s == pytest.approx(sum(steps_s), abs=2), said

@@ -68,8 +68,8 @@ def test_a_partition_that_is_quiet_is_idle_whatever_date_its_record_has(
         write(site.bootstrap, name, [(1, b"k", event_of(now), int(now.timestamp() * 1000))])
 
     writer = site.start()
-    send_until(lambda: "bucket_sealed" in writer.said(), send_now, writer)
-    assert "reason=watermark" in next(line for line in writer.said().splitlines() if "bucket_sealed" in line)
+    send_until(lambda: "bucket_sealed" in writer.output(), send_now, writer)
+    assert "reason=watermark" in next(line for line in writer.output().splitlines() if "bucket_sealed" in line)
     assert "closed until: never yet" not in headrace("buckets", site.config)
     for partition in lags(site):
         assert partition["seconds"] is None or 0 <= partition["seconds"] < WITHIN_S, partition

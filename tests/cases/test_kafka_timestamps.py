@@ -17,7 +17,7 @@ from recovery.backfill.kafka_fetch import _to_batch as fetched
 from tests.contract.test_read_commands_kafka import headrace, write
 from tests.property.test_kafka_batches import read as read_natively
 from tests.support import oracle
-from tests.support.audits import audited, said
+from tests.support.audits import describe_problems, run_audit
 from tests.support.example_counts import share
 from tests.support.kafka_batches import Raw, Rec
 from tests.support.local_driver import Driver, log
@@ -176,10 +176,10 @@ def test_rows_dead_letters_and_raw_records_of_odd_timestamps_are_there_and_survi
     assert {row["_offset"]: (row["_kafka_time"], row["day"]) for row in raw if row["_offset"] in junk} == dict.fromkeys(
         junk, (None, today)
     )
-    assert audited(driver).adds_up, said(audited(driver))
+    assert run_audit(driver).adds_up, describe_problems(run_audit(driver))
     Compactor("clicks", driver.settings, driver.table, None).merge_open(here)
     assert {row["_offset"]: row["_kafka_time"] for row in driver.table.rows().to_table().to_pylist()} == rows
-    assert audited(driver).adds_up, said(audited(driver))
+    assert run_audit(driver).adds_up, describe_problems(run_audit(driver))
 
 
 @pytest.mark.slow

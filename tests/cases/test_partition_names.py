@@ -24,7 +24,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from tests.support import hive_readers
 from tests.support.sample_records import config
 from tests.support.table_formats import OPENED
-from tests.support.tables import P0, P1, batch, iceberg_table_of, opened
+from tests.support.tables import P0, P1, batch, delta_client, iceberg_table_of
 from writer.batch.staging.bucket_folders import bucket_folder, folder_bytes_max, hive_folder, hive_value
 from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.files import StagedFile
@@ -120,7 +120,7 @@ def test_a_delta_table_has_its_files_in_folders_of_ascii_below_it(tmp_path: Path
         re.fullmatch(r"[A-Za-z0-9-][A-Za-z0-9_.-]*=[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", file.path) for file in files
     )
     assert all(Path(location, file.path).resolve().is_relative_to(location) for file in files)
-    rows = opened(location).to_pyarrow_table()
+    rows = delta_client(location).to_pyarrow_table()
     assert sorted(rows[column].to_pylist(), key=str) == sorted(VALUES, key=str)
 
 
@@ -187,7 +187,7 @@ def test_duckdb_finds_odd_values_of_a_parquet_tables_folders(tmp_path: Path) -> 
         folder = tmp_path / hive_folder("country", value)
         folder.mkdir()
         pq.write_table(pa.table({"id": [number]}), folder / "part.parquet")
-    assert sorted(hive_readers.asked(str(tmp_path), "id, country")) == list(zip(count(), values))
+    assert sorted(hive_readers.query(str(tmp_path), "id, country")) == list(zip(count(), values))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.servers.confluent_api import ConfluentApi
-from tests.servers.scripted import Asked, Reply, scripted
+from tests.servers.scripted import Asked, Reply, serve_script
 from writer.config.connections import Registry
 from writer.core.errors import ExitCode
 from writer.preflight.source_checks import _contexts
@@ -46,7 +46,7 @@ def contexts() -> Contexts:
 
 @pytest.fixture
 def url(contexts: Contexts) -> Iterator[str]:
-    with scripted(contexts) as server:
+    with serve_script(contexts) as server:
         yield server.url
 
 
@@ -121,7 +121,7 @@ def test_other_topics_and_names_with_colons_are_of_no_context() -> None:
 def test_a_registry_that_lists_no_subjects_still_serves_a_topics_own(caplog: pytest.LogCaptureFixture) -> None:
     api = ConfluentApi()
     api.add("clicks-value", OURS)
-    with scripted(lambda asked: Reply(403) if asked.path == "/subjects" else api(asked)) as server:
+    with serve_script(lambda asked: Reply(403) if asked.path == "/subjects" else api(asked)) as server:
         assert list(opened(url=server.url).topic_schemas("clicks")) == [1]
     assert "registry_contexts_unknown" in caplog.text
 
@@ -171,7 +171,7 @@ def test_servers_may_be_written_in_many_ways(url: str) -> None:
 def test_a_registry_that_has_no_contexts_is_not_said_to_be_away(*, names_context: bool) -> None:
     """Karapace answers an unknown path so."""
     reply = Reply(404, body={"error_code": 404, "message": "HTTP 404 Not Found"})
-    with scripted(lambda _: reply) as server:
+    with serve_script(lambda _: reply) as server:
         context = {"context": ".eu"} if names_context else {"context": "."}
         with pytest.raises(RegistryUnreachable, match="there is no schema registry at") as error:
             opened(url=server.url, **context).topic_schemas("clicks")

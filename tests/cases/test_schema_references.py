@@ -11,7 +11,7 @@ from fastavro.schema import to_parsing_canonical_form
 from hypothesis import given, strategies as st
 
 from tests.servers.confluent_api import ConfluentApi, reference
-from tests.servers.scripted import scripted
+from tests.servers.scripted import serve_script
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.privacy.keyring import KeyringPlace, KeySource
 from writer.privacy.policy import Action, Policies
@@ -40,7 +40,7 @@ class Served:
 @pytest.fixture
 def served() -> Iterator[Served]:
     api = ConfluentApi()
-    with scripted(api) as server:
+    with serve_script(api) as server:
         yield Served(api, ConfluentRegistry(server.url))
 
 

@@ -21,7 +21,7 @@ def test_a_stop_in_a_grace_ends_without_a_stack_and_the_next_start_goes_on(
     site.fill(name, 100)
     site.send(name, [(b"", struct.pack(">bI", 0, 987_000 + number) + b"stray") for number in range(20)])
     writer = site.start()
-    writer.until(lambda: "schema_unknown" in writer.said())
+    writer.until(lambda: "schema_unknown" in writer.output())
     met_s = time.monotonic()
     said = writer.stop()
     assert "Traceback" not in said, said

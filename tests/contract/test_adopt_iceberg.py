@@ -31,8 +31,8 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType, Time
 
 from tests.contract.test_adopt_table import old_rows
 from tests.contract.test_compact import compactor
-from tests.support.effect_failures import Died, dying
-from tests.support.local_driver import Driver, configured, log
+from tests.support.effect_failures import Died, die_after
+from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, event
 from writer.audit.audit import audit
 from writer.cli.write.table_adopt import run_adopt
@@ -57,7 +57,7 @@ BY_HOUR = PartitionSpec(PartitionField(5, 1000, IdentityTransform(), "hour"))
 
 
 def in_catalog(root: Path) -> tuple[Catalog, tuple[str, ...]]:
-    settings = configured(root, "iceberg")
+    settings = pipeline_config(root, "iceberg")
     place = settings.catalog_place("clicks", settings.pipelines["clicks"].table.location)
     assert place is not None
     return load_catalog(place.catalog, **dict(place.settings)), place.identifier
@@ -84,7 +84,7 @@ def foreign(
 
 
 def adopted(root: Path, *, write: bool = True, **settings: Any) -> None:
-    config = configured(root, "iceberg", **{"start": START, **settings})
+    config = pipeline_config(root, "iceberg", **{"start": START, **settings})
     run_adopt(config, "clicks", write=write, now=NOW, as_json=True, out=console())
 
 
@@ -184,7 +184,7 @@ def test_after_a_death_at_any_effect_it_is_run_again(tmp_path: Path, monkeypatch
     while not ended:
         root = tmp_path / str(after)
         foreign(root)
-        at_effect = dying(monkeypatch, after)
+        at_effect = die_after(monkeypatch, after)
         next(at_effect)
         with suppress(Died):
             adopted(root)
@@ -294,6 +294,6 @@ def test_without_a_start_the_offsets_that_its_columns_name_are_proposed(tmp_path
             NestedField(8, "kafka_offset", LongType(), required=False)]  # fmt: skip
     rows = old_rows(kafka_topic=["clicks"] * 6, kafka_partition=[0] * 6, kafka_offset=list(range(6)))
     foreign(tmp_path, *more, rows=rows)
-    config = configured(tmp_path, "iceberg")
+    config = pipeline_config(tmp_path, "iceberg")
     with pytest.raises(ConfigError, match=r"end at \{offsets: \{clicks: \{0: 6\}\}\}"):
         run_adopt(config, "clicks", write=True, now=NOW, as_json=True, out=console())

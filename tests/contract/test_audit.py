@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from tests.support.audits import OLD, P0, audited, driver, form, mixed, said
+from tests.support.audits import OLD, P0, describe_problems, driver, form, mixed_values, run_audit
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import GAP_FACTS, NOW, event
 from writer.cli.main import app
@@ -32,10 +32,10 @@ FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 @FORMATS
 @pytest.mark.parametrize("deep", [False, True])
 def test_an_audit_of_carried_batches_adds_up(driver, deep):
-    driver.carry([log(mixed(0, 40)), log(mixed(0, 10), 1)], {0: 40, 1: 10})
-    driver.carry([log(mixed(0, 60))], {0: 60, 1: 10})
-    found = audited(driver, deep=deep)
-    assert found.adds_up, said(found)
+    driver.carry([log(mixed_values(0, 40)), log(mixed_values(0, 10), 1)], {0: 40, 1: 10})
+    driver.carry([log(mixed_values(0, 60))], {0: 60, 1: 10})
+    found = run_audit(driver, deep=deep)
+    assert found.adds_up, describe_problems(found)
     one, two = found.reconciliation.lines
     each = {"rows": 7, "late": 0, "tombstones": 1, "dead_letters": 1, "quarantined": 1, "filtered": 0}
     assert one.outcomes == {"read": 60, **{name: 6 * count for name, count in each.items()}}
@@ -53,12 +53,12 @@ def test_an_audit_of_carried_batches_adds_up(driver, deep):
 def test_late_rows_add_up_wherever_they_go(tmp_path, form, policy, die):
     driver = Driver(tmp_path, form, seal={"late": policy})
     driver.start(1)
-    driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
     driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
     with pytest.raises(Died) if die else nullcontext():
-        driver.carry([log(mixed(20, 40))], {0: 40}, die=die)
-    found = audited(driver)
-    assert found.adds_up, said(found)
+        driver.carry([log(mixed_values(20, 40))], {0: 40}, die=die)
+    found = run_audit(driver)
+    assert found.adds_up, describe_problems(found)
     (line,) = found.reconciliation.lines
     late = {"rows": 28, "late": 0, "dead_letters": 4}
     moved = {"reopen": late, "late_table": {**late, "rows": 14, "late": 14}}.get(
@@ -73,32 +73,32 @@ def test_late_rows_add_up_wherever_they_go(tmp_path, form, policy, die):
 def test_a_side_table_that_a_setting_left_behind_is_named_and_moving_it_adds_up(tmp_path, form, section):
     driver = Driver(tmp_path, form, seal={"late": "late_table"})
     driver.start(1)
-    driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
     driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
-    driver.carry([log(mixed(20, 40))], {0: 40})
+    driver.carry([log(mixed_values(20, 40))], {0: 40})
     place = str(tmp_path / "elsewhere")
     settings = {"table": {"dead_letters": place}} if section == "table" else {"seal": {"late_table": place}}
     setting = f"{section}.{next(iter(settings[section]))}"
     before = driver.settings.dead_letters if section == "table" else driver.settings.late_table
     settings["seal"] = {"late": "late_table", **settings.get("seal", {})}
     changed = Driver(tmp_path, form, **settings)
-    found = audited(changed)
+    found = run_audit(changed)
     assert not found.adds_up
-    assert f"They belong to {place}. If {setting}, or its default, named another location" in said(found)
+    assert f"They belong to {place}. If {setting}, or its default, named another location" in describe_problems(found)
     shutil.rmtree(place)
     shutil.copytree(before, place)
-    found = audited(Driver(tmp_path, form, **settings))
-    assert found.adds_up, said(found)
+    found = run_audit(Driver(tmp_path, form, **settings))
+    assert found.adds_up, describe_problems(found)
 
 
 def test_a_table_without_commits_adds_up(driver):
-    assert audited(driver).adds_up
+    assert run_audit(driver).adds_up
 
 
 def test_missing_offsets_that_the_log_has_are_no_loss(driver):
     driver.carry([log({at: event(at) for at in (0, 1, 4, 9)})], {0: 12})
-    found = audited(driver)
-    assert found.adds_up, said(found)
+    found = run_audit(driver)
+    assert found.adds_up, describe_problems(found)
     assert found.reconciliation.lines[0].without_records == 8
 
 
@@ -113,45 +113,45 @@ def edit(driver: Driver, version: int, change) -> None:
 
 
 def test_a_range_that_no_commit_holds_is_named(driver):
-    driver.carry([log(mixed(0, 20))], {0: 20})
-    last = driver.carry([log(mixed(0, 40))], {0: 40})
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
+    last = driver.carry([log(mixed_values(0, 40))], {0: 40})
     edit(driver, last, lambda about, _: about["ranges"][0].update(start=24))
-    found = audited(driver, deep=False)
-    assert "no commit up to version" in said(found)
+    found = run_audit(driver, deep=False)
+    assert "no commit up to version" in describe_problems(found)
     assert ((20, 24),) in [p.spans for p in found.problems]
 
 
 def test_a_range_that_two_commits_hold_is_named(driver):
-    driver.carry([log(mixed(0, 20))], {0: 20})
-    last = driver.carry([log(mixed(0, 40))], {0: 40})
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
+    last = driver.carry([log(mixed_values(0, 40))], {0: 40})
     edit(driver, last, lambda about, _: about["ranges"][0].update(start=15, read=25))
-    found = audited(driver, deep=False)
+    found = run_audit(driver, deep=False)
     assert ((15, 20),) in [p.spans for p in found.problems if "that are committed" in p.description]
 
 
 def test_a_record_without_an_outcome_is_found(driver):
-    last = driver.carry([log(mixed(0, 20))], {0: 20})
+    last = driver.carry([log(mixed_values(0, 20))], {0: 20})
     edit(driver, last, lambda about, _: about["ranges"][0].update(rows=13))
-    found = audited(driver, deep=False)
-    assert "version 2 holds 20 offsets, but says" in said(found).replace(f"version {last}", "version 2")
-    assert "the files hold 14 rows, the account has 13" in said(found)
+    found = run_audit(driver, deep=False)
+    assert "version 2 holds 20 offsets, but says" in describe_problems(found).replace(f"version {last}", "version 2")
+    assert "the files hold 14 rows, the account has 13" in describe_problems(found)
 
 
 def test_missing_offsets_without_a_reason_are_an_alarm(driver):
     last = driver.carry([log({at: event(at) for at in (0, 3)})], {0: 4})
     edit(driver, last, lambda about, _: about["ranges"][0].pop("without_records"))
-    assert "2 offsets gave no record" in said(audited(driver, deep=False))
+    assert "2 offsets gave no record" in describe_problems(run_audit(driver, deep=False))
 
 
 def test_a_moved_frontier_is_found(driver):
-    last = driver.carry([log(mixed(0, 20))], {0: 20})
+    last = driver.carry([log(mixed_values(0, 20))], {0: 20})
 
     def move(_about, actions):
         next(a for a in actions if a.get("txn", {}).get("appId") == "clicks/clicks@1/0")["txn"]["version"] = 25
 
     edit(driver, last, move)
-    found = audited(driver, deep=False)
-    assert "the frontier is 25, the commits end at 20" in said(found)
+    found = run_audit(driver, deep=False)
+    assert "the frontier is 25, the commits end at 20" in describe_problems(found)
 
 
 def rewritten(driver: Driver, change) -> None:
@@ -164,17 +164,17 @@ def rewritten(driver: Driver, change) -> None:
 def test_deep_a_row_that_is_gone_is_named(driver):
     driver.carry([log({at: event(0) for at in range(20)})], {0: 20})
     rewritten(driver, lambda rows: rows.slice(2))
-    assert audited(driver, deep=False).adds_up, "the log alone cannot see it"
-    found = audited(driver)
-    assert said(found) == f"2 rows are not there; 2 offsets are in neither table {P0} ((0, 2),)"
+    assert run_audit(driver, deep=False).adds_up, "the log alone cannot see it"
+    found = run_audit(driver)
+    assert describe_problems(found) == f"2 rows are not there; 2 offsets are in neither table {P0} ((0, 2),)"
 
 
 @FORMATS
 def test_deep_a_row_that_is_there_twice_is_named(driver):
     driver.carry([log({at: event(0) for at in range(20)})], {0: 20})
     rewritten(driver, lambda rows: pa.concat_tables([rows.slice(1), rows.slice(7, 1)]))
-    found = audited(driver)
-    assert "offsets are there more than once" in said(found)
+    found = run_audit(driver)
+    assert "offsets are there more than once" in describe_problems(found)
     assert ((7, 8),) in [p.spans for p in found.problems]
 
 
@@ -184,12 +184,12 @@ def test_deep_rows_beyond_the_frontier_are_named(driver):
     rewritten(driver, lambda rows: rows.set_column(
         rows.schema.get_field_index("_offset"), "_offset", pc.add(rows["_offset"], 5)
     ))  # fmt: skip
-    found = audited(driver)
+    found = run_audit(driver)
     assert ((20, 25),) in [p.spans for p in found.problems if "no commit accounts for" in p.description]
 
 
 def test_a_file_that_is_gone_is_a_sentence(driver):
-    driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
     for path in Path(driver.lake).rglob("*.parquet"):
         path.unlink()
     result = CliRunner().invoke(app, ["audit", str(config_file(driver)), "--deep"])
@@ -198,18 +198,18 @@ def test_a_file_that_is_gone_is_a_sentence(driver):
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_dead_letters_whose_side_files_are_not_applied_are_counted(driver, deep):
-    driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
     with pytest.raises(Died):
-        driver.carry([log(mixed(0, 40))], {0: 40}, die="after_commit")
-    found = audited(driver, deep=deep)
-    assert (found.adds_up, found.waiting) == (True, 1), said(found)
+        driver.carry([log(mixed_values(0, 40))], {0: 40}, die="after_commit")
+    found = run_audit(driver, deep=deep)
+    assert (found.adds_up, found.waiting) == (True, 1), describe_problems(found)
     driver.start()
-    found = audited(driver, deep=deep)
-    assert (found.adds_up, found.waiting) == (True, 0), said(found)
+    found = run_audit(driver, deep=deep)
+    assert (found.adds_up, found.waiting) == (True, 0), describe_problems(found)
 
 
 def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
-    driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
     driver.table.append(
         Gap("g-1", driver.epoch, [OffsetRange(P0, 20, 35)], "retention", GAP_FACTS), driver.table.snapshot()
     )
@@ -218,9 +218,9 @@ def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
     )
     driver.table.adopt(driver.table.snapshot(), moved)
     driver.start(2)
-    driver.carry([log(mixed(35, 50))], {0: 50})
-    found = audited(driver)
-    assert found.adds_up, said(found)
+    driver.carry([log(mixed_values(35, 50))], {0: 50})
+    found = run_audit(driver)
+    assert found.adds_up, describe_problems(found)
     assert [(line.part.topic, line.start, line.end, line.gap) for line in found.reconciliation.lines] == [
         ("clicks", 0, 50, 15), ("clicks", 0, 0, 0), ("taps", 100, 100, 0),
     ]  # fmt: skip
@@ -241,9 +241,9 @@ def test_the_ledger_outlives_the_log(tmp_path):
     driver = Driver(tmp_path, interval=4)
     driver.start()
     for end in range(10, 130, 10):
-        driver.carry([log(mixed(0, end))], {0: end})
-    before = audited(driver)
-    assert before.adds_up, said(before)
+        driver.carry([log(mixed_values(0, end))], {0: end})
+    before = run_audit(driver)
+    assert before.adds_up, describe_problems(before)
     log_files = sorted(Path(driver.lake, "_delta_log").glob("*.json"))
     newest = DeltaTable(driver.lake).version()
     checkpointed = int(json.loads(Path(driver.lake, "_delta_log", "_last_checkpoint").read_text())["version"])
@@ -251,14 +251,14 @@ def test_the_ledger_outlives_the_log(tmp_path):
         if int(path.stem) < checkpointed:
             path.unlink()
     fresh = Driver(tmp_path, interval=4)
-    after = audited(fresh)
+    after = run_audit(fresh)
     assert after.reconciliation == before.reconciliation
-    assert after.adds_up, said(after)
+    assert after.adds_up, describe_problems(after)
     pages = sorted(Path(driver.lake, FOLDER).rglob("*.json"))
     assert len(pages) >= 3
     pages[1].unlink()
-    corrupt = audited(fresh)
-    assert "are neither in the log nor in the ledger" in said(corrupt)
+    corrupt = run_audit(fresh)
+    assert "are neither in the log nor in the ledger" in describe_problems(corrupt)
     assert newest == after.reconciliation.last
 
 
@@ -267,15 +267,15 @@ def test_on_s3_ledger_audit_and_replay_are_the_same(tmp_path, on_s3):
     driver = Driver(tmp_path, interval=3, table={"location": place})
     driver.start()
     for end in range(10, 60, 10):
-        driver.carry([log(mixed(0, end))], {0: end})
+        driver.carry([log(mixed_values(0, end))], {0: end})
     pages = [key for key in on_s3.keys(place) if key.startswith(FOLDER)]
     assert pages
-    found = audited(driver)
-    assert found.adds_up, said(found)
+    found = run_audit(driver)
+    assert found.adds_up, describe_problems(found)
     done = DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(outcome="quarantined"), OLD)
     assert (done.chosen, done.rows) == (5, 5)
-    found = audited(driver)
-    assert found.adds_up, said(found)
+    found = run_audit(driver)
+    assert found.adds_up, describe_problems(found)
     assert (found.reconciliation.total("rows"), found.reconciliation.total("quarantined")) == (40, 0)
 
 
@@ -283,35 +283,35 @@ def test_vacuum_leaves_the_ledger_and_readers_do_not_see_it(tmp_path):
     driver = Driver(tmp_path, interval=2)
     driver.start()
     for end in range(10, 60, 10):
-        driver.carry([log(mixed(0, end))], {0: end})
+        driver.carry([log(mixed_values(0, end))], {0: end})
     pages = sorted(Path(driver.lake, FOLDER).rglob("*.json"))
     assert pages
     table = DeltaTable(driver.lake)
     for full in (False, True):
         table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=full)
     assert sorted(Path(driver.lake, FOLDER).rglob("*.json")) == pages
-    assert audited(driver).adds_up
+    assert run_audit(driver).adds_up
 
 
 def test_since_looks_at_what_came_after(driver):
-    driver.carry([log(mixed(0, 20))], {0: 20})
-    broken = driver.carry([log(mixed(0, 40))], {0: 40})
-    later = driver.carry([log(mixed(0, 60))], {0: 60})
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
+    broken = driver.carry([log(mixed_values(0, 40))], {0: 40})
+    later = driver.carry([log(mixed_values(0, 60))], {0: 60})
     edit(driver, broken, lambda about, _: about["ranges"][0].update(rows=0))
-    assert not audited(driver).adds_up
-    found = audited(driver, since=later)
-    assert found.adds_up, said(found)
+    assert not run_audit(driver).adds_up
+    found = run_audit(driver, since=later)
+    assert found.adds_up, describe_problems(found)
     assert [(line.start, line.end) for line in found.reconciliation.lines] == [(40, 60)]
     assert found.file_offsets[P0].distinct == 18
 
 
 def test_a_file_without_a_row_count_is_said(driver, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    last = driver.carry([log(mixed(0, 40))], {0: 40})
-    assert audited(driver).uncounted == 0
+    last = driver.carry([log(mixed_values(0, 40))], {0: 40})
+    assert run_audit(driver).uncounted == 0
     edit(driver, last, lambda _, actions: [action["add"].pop("stats") for action in actions if "add" in action])
-    found = audited(driver)
-    assert found.adds_up, said(found)
+    found = run_audit(driver)
+    assert found.adds_up, describe_problems(found)
     assert found.uncounted > 0
     shown = CliRunner().invoke(app, ["audit", str(config_file(driver))]).output
     assert f"the logs have no row count of {found.uncounted} file" in shown
@@ -319,7 +319,7 @@ def test_a_file_without_a_row_count_is_said(driver, monkeypatch):
 
 def test_the_verb_exits_1_and_names_the_ranges(driver, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    last = driver.carry([log(mixed(0, 40))], {0: 40})
+    last = driver.carry([log(mixed_values(0, 40))], {0: 40})
     good = CliRunner().invoke(app, ["audit", str(config_file(driver)), "--deep"])
     assert good.exit_code == 0, good.output
     assert "40 read = 28 rows + 4 tombstones + 4 dead letters + 4 quarantined. It adds up." in good.output

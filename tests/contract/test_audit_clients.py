@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.audits import audited, driver, form, mixed, said
+from tests.support.audits import describe_problems, driver, form, mixed_values, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from writer.core.errors import HeadraceError
@@ -25,10 +25,10 @@ def test_a_late_row_that_another_client_deletes_has_a_term_of_its_own(tmp_path, 
     driver.start(1)
     driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
     driver.carry([log({at: event(at) for at in range(10)})], {0: 10})
-    assert audited(driver).adds_up
+    assert run_audit(driver).adds_up
     DeltaTable(driver.settings.late_place).delete("_offset = 3")
-    found = audited(driver, deep=deep)
-    assert found.adds_up, said(found)
+    found = run_audit(driver, deep=deep)
+    assert found.adds_up, describe_problems(found)
     assert (found.rows_taken, found.late_taken) == ({}, {"DELETE": 1})
 
 
@@ -45,39 +45,41 @@ def test_deep_what_readers_of_a_parquet_tables_folders_see_is_counted_from_every
     for end in (20, 40):
         driver.carry([log({at: event(at, at=NOW) for at in range(end)})], {0: end})
     new, old = compacted(driver.lake)
-    found = audited(driver)
+    found = run_audit(driver)
     assert ((0, 40),) in [p.spans for p in found.problems if "more than once" in p.description], "it died half-way"
     for path in old:
         path.unlink()
-    found = audited(driver)
-    assert found.adds_up, said(found)
+    found = run_audit(driver)
+    assert found.adds_up, describe_problems(found)
     driver.carry([log({at: event(at, at=NOW) for at in range(60)})], {0: 60})
-    assert audited(driver).adds_up, "the writer goes on"
+    assert run_audit(driver).adds_up, "the writer goes on"
     pq.write_table(pq.ParquetFile(new).read().filter(pc.field("_offset") >= 4), new)
-    found = audited(driver)
-    assert ((0, 4),) in [p.spans for p in found.problems if "4 rows are not there" in p.description], said(found)
+    found = run_audit(driver)
+    assert ((0, 4),) in [p.spans for p in found.problems if "4 rows are not there" in p.description], describe_problems(
+        found
+    )
     pq.write_table(pa.table({"id": [1]}), new.with_name("part-1.parquet"))
     with pytest.raises(HeadraceError, match=r"part-1\.parquet was not written by headrace"):
-        audited(driver)
+        run_audit(driver)
 
 
 @pytest.mark.parametrize("form", ["parquet"])
 def test_dead_letters_of_a_parquet_table_that_another_client_compacted_are_counted(driver):
     for end in (20, 40):
-        driver.carry([log(mixed(0, end))], {0: end})
+        driver.carry([log(mixed_values(0, end))], {0: end})
     for path in compacted(driver.dead_letters)[1]:
         path.unlink()
-    found = audited(driver)
-    assert found.adds_up, said(found)
+    found = run_audit(driver)
+    assert found.adds_up, describe_problems(found)
 
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_rows_that_another_client_deletes_have_a_term_of_their_own(driver, deep):
-    driver.carry([log(mixed(0, 40)), log(mixed(0, 10), 1)], {0: 40, 1: 10})
+    driver.carry([log(mixed_values(0, 40)), log(mixed_values(0, 10), 1)], {0: 40, 1: 10})
     DeltaTable(driver.lake).delete("_offset < 8")
     DeltaTable(driver.dead_letters).delete("_offset = 5 and _partition = 0")
-    found = audited(driver, deep=deep)
-    assert found.adds_up, said(found)
+    found = run_audit(driver, deep=deep)
+    assert found.adds_up, describe_problems(found)
     assert (found.rows_taken, found.dead_letters_taken) == ({"DELETE": 10}, {"DELETE": 1})
 
 
@@ -86,22 +88,22 @@ def test_rows_that_another_client_deletes_have_a_term_of_their_own(driver, deep)
 def test_rows_that_a_client_deletes_without_a_word_are_counted_by_the_files(tmp_path, deep, checkpointed):
     driver = Driver(tmp_path, interval=1 if checkpointed else 50)
     driver.start()
-    driver.carry([log(mixed(0, 20))], {0: 20})
-    driver.carry([log(mixed(0, 40))], {0: 40})
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
+    driver.carry([log(mixed_values(0, 40))], {0: 40})
     DeltaTable(driver.lake).delete("_offset < 8")
     entry = max(Path(driver.lake, "_delta_log").glob("*[0-9].json"))
     lines = [json.loads(line) for line in entry.read_text().splitlines()]
     assert any(action["commitInfo"].pop("operationMetrics", None) for action in lines if "commitInfo" in action)
     entry.write_text("".join(json.dumps(action) + "\n" for action in lines))
-    found = audited(driver, deep=deep)
-    assert found.adds_up, said(found)
+    found = run_audit(driver, deep=deep)
+    assert found.adds_up, describe_problems(found)
     assert found.rows_taken == {"DELETE": 5}
-    driver.carry([log(mixed(0, 60))], {0: 60})
-    assert audited(driver, deep=deep).rows_taken == {"DELETE": 5}, "the page of the ledger says it as well"
+    driver.carry([log(mixed_values(0, 60))], {0: 60})
+    assert run_audit(driver, deep=deep).rows_taken == {"DELETE": 5}, "the page of the ledger says it as well"
 
 
 def test_a_client_that_says_nothing_of_rows_at_all_is_named(driver):
-    driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
     DeltaTable(driver.lake).delete("_offset < 8")
     for entry in Path(driver.lake, "_delta_log").glob("*[0-9].json"):
         lines = [json.loads(line) for line in entry.read_text().splitlines()]
@@ -110,23 +112,26 @@ def test_a_client_that_says_nothing_of_rows_at_all_is_named(driver):
             if "add" in action:
                 action["add"].pop("stats", None)
         entry.write_text("".join(json.dumps(action) + "\n" for action in lines))
-    found = audited(driver, deep=False)
-    assert "DELETE of another client" in said(found)
-    assert "does not say how many rows it took" in said(found)
+    found = run_audit(driver, deep=False)
+    assert "DELETE of another client" in describe_problems(found)
+    assert "does not say how many rows it took" in describe_problems(found)
 
 
 def test_a_restore_is_what_an_account_does_not_survive(driver):
-    first = driver.carry([log(mixed(0, 20))], {0: 20})
-    driver.carry([log(mixed(0, 40))], {0: 40})
+    first = driver.carry([log(mixed_values(0, 20))], {0: 20})
+    driver.carry([log(mixed_values(0, 40))], {0: 40})
     DeltaTable(driver.lake).restore(first)
-    found = audited(driver, deep=False)
-    assert "another client ran RESTORE" in said(found)
+    found = run_audit(driver, deep=False)
+    assert "another client ran RESTORE" in describe_problems(found)
 
 
 def test_dead_letters_that_another_client_adds_are_not_ours(driver):
-    driver.carry([log(mixed(0, 20))], {0: 20})
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
     dead_letters = DeltaTable(driver.dead_letters)
     write_deltalake(dead_letters, dead_letters.to_pyarrow_table().slice(0, 1), mode="append")
-    found = audited(driver)
-    assert f"another client ran WRITE (version 2): rows moved, offsets did not in {driver.dead_letters}" in said(found)
-    assert "offsets are there more than once" in said(found)
+    found = run_audit(driver)
+    assert (
+        f"another client ran WRITE (version 2): rows moved, offsets did not in {driver.dead_letters}"
+        in describe_problems(found)
+    )
+    assert "offsets are there more than once" in describe_problems(found)

@@ -240,7 +240,7 @@ def test_files_have_schemas_of_keys_apart(tmp_path: Path) -> None:
     files = {"files": {1: str(tmp_path / "event.avsc")}, "key_files": {5: str(tmp_path / "user.avsc")}}
     known = source(Registry.model_validate(files))
     driver = started(tmp_path, "delta", AVRO, schemas=known)
-    assert "region" not in driver.needed().names
+    assert "region" not in driver.row_columns().names
     carried(driver, {0: user(1)})
     assert shown(driver.lake) == [(0, {"id": 1, "region": "eu"})]
     with pytest.raises(SchemaNotFound, match=r"schema id 5 is not in registry\.files"):

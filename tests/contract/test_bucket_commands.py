@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from tests.servers.scripted import Reply, scripted
+from tests.servers.scripted import Reply, serve_script
 from tests.support.sealed_lake import DAY, SealedLake
 from writer.cli.main import app
 from writer.sealing.bucket_overview import BucketOverview
@@ -124,7 +124,7 @@ def test_hooks_are_listed_run_and_skipped_by_hand(tmp_path: Path, run: Callable[
     for hour in (3, 4):
         lake.add(hour, 10)
         lake.seal(hour)
-    with scripted(lambda _: Reply(500, b"not today")) as server:
+    with serve_script(lambda _: Reply(500, b"not today")) as server:
         hooks = [{"type": "webhook", "url": f"{server.url}/hidden", "start": "earliest", "timeout": "2 s"}]
         failed = run("hooks run", hooks=hooks)
         assert (failed.exit_code, len(server.asked)) == (1, 2)

@@ -111,7 +111,7 @@ def test_readers_of_the_files_see_what_readers_of_the_log_see(driver: Driver, fo
     lake = Path(driver.lake)
     oracle.check_exactly(lake, {("clicks", 1, 0): range(60)})
     if form == "parquet":
-        assert hive_readers.asked(driver.lake, "count(*)") == [(60,)]
+        assert hive_readers.query(driver.lake, "count(*)") == [(60,)]
 
 
 def test_a_repeated_key_is_taken_out_once_the_bucket_is_closed_and_the_account_knows(tmp_path: Path, form: str) -> None:

@@ -23,8 +23,8 @@ from tests.contract.test_rewind import Cluster, back
 from tests.servers.objects import ObjectServer
 from tests.support import oracle
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets, write_archive
-from tests.support.effect_failures import Died, dying
-from tests.support.local_driver import Died as DriverDied, Driver, configured, log
+from tests.support.effect_failures import Died, die_after
+from tests.support.local_driver import Died as DriverDied, Driver, log, pipeline_config
 from tests.support.sample_records import NOW, WIDER, event, value
 from writer.audit.audit import audit
 from writer.cli.table.convert import run_convert
@@ -76,7 +76,7 @@ def compacted(driver: Driver) -> list[Any]:
 
 
 def converted(root: Path, form: str = "iceberg", *, write: bool = True, **table: Any) -> bool:
-    settings = configured(root, form, seal=SEAL, **table)
+    settings = pipeline_config(root, form, seal=SEAL, **table)
     return run_convert(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
 
 
@@ -281,7 +281,7 @@ def test_what_is_no_table_of_the_pipeline_is_refused(tmp_path: Path) -> None:
     Driver(tmp_path, "delta", seal=SEAL)
     with pytest.raises(ConfigError, match=r"table\.format is delta: set it to iceberg"):
         converted(tmp_path, "delta")
-    other = configured(tmp_path, "iceberg", seal=SEAL, bucket={"type": "event_time", "width": "1 d"})
+    other = pipeline_config(tmp_path, "iceberg", seal=SEAL, bucket={"type": "event_time", "width": "1 d"})
     with pytest.raises(ConfigError, match="keep 'bucket' as it was"):
         run_convert(other, "clicks", write=True, now=NOW, as_json=True, out=console())
 
@@ -310,7 +310,7 @@ def test_after_a_death_at_any_effect_it_is_run_again_or_the_old_writer_goes_on(
         shutil.rmtree(tmp_path / "now", ignore_errors=True)
         shutil.copytree(tmp_path / "then", tmp_path / "now")
         catalog_client._load_catalog.cache_clear()
-        at_effect = dying(monkeypatch, after)
+        at_effect = die_after(monkeypatch, after)
         next(at_effect)
         with suppress(Died):
             converted(tmp_path / "now")

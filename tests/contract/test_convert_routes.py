@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import oracle
-from tests.support.effect_failures import Died, dying
+from tests.support.effect_failures import Died, die_after
 from tests.support.sample_records import NOW
 from tests.unit.test_targets import PART, Started
 from writer.cli.table.convert import run_convert
@@ -81,7 +81,7 @@ def test_a_route_whose_conversion_dies_at_any_effect_is_converted_by_the_next(
         shutil.rmtree(tmp_path / "now", ignore_errors=True)
         shutil.copytree(tmp_path / "then", tmp_path / "now")
         catalog_client._load_catalog.cache_clear()
-        at_effect = dying(monkeypatch, after)
+        at_effect = die_after(monkeypatch, after)
         next(at_effect)
         with suppress(Died):
             run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
@@ -114,7 +114,7 @@ def test_a_target_is_converted_alone_and_the_log_goes_on(
         shutil.rmtree(tmp_path / "now", ignore_errors=True)
         shutil.copytree(tmp_path / "then", tmp_path / "now")
         catalog_client._load_catalog.cache_clear()
-        at_effect = dying(monkeypatch, after)
+        at_effect = die_after(monkeypatch, after)
         next(at_effect)
         with suppress(Died):
             assert run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from pyiceberg.expressions import EqualTo
 from typer.testing import CliRunner
 
-from tests.support.local_driver import Driver, configured, log
+from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, event
 from tests.support.tables import iceberg_table_of
 from writer.audit.comparison import unequal_values
@@ -48,7 +48,9 @@ def test_the_same_offsets_by_the_same_rules_are_the_same_in_any_format(tmp_path:
 def test_rows_that_another_client_of_iceberg_wrote_anew_are_compared(tmp_path: Path, second: str) -> None:
     values = {at: event(at, at=NOW) for at in range(12)}
     one, other = carried(tmp_path / "one", "iceberg", values, 12), carried(tmp_path / "two", second, values, 12)
-    place = configured(tmp_path / "one", "iceberg").catalog_place("clicks", str(tmp_path / "one" / "lake" / "clicks"))
+    place = pipeline_config(tmp_path / "one", "iceberg").catalog_place(
+        "clicks", str(tmp_path / "one" / "lake" / "clicks")
+    )
     iceberg_table_of(str(tmp_path / "one" / "lake" / "clicks"), place).delete(EqualTo("_offset", 3))
     found = compared(one, "--with", other, code=1)
     assert (found["equal"], found["only_first"], found["only_second"]) == (11, 0, 1)

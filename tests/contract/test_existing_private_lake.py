@@ -56,7 +56,7 @@ def test_a_lake_goes_on_as_its_log_has_it(tmp_path: Path, form: str, schemas: di
     before = contacts(Driver(file.parent, whole=load(file), schemas=Schemas({2: BARE}, [2])))
     driver = Driver(file.parent, whole=load(file), schemas=Schemas(schemas, list(schemas)))
     driver.start()
-    driver.table.grow(list(driver.needed()), driver.epoch)
+    driver.table.grow(list(driver.row_columns()), driver.epoch)
     driver.carry([log({at: value(2, BARE, row(at, f"call {at}")) for at in range(20, 25)})], {0: 25})
     rows = driver.table.rows().to_table().sort_by("id").slice(20).to_pylist()
     assert [one["contact"] for one in rows] == [

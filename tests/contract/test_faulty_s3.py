@@ -185,7 +185,7 @@ def test_a_store_that_is_silent_may_be_asked_again_later(store: Store, faults: F
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_store_that_fails_now_and_then_passes_the_probe(retrying_store: Store, faults: Faults, seed: int) -> None:
-    faults.seeded(seed, 0.3)
+    faults.draw(seed, 0.3)
     probe(retrying_store, exclusive=True)
     faults.calm()
     assert list(retrying_store.list()) == []
@@ -202,7 +202,7 @@ def test_commits_through_a_storage_that_fails_land_once_each(
     lake = Lake(location)
     lake.begin()
     begun = lake.table.snapshot().version
-    faults.seeded(seed, 0.15)
+    faults.draw(seed, 0.15)
     versions = [lake.commit(n, n + 1) for n in range(15)]
     lake.table.tidy()
     faults.calm()
@@ -216,7 +216,7 @@ def test_commits_through_a_storage_that_fails_land_once_each(
 def test_files_are_written_whole_through_a_storage_that_fails(retrying_store: Store, faults: Faults, seed: int) -> None:
     rows = pa.table({"id": pa.array(range(2_000_000)), "more": pa.array(range(2_000_000, 0, -1))})
     to = Destination(retrying_store, ("hour",), "test", 2**30)
-    faults.seeded(seed, 0.2, (SLOW_DOWN, RESET, LOST))
+    faults.draw(seed, 0.2, (SLOW_DOWN, RESET, LOST))
     path, sink = to.open(("x",))
     pq.write_table(rows, sink, compression="none", use_dictionary=False)
     to.close(path, sink)

@@ -116,7 +116,7 @@ def test_without_decrypt_a_field_is_as_it_comes_and_no_key_is_asked_for(tmp_path
 def test_keys_are_asked_for_once_and_stand_nowhere_in_a_plan(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     producer = Producer(registry)
-    value = producer.sealed("maria")
+    value = producer.encrypt("maria")
     driver = started(tmp_path, registry)
     driver.carry([log({0: event(0, value)})], {0: 1})
     assert emails(driver) == {0: "maria"}
@@ -133,7 +133,7 @@ def test_keys_are_asked_for_once_and_stand_nowhere_in_a_plan(tmp_path: Path, reg
 def test_a_value_that_does_not_decrypt_is_a_dead_letter_alone(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     producer = Producer(registry)
-    sealed = [producer.sealed(f"maria{n}") for n in range(4)]
+    sealed = [producer.encrypt(f"maria{n}") for n in range(4)]
     broken = b64encode(b64decode(sealed[1])[:-1] + b"?").decode()
     driver = started(tmp_path, registry)
     values = [sealed[0], broken, "not encrypted at all", None, "bWFyaWE=", sealed[3]]
@@ -154,20 +154,20 @@ def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Pat
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII", days="1")]})
     driver = started(tmp_path, registry)
     producer = Producer(registry)
-    driver.carry([log({0: event(0, producer.sealed("a", version=1)), 1: event(1, None)})], {0: 2})
+    driver.carry([log({0: event(0, producer.encrypt("a", version=1)), 1: event(1, None)})], {0: 2})
     driver._walk.schemas.forget_rejections(0)
-    driver.carry([log({2: event(2, producer.sealed("b", version=2))})], {0: 3})
+    driver.carry([log({2: event(2, producer.encrypt("b", version=2))})], {0: 3})
     driver._walk.schemas.forget_rejections(0)
     assert emails(driver) == {0: "a", 1: None, 2: "b"}
     other = Producer(CsfleRegistry())
-    lost = {at: event(at, other.sealed("x", version=version)) for at, version in ((3, 3), (4, 9), (5, 70_000))}
+    lost = {at: event(at, other.encrypt("x", version=version)) for at, version in ((3, 3), (4, 9), (5, 70_000))}
     before = len(registry.asked)
-    driver.carry([log({**lost, 6: event(6, producer.sealed("c", version=1))})], {0: 7})
+    driver.carry([log({**lost, 6: event(6, producer.encrypt("c", version=1))})], {0: 7})
     assert emails(driver)[6] == "c"
     assert len(registry.asked) - before < 9, "asked once more, not for each value"
     assert {one["error"].rpartition(": ")[2] for one in letters(driver)} == {"the registry has no such data key"}
     driver._walk.schemas.forget_rejections(0)
-    driver.carry([log({7: event(7, producer.sealed("d", version=3))})], {0: 8})
+    driver.carry([log({7: event(7, producer.encrypt("d", version=3))})], {0: 8})
     assert emails(driver)[7] == "d"
 
 
@@ -175,7 +175,7 @@ def test_a_replay_decrypts_what_the_registry_has_by_now(tmp_path: Path, registry
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     producer = Producer(CsfleRegistry())
     driver = started(tmp_path, registry)
-    driver.carry([log({0: event(0, producer.sealed("maria"))})], {0: 1})
+    driver.carry([log({0: event(0, producer.encrypt("maria"))})], {0: 1})
     assert len(letters(driver)) == 1
     registry.keks, registry.deks = producer.registry.keks, producer.registry.deks
     assert DeadLetterReplay("clicks", driver.config, ConfluentRegistry(registry.url)).run(Selection(), NOW).rows == 1
@@ -189,7 +189,7 @@ def test_a_raw_table_has_records_as_kafka_has_them_and_a_backfill_decrypts(
     producer = Producer(registry)
     place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
     before = started(tmp_path, registry, table=place)
-    values = {at: event(at, producer.sealed(f"maria{at}")) for at in range(3)}
+    values = {at: event(at, producer.encrypt(f"maria{at}")) for at in range(3)}
     before.carry([log(values)], {0: 3})
     key = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
     raw = before.side(place["raw"]).rows().to_table().sort_by("_offset")["value"].to_pylist()
@@ -207,7 +207,7 @@ def test_one_schema_of_two_subjects_has_the_keys_of_both(tmp_path: Path, registr
     for topic in ("clicks", "views", "others"):
         registry.register(f"{topic}-value", EVENT, ruleSet=rules)
     mine, theirs = Producer(registry), Producer(registry, "views-value")
-    values = [mine.sealed("a"), theirs.sealed("b"), theirs.sealed("c"), mine.sealed("d")]
+    values = [mine.encrypt("a"), theirs.encrypt("b"), theirs.encrypt("c"), mine.encrypt("d")]
     driver = started(tmp_path, registry, topics=["clicks", "views"])
     driver.carry([log({at: event(at, one) for at, one in enumerate(values)})], {0: 4})
     assert emails(driver) == dict(enumerate("abcd"))
@@ -220,7 +220,7 @@ def test_an_avro_key_is_decrypted_by_its_own_rules(tmp_path: Path, registry: Csf
     registry.register("clicks-key", key, ruleSet={"domainRules": [rule("PII", days="1")]})
     producer = Producer(registry, "clicks-key")
     driver = started(tmp_path, registry, columns={"key": "avro"}, privacy={"fields": {"_key": "clear"}})
-    sealed = [producer.sealed("maria", version=1), "no"]
+    sealed = [producer.encrypt("maria", version=1), "no"]
     keys = {at: value(2, key, {"user": one}) for at, one in enumerate(sealed)}
     driver.carry([log({0: event(0, None), 1: event(1, None)}, keys=keys)], {0: 2})
     assert driver.table.rows().to_table(columns=["_key"])["_key"].to_pylist() == [{"user": "maria"}]
@@ -232,7 +232,7 @@ def test_branches_of_a_union_decrypt_by_their_types(tmp_path: Path, registry: Cs
     both = {**EVENT, "fields": [*EVENT["fields"], {"name": "x", "type": ["null", "long", "string", "bytes"],
                                                    "confluent:tags": ["PII"]}]}  # fmt: skip
     registry.register("clicks-value", both, ruleSet={"domainRules": [rule("PII")]})
-    sealed = Producer(registry).sealed
+    sealed = Producer(registry).encrypt
     values = [sealed("a"), sealed(b"b"), 5, None]
     driver = started(tmp_path, registry)
     rows = {
@@ -259,7 +259,7 @@ def test_a_route_sends_on_what_is_decrypted(tmp_path: Path, registry: CsfleRegis
     before = open_local_pipeline("clicks", settings, known, before_route=True)
     set_rules(tables.main, 1, settings.pipelines["clicks"], before.schemas)
     walk = open_local_pipeline("clicks", settings, known, tables=tables)
-    records = log({0: event(0, Producer(registry).sealed("maria")), 1: event(1, "no")})
+    records = log({0: event(0, Producer(registry).encrypt("maria")), 1: event(1, "no")})
     report = walk.run(lambda _: [Piece(records)], lambda _: walk.task_plan(NOW, "1", {"clicks": 1}))
     counts = report.counts["clicks", 0]
     assert (counts.rows, counts.dead_letters) == (1, 1)
@@ -272,7 +272,7 @@ def test_each_value_of_a_batch_is_decrypted_once(
 ) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII", algorithm="AES256_SIV")]})
     producer, count = Producer(registry), 6_000
-    few = [producer.sealed(f"maria{n}", "AES256_SIV") for n in range(5)]
+    few = [producer.encrypt(f"maria{n}", "AES256_SIV") for n in range(5)]
     driver = started(tmp_path, registry)
     asked = list[int]()
     each = field_decryption._FieldDecryption._decrypt_each
@@ -304,6 +304,6 @@ def test_a_preview_decrypts(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     driver = started(tmp_path, registry)
     local_pipeline = open_local_pipeline("clicks", driver.config, ConfluentRegistry(registry.url), with_table=False)
-    steps, sample = local_pipeline._decode(log({0: event(0, Producer(registry).sealed("maria"))}), NOW)
+    steps, sample = local_pipeline._decode(log({0: event(0, Producer(registry).encrypt("maria"))}), NOW)
     assert [group.rows["email"].to_pylist() for group in sample.groups] == [["maria"]]
     assert not steps.report.unknown_schemas

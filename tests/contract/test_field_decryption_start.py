@@ -34,7 +34,7 @@ def test_a_class_of_ones_own_asks_a_kms(tmp_path: Path, registry: CsfleRegistry)
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     registry.keks["shop-kek"] = {"name": "shop-kek", "kmsType": "aws-kms", "kmsKeyId": "arn:1", "kmsProps": {}}
     producer = Producer(registry)
-    sealed, key = producer.sealed("maria"), producer.key("AES256_GCM")
+    sealed, key = producer.encrypt("maria"), producer.key("AES256_GCM")
     registry.deks[0]["encryptedKeyMaterial"] = b64encode((b"\x1a\x20" + key)[::-1]).decode()
     aws = {"shop-kek": {"type": f"{__name__}:Kms", "options": {"region": "eu"}}}
     driver = started(tmp_path, registry, decrypt=aws)
@@ -59,7 +59,7 @@ def test_a_start_is_refused_without_the_kek(
     tmp_path: Path, registry: CsfleRegistry, secret: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    Producer(registry).sealed("maria")
+    Producer(registry).encrypt("maria")
     monkeypatch.setenv("SHOP_SECRET", secret)
     with pytest.raises(ConfigError) as raised:
         started(tmp_path, registry)
@@ -109,7 +109,7 @@ def test_a_schema_that_cannot_be_decrypted_is_rejected_alone(
 
 def test_a_tag_beside_the_schema_counts_where_the_field_has_a_policy(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", NOTED, ruleSet={"domainRules": [rule("BESIDE")]}, **BESIDE)
-    sealed = Producer(registry).sealed("ring twice")
+    sealed = Producer(registry).encrypt("ring twice")
     driver = started(tmp_path, registry, privacy={"fields": {"note": "hash"}})
     driver.carry([log({0: value(1, NOTED, {"id": 0, "at": NOW, "email": "m", "note": sealed})})], {0: 1})
     assert driver.table.rows().to_table(columns=["note"])["note"].to_pylist() == [hashed(tmp_path, "ring twice")]

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from recovery.cli import rewind
 from recovery.rewind.execution import RewindExecution
 from tests.contract.test_rewind import Cluster
-from tests.support.audits import P0, audited, mixed, said
+from tests.support.audits import P0, describe_problems, mixed_values, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
@@ -45,9 +45,9 @@ def changed(root: Path, theirs: Theirs, **settings: Any) -> Changed:
     """Forty offsets in two batches; then another client comes."""
     made = Changed(root, **settings)
     made.start()
-    made.carry([log(mixed(0, 20))], {0: 20})
+    made.carry([log(mixed_values(0, 20))], {0: 20})
     made.first = made.table.snapshot().version
-    made.carry([log(mixed(0, 40))], {0: 40})
+    made.carry([log(mixed_values(0, 40))], {0: 40})
     made.own = made.table.snapshot().version
     theirs(DeltaTable(made.lake), made.first)
     return made
@@ -80,9 +80,9 @@ def goes_on(driver: Driver, end: int = 60, **flags: Any) -> Changed:
     """Start the writer anew, and read on, twice: exactly what is not there yet."""
     made = Changed(Path(driver.lake).parents[1], **flags)
     made.start()
-    made.carry([log(mixed(0, end))], {0: end})
+    made.carry([log(mixed_values(0, end))], {0: end})
     made.start()
-    assert made.carry([log(mixed(0, end))], {0: end}) is None
+    assert made.carry([log(mixed_values(0, end))], {0: end}) is None
     return made
 
 
@@ -108,11 +108,11 @@ def test_a_rewind_to_the_last_version_of_its_own_undoes_it(
     assert back(driver, driver.own) == 0
     assert rows(driver) == untouched
     with pytest.raises(Fenced):
-        driver.carry([log(mixed(0, 60))], {0: 60})
+        driver.carry([log(mixed_values(0, 60))], {0: 60})
     made = goes_on(driver)
     for deep in (False, True):
-        found = audited(made, deep=deep)
-        assert found.adds_up, said(found)
+        found = run_audit(made, deep=deep)
+        assert found.adds_up, describe_problems(found)
         assert found.accepted is None
     assert made.table.snapshot().frontier(P0) == 60
 
@@ -123,8 +123,8 @@ def test_a_rewind_further_back_undoes_it_and_reads_the_same_again(driver: Change
     made = goes_on(driver, 40)
     assert [row["_offset"] for row in rows(made)] == [at for at in range(40) if at % 10 not in (3, 5, 7)]
     for deep in (False, True):
-        found = audited(made, deep=deep)
-        assert found.adds_up, said(found)
+        found = run_audit(made, deep=deep)
+        assert found.adds_up, describe_problems(found)
 
 
 def test_files_that_a_vacuum_removed_do_not_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,8 +139,8 @@ def test_files_that_a_vacuum_removed_do_not_come_back(tmp_path: Path, capsys: py
     assert back(driver, driver.first) == 0, "whose files are those of now"
     made = goes_on(driver, 40)
     for deep in (False, True):
-        found = audited(made, deep=deep)
-        assert found.adds_up, said(found)
+        found = run_audit(made, deep=deep)
+        assert found.adds_up, describe_problems(found)
     assert [row["_offset"] for row in rows(made)] == [at for at in range(40) if at % 10 not in (3, 5, 7)]
 
 
@@ -170,15 +170,15 @@ def test_accepted_it_stays_and_the_rest_is_proven(driver: Changed, capsys: pytes
     version = driver.table.snapshot().version
     assert f"Accepted, as version {version} of the table." in " ".join(capsys.readouterr().out.split())
     with pytest.raises(Fenced):
-        driver.carry([log(mixed(0, 60))], {0: 60})
+        driver.carry([log(mixed_values(0, 60))], {0: 60})
     made = goes_on(driver, interval=1)  # with pages of the ledger
     key = lambda row: (row["_offset"], str(row))  # noqa: E731
     new = [row for row in rows(made) if row["_offset"] >= 40]
     assert sorted((row for row in rows(made) if row["_offset"] < 40), key=key) == sorted(there, key=key)
     assert [row["_offset"] for row in new] == [at for at in range(40, 60) if at % 10 not in (3, 5, 7)]
     for deep in (False, True):
-        found = audited(made, deep=deep)
-        assert found.adds_up, said(found)
+        found = run_audit(made, deep=deep)
+        assert found.adds_up, describe_problems(found)
         assert found.accepted is not None
         assert found.accepted.version == version
     assert audit_verb(made.config, ["clicks"], since=None, deep=False, as_json=False, console=console()) == 0
@@ -192,8 +192,8 @@ def test_after_an_acceptance_a_row_that_goes_is_found(tmp_path: Path) -> None:
     DeltaTable(made.lake).update(updates={"note": "'y'"}, predicate="_offset = 41")
     with pytest.raises(ForeignChange):
         made.tables.apply_side_files()
-    found = audited(made, deep=False)
-    assert "another client ran UPDATE" in said(found), "only the first was accepted"
+    found = run_audit(made, deep=False)
+    assert "another client ran UPDATE" in describe_problems(found), "only the first was accepted"
     accepted(made)
     again = goes_on(made, 80)
     entry = max(Path(again.lake, "_delta_log").glob("*[0-9].json"))
@@ -201,7 +201,7 @@ def test_after_an_acceptance_a_row_that_goes_is_found(tmp_path: Path) -> None:
         if '"add"' in entry.read_text() else None  # fmt: skip
     assert lost is None, "the newest entry is a start"
     DeltaTable(again.lake).delete("_offset = 70")
-    assert audited(again).rows_taken["DELETE"] == 1
+    assert run_audit(again).rows_taken["DELETE"] == 1
 
 
 def test_where_the_frontier_went_back_too_only_a_rewind_helps(tmp_path: Path) -> None:
@@ -221,8 +221,8 @@ def test_where_the_frontier_went_back_too_only_a_rewind_helps(tmp_path: Path) ->
         assert driver.table.snapshot().frontier(P0) == (40 if to == "own" else 20)
         made[to] = goes_on(driver, 40)
         for deep in (False, True):
-            found = audited(made[to], deep=deep)
-            assert found.adds_up, said(found)
+            found = run_audit(made[to], deep=deep)
+            assert found.adds_up, describe_problems(found)
     assert [row["id"] for row in rows(made["own"])] == [row["id"] for row in rows(made["first"])]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.servers.scripted import Asked, Reply, scripted
+from tests.servers.scripted import Asked, Reply, serve_script
 from tests.support.sealed_lake import SealedLake
 from tests.unit.test_hook_servers import Overlord
 from writer.hooks.delivery import HookDelivery
@@ -56,7 +56,7 @@ def told(asked: list[Asked]) -> list[tuple[str, int, int]]:
 
 
 def test_each_version_of_each_bucket_is_told_once_and_in_order(tmp_path: Path, form: str):
-    with scripted(OK) as server:
+    with serve_script(OK) as server:
         lake, delivery = lake_with(tmp_path, form, type="webhook", url=server.url)
         delivery.run_round(NOW)
         lake.add(5, 10)
@@ -77,7 +77,7 @@ def test_each_version_of_each_bucket_is_told_once_and_in_order(tmp_path: Path, f
 
 
 def test_a_hook_that_is_new_to_the_table_begins_where_its_configuration_says(tmp_path: Path):
-    with scripted(OK) as server:
+    with serve_script(OK) as server:
         both = [
             {"type": "webhook", "url": server.url, "name": name, "start": name} for name in ("latest", "earliest")
         ]  # fmt: skip
@@ -95,7 +95,7 @@ def test_a_hook_that_is_new_to_the_table_begins_where_its_configuration_says(tmp
 
 def test_a_failure_is_tried_again_after_a_pause_and_keeps_no_other_bucket_waiting(tmp_path: Path):
     broken = True
-    with scripted(lambda asked: Reply(500, b"no") if broken and b"T05" in asked.body else Reply(200)) as server:
+    with serve_script(lambda asked: Reply(500, b"no") if broken and b"T05" in asked.body else Reply(200)) as server:
         lake, delivery = lake_with(tmp_path, type="webhook", url=server.url)
         delivery.run_round(NOW)
         for hour in (5, 6):
@@ -115,7 +115,7 @@ def test_a_failure_is_tried_again_after_a_pause_and_keeps_no_other_bucket_waitin
 
 
 def test_where_the_log_was_cleaned_up_the_manifests_tell(tmp_path: Path):
-    with scripted(OK) as server:
+    with serve_script(OK) as server:
         lake, delivery = lake_with(tmp_path, "parquet", type="webhook", url=server.url)
         position = delivery.run_round(NOW).position
         for hour in (5, 6):
@@ -131,7 +131,7 @@ def test_where_the_log_was_cleaned_up_the_manifests_tell(tmp_path: Path):
 
 
 def test_a_seal_whose_manifest_is_still_to_be_put_waits_for_it(tmp_path: Path):
-    with scripted(OK) as server:
+    with serve_script(OK) as server:
         lake, delivery = lake_with(tmp_path, type="webhook", url=server.url)
         delivery.run_round(NOW)
         lake.add(5, 1)
@@ -144,7 +144,7 @@ def test_a_seal_whose_manifest_is_still_to_be_put_waits_for_it(tmp_path: Path):
 
 def test_of_versions_that_wait_druid_gets_the_newest_and_so_many_at_once_as_it_may(tmp_path: Path):
     druid = Overlord()
-    with scripted(druid) as server:
+    with serve_script(druid) as server:
         lake, delivery = lake_with(tmp_path, type="druid", url=server.url, at_once=1)
         delivery.run_round(NOW)
         for hour in (5, 6):
@@ -169,7 +169,7 @@ def test_of_versions_that_wait_druid_gets_the_newest_and_so_many_at_once_as_it_m
 def test_a_bucket_that_retention_took_is_told_of_as_retired_and_druid_forgets_it(tmp_path: Path):
     druid = Overlord()
     druid.report = _took(10)
-    with scripted(OK) as posted, scripted(druid) as server:
+    with serve_script(OK) as posted, serve_script(druid) as server:
         hooks = [{"type": "webhook", "url": posted.url}, {"type": "druid", "url": server.url}]
         lake = SealedLake(tmp_path, hooks=hooks)
         both = deliveries("clicks", lake.config)
@@ -213,7 +213,7 @@ def test_whatever_moment_it_is_killed_at_each_seal_is_delivered(tmp_path: Path, 
         druid.tasks = dict.fromkeys(druid.tasks, "SUCCESS")
         return reply
 
-    with scripted(answer) as server:
+    with serve_script(answer) as server:
         lake, delivery = lake_with(tmp_path, type=kind, url=server.url, start="earliest")
         config = tmp_path / "config.json"
         config.write_text(_dumped(lake, server.url, kind))
@@ -246,7 +246,7 @@ def _dumped(lake: SealedLake, url: str, kind: str) -> str:
 
 def test_a_driver_delivers_in_threads_of_their_own_and_ends_while_a_server_hangs(tmp_path: Path):
     heard: dict[str, Health] = {}
-    with scripted(OK) as server:
+    with serve_script(OK) as server:
         hooks = [
             {"type": "webhook", "url": server.url, "name": "good", "start": "earliest"},
             {"type": "webhook", "url": "http://127.0.0.1:9", "name": "bad", "start": "earliest", "timeout": "1 s"},

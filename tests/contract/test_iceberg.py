@@ -24,7 +24,7 @@ from tests.support import oracle
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, value
 from tests.support.table_formats import iceberg_table, in_catalog
-from tests.support.tables import COLUMNS, P0, batch, begun, iceberg_table_of, made, rows, written
+from tests.support.tables import COLUMNS, P0, batch, begin, create_table, iceberg_table_of, rows, write_file
 from writer.audit.audit import audit
 from writer.config.bucket_upkeep import Dedupe
 from writer.core.errors import ConfigError
@@ -48,12 +48,12 @@ def location(tmp_path: Path) -> str:
 
 @pytest.fixture
 def table(location: str) -> PipelineTable:
-    return made(location, "iceberg")
+    return create_table(location, "iceberg")
 
 
 @pytest.fixture
 def stage(location: str) -> Callable[[int], StagedFile]:
-    return lambda rows: written(location, HOUR, rows, "iceberg")
+    return lambda rows: write_file(location, HOUR, rows, "iceberg")
 
 
 def theirs(table: PipelineTable) -> Table:
@@ -68,7 +68,7 @@ def appended(table: PipelineTable, count: int) -> None:
 def test_another_clients_append_stops_the_next_commit_by_a_sentence(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     version = table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     snapshot = table.snapshot()
     appended(table, 5)
@@ -85,7 +85,7 @@ def test_another_clients_append_stops_the_next_commit_by_a_sentence(
 def test_rows_that_another_client_deletes_stay_gone_and_the_writer_goes_on(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     known = table.bucket_files(table.snapshot())
     theirs(table).delete(EqualTo("id", 3))
@@ -102,7 +102,7 @@ def test_rows_that_another_client_deletes_stay_gone_and_the_writer_goes_on(
 def test_a_rollback_by_another_client_is_told_from_a_commit(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     before = theirs(table).metadata.current_snapshot_id
     table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
@@ -118,7 +118,7 @@ def test_a_rollback_by_another_client_is_told_from_a_commit(
 def test_columns_that_another_client_adds_are_the_tables_and_a_dropped_one_stops_it(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     with theirs(table).update_schema() as change:
         change.add_column("note", StringType())
     assert table.snapshot().columns().names == [*COLUMNS.names, "note"]
@@ -133,7 +133,7 @@ def test_columns_that_another_client_adds_are_the_tables_and_a_dropped_one_stops
 
 
 def test_a_table_that_was_taken_out_of_the_catalog_is_not_made_anew(table: PipelineTable) -> None:
-    begun(table)
+    begin(table)
     place = in_catalog(table.location)
     load_catalog(place.catalog, **dict(place.settings)).drop_table(place.identifier)
     again = iceberg_table(table.location, "events")
@@ -145,7 +145,7 @@ def test_a_table_that_was_taken_out_of_the_catalog_is_not_made_anew(table: Pipel
 
 
 def test_a_table_without_our_property_is_not_taken_for_ours(table: PipelineTable) -> None:
-    begun(table)
+    begin(table)
     with theirs(table).transaction() as change:
         change.remove_properties("headrace.version")
     with pytest.raises(ForeignChange, match=r"has no property headrace\.version"):
@@ -153,7 +153,7 @@ def test_a_table_without_our_property_is_not_taken_for_ours(table: PipelineTable
 
 
 def test_one_name_is_one_location(table: PipelineTable, tmp_path: Path) -> None:
-    begun(table)
+    begin(table)
     other = tmp_path / "elsewhere" / "lake"
     place = in_catalog(table.location)
     with pytest.raises(ConfigError, match=r"lies at .*lake, and the configuration says .*elsewhere/lake"):
@@ -163,7 +163,7 @@ def test_one_name_is_one_location(table: PipelineTable, tmp_path: Path) -> None:
 def test_properties_and_expiry_of_others_change_nothing(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     for at in range(3):
         table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
     with theirs(table).transaction() as change:
@@ -280,7 +280,7 @@ def test_a_column_of_floats_has_no_bounds_so_nan_hides_no_row(tmp_path: Path, va
 def test_a_change_of_the_partitioning_stops_it_until_it_is_changed_back(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     with theirs(table).update_spec() as change:
         change.add_field("id", BucketTransform(4), "by_id")
     with pytest.raises(ForeignChange, match=r"identity\(hour\), bucket\[4\]\(by_id\) now, and headrace's buckets are"):
@@ -294,7 +294,7 @@ def test_a_change_of_the_partitioning_stops_it_until_it_is_changed_back(
 def test_properties_that_were_taken_away_are_named_with_their_values(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     known = theirs(table).properties
     for name in ("headrace.version", "headrace.snapshot"):
@@ -316,7 +316,7 @@ def test_properties_that_were_taken_away_are_named_with_their_values(
 def test_a_commit_asks_the_catalog_twice(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epoch, asked = begun(table), list[str]()
+    epoch, asked = begin(table), list[str]()
     for name in ("load", "commit"):
         of_client = getattr(catalog_client.CatalogClient, name)
 
@@ -333,9 +333,9 @@ def test_a_commit_asks_the_catalog_twice(
 def test_old_snapshots_and_their_metadata_go_and_the_table_stays_small(
     location: str, stage: Callable[[int], StagedFile]
 ) -> None:
-    made(location, "iceberg")
+    create_table(location, "iceberg")
     table = iceberg_table(location, "events", checkpoint_interval=25)
-    epoch = begun(table)
+    epoch = begin(table)
     for at in range(120):
         table.append(batch(epoch, at, at + 1, stage(1)), table.snapshot())
         table.tidy()

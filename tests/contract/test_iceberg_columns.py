@@ -15,7 +15,7 @@ from pyiceberg.types import LongType
 
 from tests.contract.test_foreign_change import back
 from tests.contract.test_rewind import Cluster
-from tests.support.local_driver import Driver, configured, log
+from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, TIME, Schemas, value
 from tests.support.table_formats import iceberg_table
 from writer.audit.audit import audit
@@ -152,7 +152,7 @@ def test_tables_beside_it_have_values_of_added_columns_too(tmp_path: Path) -> No
     grown.driver.table.append(Closing(uuid4().hex, NOW, {"reason": "command"}), grown.driver.table.snapshot())
     late = str(grown.driver.settings.late_table)
     grown.carry(schema_id=1)
-    grown.driver.tables.side(late).grow(list(grown.driver.needed()))
+    grown.driver.tables.side(late).grow(list(grown.driver.row_columns()))
     grown.carry(schema_id=2)
     grown.check(late, range(40, 60))
     grown.driver.carry([log({60: b"broken"})], {0: 61})
@@ -172,7 +172,7 @@ def test_so_has_a_table_that_was_converted(tmp_path: Path, was: str) -> None:
     before = Driver(tmp_path, was, schemas=known)
     before.start()
     before.carry([log({0: value(1, OLD, {"id": 0, "at": HOUR, **old(0)})})], {0: 1})
-    run_convert(configured(tmp_path, "iceberg"), "clicks", write=True, now=NOW, as_json=True, out=console())
+    run_convert(pipeline_config(tmp_path, "iceberg"), "clicks", write=True, now=NOW, as_json=True, out=console())
     driver = Driver(tmp_path, "iceberg", schemas=known)
     driver.start()
     driver.carry([log({1: value(2, NEW, {"id": 1, "at": HOUR, **new(1)})})], {0: 2})

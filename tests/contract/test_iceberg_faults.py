@@ -15,9 +15,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from tests.support.catalog_faults import FAULTS, fail
-from tests.support.effect_failures import Died, dying
+from tests.support.effect_failures import Died, die_after
 from tests.support.table_formats import iceberg_table, in_catalog
-from tests.support.tables import COLUMNS, P0, batch, begun, made, rows, written
+from tests.support.tables import COLUMNS, P0, batch, begin, create_table, rows, write_file
 from writer.core.files import StagedFile
 from writer.table.factory import table_at
 from writer.table.iceberg.catalog import catalog_client
@@ -35,12 +35,12 @@ def location(tmp_path: Path) -> str:
 
 @pytest.fixture
 def table(location: str) -> PipelineTable:
-    return made(location, "iceberg")
+    return create_table(location, "iceberg")
 
 
 @pytest.fixture
 def stage(location: str) -> Callable[[int], StagedFile]:
-    return lambda rows: written(location, HOUR, rows, "iceberg")
+    return lambda rows: write_file(location, HOUR, rows, "iceberg")
 
 
 # --- the catalog fails --------------------------------------------------------------------------------------------
@@ -51,14 +51,14 @@ def test_whatever_the_catalog_does_to_a_request_it_has_each_commit_once(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     with fail(monkeypatch, catalog_client.open_catalog(*_opened_as(table)), fault) as failed:
-        epoch = begun(table)
+        epoch = begin(table)
         for at in range(2):
             table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
         table.grow([pa.field("price", pa.float64())], epoch)
         table.append(Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]), table.snapshot())
     assert failed() == 5
     next_start = iceberg_table(table.location, "events")
-    epoch = begun(next_start)
+    epoch = begin(next_start)
     next_start.append(batch(epoch, 20, 30, stage(10)), next_start.snapshot())
     assert (rows(next_start), next_start.snapshot().frontier(P0)) == (30, 30)
     kinds = [entry.kind for entry in next_start.history()]
@@ -73,19 +73,19 @@ def test_a_table_is_made_once_whatever_the_catalog_does_to_the_request(
     with fail(monkeypatch, catalog_client.open_catalog(*_opened_as(table)), fault, "create_table") as failed:
         table.create(COLUMNS, ["hour"])
     assert failed() >= 1
-    again = made(location, "iceberg")
-    assert (again.snapshot().version, begun(again), rows(again)) == (0, 1, 0)
+    again = create_table(location, "iceberg")
+    assert (again.snapshot().version, begin(again), rows(again)) == (0, 1, 0)
     assert [entry.kind for entry in again.history()] == ["start", "create"]
 
 
 def test_a_catalog_that_refuses_every_commit_is_an_error_after_the_retry_timeout(
     location: str, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made(location, "iceberg")
+    create_table(location, "iceberg")
     brief = timedelta(milliseconds=200)
     place = replace(in_catalog(location), retry_timeout=brief)
     table = table_at("iceberg", location, "events", catalog=place, retry_timeout=brief)
-    epoch = begun(table)
+    epoch = begin(table)
 
     def refused(*_: Any) -> Any:
         raise CommitFailedException("Requirement failed")
@@ -111,20 +111,20 @@ def effects(
     """Let the process die after so many effects on the store of the table's log and on its catalog."""
     client = client or catalog_client.open_catalog(*_opened_as(table))
     of_log, of_catalog = ("put", "put_if_absent", "delete"), ("create_table", "commit_table")
-    return dying(monkeypatch, after, {table._log._store: of_log, client: of_catalog})
+    return die_after(monkeypatch, after, {table._log._store: of_log, client: of_catalog})
 
 
 @pytest.mark.parametrize("after", range(8))
 def test_a_writer_that_dies_after_any_effect_of_a_commit_loses_and_doubles_nothing(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
-    dying = effects(monkeypatch, table, after)
-    next(dying)
+    deaths = effects(monkeypatch, table, after)
+    next(deaths)
     with suppress(Died):
         table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
-    next(dying)
+    next(deaths)
     next_start = iceberg_table(table.location, "events")
     at = next_start.snapshot().frontier(P0)
     assert at in (10, 20)
@@ -143,13 +143,13 @@ def test_a_start_that_dies_while_it_makes_the_table_is_followed_by_one_that_make
 ) -> None:
     Path(location).parent.mkdir(parents=True, exist_ok=True)
     table = iceberg_table(location, "events")
-    dying = effects(monkeypatch, table, after)
-    next(dying)
+    deaths = effects(monkeypatch, table, after)
+    next(deaths)
     with suppress(Died):
         table.create(COLUMNS, ["hour"])
-    next(dying)
-    again = made(location, "iceberg")
-    assert (again.snapshot().version, begun(again), rows(again)) == (0, 1, 0)
+    next(deaths)
+    again = create_table(location, "iceberg")
+    assert (again.snapshot().version, begin(again), rows(again)) == (0, 1, 0)
 
 
 # --- two at once --------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_a_start_that_dies_while_it_makes_the_table_is_followed_by_one_that_make
 
 @pytest.mark.parametrize("commits", [20, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, commits: int) -> None:
-    begun(table)
+    begin(table)
     code = "import sys; from tests.support.table_formats import iceberg_table\n"
     code += "from tests.support.catalog_faults import race\n"
     code += "place, versions, number = sys.argv[1:]; print(race(iceberg_table(place, 'events'), int(versions), number))"

@@ -16,9 +16,9 @@ from pyiceberg.table import Table
 
 from tests.servers.objects import ObjectServer
 from tests.support.catalog_faults import TWICE, fail
-from tests.support.effect_failures import Died, dying
+from tests.support.effect_failures import Died, die_after
 from tests.support.table_formats import in_catalog
-from tests.support.tables import COLUMNS, P0, batch, begun, written
+from tests.support.tables import COLUMNS, P0, batch, begin, write_file
 from writer.config.table_sections import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import Fenced
@@ -59,19 +59,19 @@ def table(on_s3: ObjectServer) -> PipelineTable:
 
 @pytest.fixture
 def stage(table: PipelineTable) -> Stage:
-    return lambda rows: written(table.location, HOUR, rows, "iceberg")
+    return lambda rows: write_file(table.location, HOUR, rows, "iceberg")
 
 
 def test_what_a_table_promises_holds_where_glue_knows_it(
     table: PipelineTable, on_s3: ObjectServer, stage: Stage
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     for at in range(2):
         table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
     table.append(Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]), table.snapshot())
     next_start = opened(on_s3.url, table.location)
-    newer = begun(next_start)
+    newer = begin(next_start)
     with pytest.raises(Fenced, match="another writer runs"):
         table.append(batch(epoch, 20, 30, stage(10)), table.snapshot())
     next_start.append(batch(newer, 20, 30, stage(10)), next_start.snapshot())
@@ -86,7 +86,7 @@ def test_what_a_table_promises_holds_where_glue_knows_it(
 
 @pytest.mark.parametrize("commits", [5, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, on_s3: ObjectServer, commits: int) -> None:
-    begun(table)
+    begin(table)
     code = f"import sys; from {__name__} import opened; from tests.support.catalog_faults import race\n"
     code += "print(race(opened(*sys.argv[1:3]), int(sys.argv[3]), sys.argv[4]))"
     command = [sys.executable, "-c", code, on_s3.url, table.location, str(commits)]
@@ -102,7 +102,7 @@ def check_switches(names: TableNames, places: Sequence[str], effects: Effects, m
     """Switch two tables there and back, let each switch die at one of the catalog's effects, and end it by the next."""
     first, second = places
     for after in range(9):
-        steps, is_dead = dying(monkeypatch, after, effects), False
+        steps, is_dead = die_after(monkeypatch, after, effects), False
         next(steps)
         try:
             names.switch(first, second)

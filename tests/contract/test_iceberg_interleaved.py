@@ -10,7 +10,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.types import StringType
 
 from tests.support.table_formats import iceberg_table, in_catalog
-from tests.support.tables import P0, batch, begun, iceberg_table_of, made, rows, written
+from tests.support.tables import P0, batch, begin, create_table, iceberg_table_of, rows, write_file
 from writer.core.files import StagedFile
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.table import PipelineTable
@@ -25,18 +25,18 @@ def location(tmp_path: Path) -> str:
 
 @pytest.fixture
 def table(location: str) -> PipelineTable:
-    return made(location, "iceberg")
+    return create_table(location, "iceberg")
 
 
 @pytest.fixture
 def stage(location: str) -> Callable[[int], StagedFile]:
-    return lambda rows: written(location, HOUR, rows, "iceberg")
+    return lambda rows: write_file(location, HOUR, rows, "iceberg")
 
 
 def test_a_batch_is_committed_once_where_another_process_wrote_down_a_new_column_meanwhile(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     snapshot = table.snapshot()
     with iceberg_table_of(table.location).update_schema() as change:
         change.add_column("note", StringType())
@@ -51,7 +51,7 @@ def test_a_batch_is_committed_once_where_another_process_wrote_down_a_new_column
 def test_a_process_that_read_the_table_earlier_writes_no_entry_about_it(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, deletes: int
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     reader = iceberg_table(table.location, "events")
     earlier = [reader._format.table()]
@@ -63,7 +63,7 @@ def test_a_process_that_read_the_table_earlier_writes_no_entry_about_it(
     honest = reader._log._client.load
     monkeypatch.setattr(reader._log._client, "load", lambda: earlier.pop() if earlier else honest())
     reader.snapshot()
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
     assert (rows(table), table.snapshot().frontier(P0)) == (20 - deletes, 20)
     told = [entry.facts["operation"] for entry in table.history() if entry.kind == "client"]
@@ -73,7 +73,7 @@ def test_a_process_that_read_the_table_earlier_writes_no_entry_about_it(
 def test_a_process_that_read_the_table_before_a_column_came_finds_none_dropped(
     table: PipelineTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     reader = iceberg_table(table.location, "events")
     earlier = [reader._format.table()]
     table.grow([pa.field("price", pa.float64())], epoch)
@@ -83,7 +83,7 @@ def test_a_process_that_read_the_table_before_a_column_came_finds_none_dropped(
 
 
 def test_a_catalog_that_went_back_is_told(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     backup = iceberg_table_of(table.location).metadata_location
     table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())

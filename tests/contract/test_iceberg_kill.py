@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.killed_process import HOUR, OPERATIONS, is_killed_before
 from tests.support.table_formats import iceberg_table
-from tests.support.tables import P0, batch, begun, iceberg_table_of, made, rows, written
+from tests.support.tables import P0, batch, begin, create_table, iceberg_table_of, rows, write_file
 from writer.table.table import PipelineTable
 
 EFFECTS_MIN = {
@@ -23,10 +23,10 @@ EFFECTS_MIN = {
 def prepared(location: str, operation: str) -> None:
     """Make a table with two files of ten rows each, but for an operation that makes the table."""
     if operation != "create":
-        table = made(location, "iceberg")
-        epoch = begun(table)
+        table = create_table(location, "iceberg")
+        epoch = begin(table)
         for at in (0, 10):
-            table.append(batch(epoch, at, at + 10, written(location, HOUR, 10, "iceberg")), table.snapshot())
+            table.append(batch(epoch, at, at + 10, write_file(location, HOUR, 10, "iceberg")), table.snapshot())
 
 
 def drafts(table: PipelineTable) -> list[str]:
@@ -35,13 +35,13 @@ def drafts(table: PipelineTable) -> list[str]:
 
 def carried_on(location: str, operation: str) -> None:
     """Start again, carry the log to 60, and look at everything."""
-    table = made(location, "iceberg")
+    table = create_table(location, "iceberg")
     at = table.snapshot().frontier(P0) or 0
     assert at in {"create": (0,), "commit": (20, 40)}.get(operation, (20,))
     assert rows(table) == at
-    epoch = begun(table)
+    epoch = begin(table)
     for end in range(at + 20, 61, 20):
-        table.append(batch(epoch, end - 20, end, written(location, HOUR, 20, "iceberg")), table.snapshot())
+        table.append(batch(epoch, end - 20, end, write_file(location, HOUR, 20, "iceberg")), table.snapshot())
     assert (rows(table), table.snapshot().frontier(P0)) == (60, 60)
     assert [entry.version for entry in table.history()] == list(range(table.snapshot().version, -1, -1))
     assert {file.path for file in table.bucket_files(table.snapshot())} == {

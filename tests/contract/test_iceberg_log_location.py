@@ -9,7 +9,7 @@ from tests.contract.test_compact import carry, close, compacted, filled, offsets
 from tests.contract.test_iceberg_routes import applied, started
 from tests.contract.test_vacuum import later
 from tests.support import oracle
-from tests.support.local_driver import Driver, configured, log
+from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, event
 from tests.unit.test_targets import hold
 from writer.audit.audit import audit
@@ -96,8 +96,8 @@ def test_rows_that_wait_for_a_table_of_a_route_wait_beside_the_log(tmp_path: Pat
 
 def test_another_log_location_than_the_table_s_is_refused(tmp_path: Path) -> None:
     driver = apart(tmp_path, 1)
-    moved = configured(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, f"{tmp_path}/others")})
-    without = configured(tmp_path, "iceberg")
+    moved = pipeline_config(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, f"{tmp_path}/others")})
+    without = pipeline_config(tmp_path, "iceberg")
     for config, said in ((moved, f"{tmp_path}/others/headrace/clicks"), (without, driver.lake)):
         with pytest.raises(
             ConfigError, match=f"lies at {tmp_path}/logs/headrace/clicks, and the configuration says {said}"
@@ -108,12 +108,12 @@ def test_another_log_location_than_the_table_s_is_refused(tmp_path: Path) -> Non
 def test_logs_inside_a_table_are_refused(tmp_path: Path) -> None:
     for place in (f"{tmp_path}/lake/clicks/logs", f"{tmp_path}/lake"):
         with pytest.raises(ValueError, match=r"catalog\.log_location: give it a folder beside the table"):
-            configured(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, place)})
+            pipeline_config(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, place)})
 
 
 def test_a_table_whose_log_has_a_place_keeps_it_when_its_format_changes(tmp_path: Path) -> None:
     filled(tmp_path, "parquet", 1)
-    config = configured(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, f"{tmp_path}/logs")})
+    config = pipeline_config(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, f"{tmp_path}/logs")})
     work = conversion("clicks", config, str(tmp_path / "lake" / "clicks"))
     assert work is not None
     assert work.obstacles() == ["Its log stays where it is: take catalog.log_location away, or keep the format."]

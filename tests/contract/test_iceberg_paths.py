@@ -16,7 +16,7 @@ from tests.contract.test_compact import compactor
 from tests.contract.test_foreign_change import back
 from tests.contract.test_rewind import Cluster
 from tests.servers.objects import ObjectServer
-from tests.support.local_driver import Driver, configured, log
+from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, event
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
@@ -41,7 +41,7 @@ class Adopted:
     def __init__(self, root: Path, form: str, s3: ObjectServer | None) -> None:
         where_it_lies = f"{s3.bucket()}/lake/clicks" if s3 else str(root / "lake" / "clicks")
         settings: dict[str, Any] = {"start": START, "table": {"location": where_it_lies}}
-        self.config = configured(root, "iceberg", **settings)
+        self.config = pipeline_config(root, "iceberg", **settings)
         table = self.catalog().create_table(
             self.name, Schema(*COLUMNS), form + where_it_lies.removeprefix("s3://").removeprefix("/"), BY_HOUR
         )

@@ -17,10 +17,10 @@ from tests.contract.test_adopt_iceberg import START, adopted, foreign, theirs
 from tests.contract.test_compact import carry, compacted, filled
 from tests.contract.test_vacuum import later
 from tests.support.catalog_faults import FAULTS, fail
-from tests.support.local_driver import Driver, configured, log
+from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import event
 from tests.support.table_formats import iceberg_table, in_catalog
-from tests.support.tables import P0, batch, begun, iceberg_table_of, made, rows, written
+from tests.support.tables import P0, batch, begin, create_table, iceberg_table_of, rows, write_file
 from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
@@ -94,7 +94,7 @@ def test_whatever_the_catalog_does_to_an_adoption_the_table_has_its_first_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     foreign(tmp_path)
-    settings = configured(tmp_path, "iceberg")
+    settings = pipeline_config(tmp_path, "iceberg")
     client = opened(settings.catalog_place("clicks", settings.pipelines["clicks"].table.location))
     with fail(monkeypatch, client, fault), suppress(CommitFailed):
         adopted(tmp_path)
@@ -138,9 +138,9 @@ def test_an_entry_without_an_answer_is_ours_whatever_another_client_did_after_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     location, theirs = str(tmp_path / "lake"), pa.table({"id": [1], "hour": [HOUR]})
-    table = made(location, form)
-    epoch = begun(table)
-    table.append(batch(epoch, 0, 10, written(location, HOUR, 10, form)), table.snapshot())
+    table = create_table(location, form)
+    epoch = begin(table)
+    table.append(batch(epoch, 0, 10, write_file(location, HOUR, 10, form)), table.snapshot())
     honest = table._log.append
 
     def forgetting(*given: Any) -> bool:
@@ -152,7 +152,7 @@ def test_an_entry_without_an_answer_is_ours_whatever_another_client_did_after_it
         raise OutcomeUnknown("put", location, "no answer", "Look.")
 
     monkeypatch.setattr(table._log, "append", forgetting)
-    found, rest = table.bucket_files(table.snapshot()), written(location, HOUR, 9, form)
+    found, rest = table.bucket_files(table.snapshot()), write_file(location, HOUR, 9, form)
     assert table.append(Rewrite("some", found, [rest], RemovedRows("delete", 1)), table.snapshot()) == 3
     assert rows(table) == 10
     monkeypatch.undo()

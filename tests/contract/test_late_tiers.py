@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.test_audit import audited, said
+from tests.support.audits import describe_problems, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from writer.sealing.rules import SealNow
@@ -43,8 +43,8 @@ def test_rows_go_by_how_far_the_watermark_is_past_their_bucket(tmp_path: Path, f
     # Hours that ended 0, 1 and 2 hours before the watermark, which is NOW; then 2.5, a day, 7 days, 8 days.
     late = (0.5, 1.5, 2.5, 3.5, 24.5, 168.5, 200)
     driver.carry([log({4 + n: event(4 + n, at=at(hours)) for n, hours in enumerate(late)})], {0: 11})
-    found = audited(driver, deep=True)
-    assert found.adds_up, said(found)
+    found = run_audit(driver, deep=True)
+    assert found.adds_up, describe_problems(found)
     (line,) = found.reconciliation.lines
     assert {name: line.outcomes[name] for name in ("rows", "late", "dead_letters")} == {
         "rows": 4 + 3, "late": 3, "dead_letters": 1,
@@ -81,7 +81,7 @@ def test_the_watermark_counts_where_no_bucket_closed_since(tmp_path: Path) -> No
     close(driver, at(9))
     driver.carry([log({1: event(1, at=at(0))})], {0: 2})  # the watermark is nine hours further
     driver.carry([log({2: event(2, at=at(9.5))})], {0: 3})
-    assert audited(driver).reconciliation.total("late") == 1
+    assert run_audit(driver).reconciliation.total("late") == 1
 
 
 def test_a_partition_without_rows_leaves_it_to_what_is_closed(tmp_path: Path) -> None:
@@ -90,4 +90,4 @@ def test_a_partition_without_rows_leaves_it_to_what_is_closed(tmp_path: Path) ->
     driver.carry([log({0: event(0, at=at(9.5)), 1: event(1, at=at(0))})], {0: 2, 1: 0})
     close(driver, at(9))
     driver.carry([log({2: event(2, at=at(9.5))})], {0: 3, 1: 0})
-    assert Counter(audited(driver).reconciliation.lines[0].outcomes)["rows"] == 3
+    assert Counter(run_audit(driver).reconciliation.lines[0].outcomes)["rows"] == 3

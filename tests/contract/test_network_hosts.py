@@ -22,12 +22,12 @@ def hosts() -> Iterator[Network]:
 
 def connect(hosts: Network, client: str) -> socket.socket:
     """Connect a host to the server; the socket waits for a second at most."""
-    with hosts[client].entered():
+    with hosts[client].enter():
         return socket.create_connection((hosts["server"].address, PORT), timeout=1)
 
 
 def test_a_cut_link_is_silent_both_ways_and_goes_on_when_it_is_whole(hosts: Network) -> None:
-    with hosts["server"].entered():
+    with hosts["server"].enter():
         listener = socket.create_server((hosts["server"].address, PORT))
     client, other = connect(hosts, "client"), connect(hosts, "other")
     ends = [listener.accept()[0] for _ in range(2)]
@@ -54,7 +54,7 @@ def test_a_cut_link_is_silent_both_ways_and_goes_on_when_it_is_whole(hosts: Netw
 def test_hosts_have_no_way_out_and_none_leads_to_them(hosts: Network) -> None:
     assert hosts["client"].run("ip", "-4", "-o", "address").count("inet ") == 2, "its own, and loopback"
     outside = "192.0.2.1"  # RFC 5737: of nobody
-    with hosts["client"].entered(), pytest.raises(OSError, match=r"unreachable|timed out"):
+    with hosts["client"].enter(), pytest.raises(OSError, match=r"unreachable|timed out"):
         socket.create_connection((outside, 9), timeout=1)
     assert (
         hosts["client"].address

@@ -123,8 +123,8 @@ def carried(table: PipelineTable, location: str) -> None:
 def ids(location: str) -> list[int]:
     """Return what readers see."""
     return (
-        sorted(hive_readers.seen(location)["id"].to_pylist())
-        if "id" in hive_readers.seen(location).column_names
+        sorted(hive_readers.read_rows(location)["id"].to_pylist())
+        if "id" in hive_readers.read_rows(location).column_names
         else []
     )
 
@@ -266,7 +266,7 @@ def test_a_reader_who_never_stops_looking_sees_whole_files_one_after_the_other(t
     writer.start()
     before: set[object] = set()
     while writer.is_alive() or not before:
-        found = [row[0] for row in hive_readers.asked(location, "id")]
+        found = [row[0] for row in hive_readers.query(location, "id")]
         now = set(found)
         files = Counter((id_ // 10, id_ % 10 >= 4) for id_ in found)  # type: ignore[operator]
         assert len(now) == len(found)
@@ -274,7 +274,7 @@ def test_a_reader_who_never_stops_looking_sees_whole_files_one_after_the_other(t
         assert all(rows == (6 if second else 4) for (_, second), rows in files.items())
         before = now
     writer.join()
-    assert hive_readers.asked(location, "count(DISTINCT id), max(id)") == [(400, 399)]
+    assert hive_readers.query(location, "count(DISTINCT id), max(id)") == [(400, 399)]
 
 
 def test_a_checkpoint_leads_to_the_same_state_and_leaves_every_entry(location: str) -> None:
@@ -326,9 +326,9 @@ def test_every_reader_finds_the_buckets_value_in_the_folders_name(tmp_path: Path
     shown = [None if value is None else hive_value(hive_folder("hour", value)) for value in values]
     cut = [value for value, told in zip(values, shown, strict=True) if value != told]
     assert cut == ["x" * 260, "ü" * 130]
-    arrow = dict(zip(*(hive_readers.seen(location)[name].to_pylist() for name in ("id", "hour")), strict=True))
+    arrow = dict(zip(*(hive_readers.read_rows(location)[name].to_pylist() for name in ("id", "hour")), strict=True))
     assert [arrow[at] for at in range(len(values))] == shown
-    duck = dict(hive_readers.asked(location, "id, hour"))
+    duck = dict(hive_readers.query(location, "id, hour"))
     assert [duck[at] for at in range(len(values))] == shown
     assert set(table.buckets()) == {(value,) for value in shown}
 

@@ -21,9 +21,9 @@ from tests.support.canaries import (
     forms,
     search,
     spread,
-    unpacked,
+    unpack,
 )
-from tests.support.canary_table import keys, lived, opened
+from tests.support.canary_table import keys, open_driver, run_life_in_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 FORMATS = ["delta", "parquet", "iceberg"]
@@ -43,16 +43,16 @@ def found(root: Path, said: bytes) -> set[Hit]:
 @pytest.mark.parametrize("policy", ["hash", "encrypt", "drop"])
 @pytest.mark.parametrize("form", FORMATS)
 def test_no_byte_of_a_table_and_beside_it_tells_a_canary(tmp_path: Path, form: str, policy: str) -> None:
-    assert found(tmp_path, lived(tmp_path, form, policy)) == set()
+    assert found(tmp_path, run_life_in_process(tmp_path, form, policy)) == set()
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_no_byte_tells_a_canary_whenever_the_process_is_killed(tmp_path: Path, form: str) -> None:
     for point in POINTS:
-        assert found(tmp_path, lived(tmp_path, form, "mixed", point)) == set(), point
+        assert found(tmp_path, run_life_in_process(tmp_path, form, "mixed", point)) == set(), point
     left = {path.name.split("-")[1] for path in (tmp_path / "scratch").glob("headrace-*")}
     assert left >= {"stage", "rewrite", "reprocess"}, "there is something to vacuum"
-    assert found(tmp_path, lived(tmp_path, form, "mixed")) == set()
+    assert found(tmp_path, run_life_in_process(tmp_path, form, "mixed")) == set()
     assert not any((tmp_path / "scratch").glob("headrace-*/*.arrow"))
     assert not any((tmp_path / "scratch").glob("headrace-re*"))
 
@@ -61,7 +61,7 @@ def test_without_policies_the_search_finds_canaries_wherever_rows_are(tmp_path: 
     """So each place is one that is searched, and each type of a field has a canary that can be found."""
 
     def places(point: str = "") -> set[str]:
-        hits = found(tmp_path, lived(tmp_path, "delta", "clear", point))
+        hits = found(tmp_path, run_life_in_process(tmp_path, "delta", "clear", point))
         return {"/".join(hit.place.split("/")[:3]) for hit in hits}
 
     begun = places("in_stage:5")
@@ -69,11 +69,11 @@ def test_without_policies_the_search_finds_canaries_wherever_rows_are(tmp_path: 
     assert any(place.startswith("lake/clicks/hour=") for place in begun), begun
     assert any("lake/raw/day=" in place for place in begun), begun
     assert any(place.startswith("scratch/headrace-rewrite-") for place in places("in_sort:2"))
-    hits = found(tmp_path, lived(tmp_path, "delta", "clear"))
+    hits = found(tmp_path, run_life_in_process(tmp_path, "delta", "clear"))
     for folder in ("clicks/hour=", "clicks_late/hour=", "clicks_dead_letters/", "raw/day=", "clicks/_delta_log"):
         assert any(hit.place.startswith(f"lake/{folder}") for hit in hits), folder
     assert {repr(text) for text in SHOWN} <= {hit.secret for hit in hits if hit.place.startswith("lake/clicks/")}
-    rows = opened(tmp_path, "delta", "clear").table.rows().to_table()
+    rows = open_driver(tmp_path, "delta", "clear").table.rows().to_table()
     columns = {name: spread(rows[name].to_pylist()) for name in (*NATIVE, *BY_RECORD)}
     assert {hit.place for hit in search(columns.items())} == columns.keys() - {"flag"}, "a boolean is no canary"
 
@@ -103,8 +103,8 @@ def test_the_search_opens_what_is_compressed_or_encoded(tmp_path: Path) -> None:
         parquet.getvalue(), parquet.getvalue()[:-20], arrow.getvalue(), arrow.getvalue()[:-100], avro.getvalue(),
         zstd.getvalue().to_pybytes(), gzip.compress(STEM.encode() * 100),
     ):  # fmt: skip
-        assert repr(STEM) in {hit.secret for hit in search([("in", inside) for inside in unpacked(content)])}
-    numbers = {hit.secret for hit in search([("in", inside) for inside in unpacked(parquet.getvalue())])}
+        assert repr(STEM) in {hit.secret for hit in search([("in", inside) for inside in unpack(content)])}
+    numbers = {hit.secret for hit in search([("in", inside) for inside in unpack(parquet.getvalue())])}
     assert repr("7316452809117364") in numbers
     (tmp_path / f"hour={STEM}").mkdir()
     (tmp_path / f"hour={STEM}" / "empty").touch()

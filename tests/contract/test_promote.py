@@ -13,10 +13,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from typer.testing import CliRunner
 
 from tests.support import oracle
-from tests.support.effect_failures import Died, dying
+from tests.support.effect_failures import Died, die_after
 from tests.support.local_driver import Driver
 from tests.support.sample_records import GAP_FACTS
-from tests.support.shadow_lake import FORMS, Lake, contents, names, shadowed, writer_fixture  # noqa: F401 - a fixture
+from tests.support.shadow_lake import FORMS, Lake, contents, names, run_shadow, writer_fixture  # noqa: F401 - a fixture
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.config.loader import load
@@ -63,7 +63,7 @@ def test_promote_puts_the_shadow_in_the_place_of_the_first_and_no_writer_goes_on
             "clicks": True, "clicks_before_1": False, "clicks_dead_letters": False, "clicks_late": False,
         }  # fmt: skip
     assert "is the pipeline's" in lake.promote(), "a second time there is nothing to do"
-    new = Driver(tmp_path, whole=load(lake.promoted()))
+    new = Driver(tmp_path, whole=load(lake.write_promoted_config()))
     new.start()
     lake.to(new, 30)
     assert audit(new.config, "clicks", since=None, deep=True).adds_up
@@ -200,7 +200,7 @@ def test_a_promotion_that_dies_at_any_effect_is_ended_by_the_next(
         shutil.rmtree(work)
         shutil.copytree(kept, work)
         catalog_client._load_catalog.cache_clear()  # the database is another file
-        steps, is_dead = dying(monkeypatch, after, EFFECTS), False
+        steps, is_dead = die_after(monkeypatch, after, EFFECTS), False
         next(steps)
         try:
             lake.promote("--yes", "--no-diff")
@@ -213,7 +213,7 @@ def test_a_promotion_that_dies_at_any_effect_is_ended_by_the_next(
         assert (found["done"], found["deleted"]) == (True, 1), (
             "the run that ends it says what the first would have said"
         )
-        state = existing_table("clicks", load(lake.promoted())).snapshot()
+        state = existing_table("clicks", load(lake.write_promoted_config())).snapshot()
         assert state.parts() == {TopicPartition("clicks", 1, 0): 20}
         tables = {name for name in names(work) if name in ("clicks", "clicks_shadow", "clicks_before_1")}
         assert tables == ({"clicks", "clicks_before_1"} if form == "iceberg" else set())
@@ -228,14 +228,14 @@ def test_the_other_direction_goes_back(tmp_path: Path, form: str, writer: list[i
     lake = Lake(tmp_path, form)
     lake.to(lake.shadow(), 20)
     lake.promote("--yes")
-    new = Driver(tmp_path, whole=load(lake.promoted()))
+    new = Driver(tmp_path, whole=load(lake.write_promoted_config()))
     new.start()
     lake.to(new, 30)
-    old, lake.file = lake.file, lake.promoted()
+    old, lake.file = lake.file, lake.write_promoted_config()
     lake.other, lake.place = old, lake.first.lake  # the former file, by which the former table is written
     assert "The shadow is behind: clicks/0 by 10" in lake.promote("--yes", code=2)
     writer.append(30)
-    shadowed(lake)
+    run_shadow(lake)
     assert lake.promote("--yes", "--json")["changes"] == {}, "the former file is right as it is"
     with pytest.raises(HeadraceError, match=r"put the table at|lies at|dropped or renamed"):
         lake.to(new, 33)

@@ -9,7 +9,7 @@ from pyiceberg.catalog import load_catalog
 
 from tests.servers.objects import ObjectServer
 from tests.support.local_driver import Driver
-from tests.support.shadow_lake import Lake, shadowed, writer_fixture  # noqa: F401 - a fixture
+from tests.support.shadow_lake import Lake, run_shadow, writer_fixture  # noqa: F401 - a fixture
 from writer.audit.audit import audit
 from writer.config.loader import load
 from writer.config.pipelines import Config
@@ -84,17 +84,17 @@ def check_there_and_back(lake: Lake, writer: list[int], monkeypatch: pytest.Monk
     assert named(load(lake.file)) == ({"clicks": second, "clicks_before_1": first} if is_named else {})
     with pytest.raises(HeadraceError, match=r"put the table at|lies at|dropped or renamed"):
         lake.to(lake.first, 25)
-    new = Driver(lake.root, whole=load(lake.promoted()))
+    new = Driver(lake.root, whole=load(lake.write_promoted_config()))
     new.start()
     lake.to(new, 30)
     assert audit(new.config, "clicks", since=None, deep=True).adds_up
     dead = [offset for offset in range(40) if offset % 7 == 5]
     assert held(new) == [offset for offset in range(30) if offset not in (3, *dead)]
-    old, lake.file = lake.file, lake.promoted()
+    old, lake.file = lake.file, lake.write_promoted_config()
     lake.other, lake.place = old, first
     assert "The shadow is behind: clicks/0 by 10" in lake.promote("--yes", code=2)
     writer.append(30)
-    shadowed(lake)
+    run_shadow(lake)
     promoted(lake, monkeypatch, point)
     assert named(load(old)) == ({"clicks": first, "clicks_before_2": second} if is_named else {})
     with pytest.raises(ConfigError, match=r"put the table at|lies at"):

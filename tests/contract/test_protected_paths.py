@@ -15,7 +15,7 @@ from tests.support import canaries
 from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.killed_process import kill_within
 from tests.support.local_driver import Driver, log
-from tests.support.reprocess_lake import BERLIN, reprocessed
+from tests.support.reprocess_lake import BERLIN, run_reprocess
 from tests.support.sample_records import EVENT, NOW, Schemas, value
 from writer.cli.start.privacy import privacy
 from writer.cli.table.convert import run_convert
@@ -124,7 +124,7 @@ def test_whenever_the_process_dies_no_row_is_in_the_clear(
     is_in_log = not point.startswith("before_protect")
     schemas = Schemas({2: NEW} if is_in_log else {1: TAGGED, 2: NEW}, [2])
     driver = again(tmp_path, form, schemas=schemas)
-    driver.table.grow(list(driver.needed()), driver.epoch)
+    driver.table.grow(list(driver.row_columns()), driver.epoch)
     driver.carry([log({0: note(0, 1, TAGGED), 1: note(1)})], {0: 2})
     assert digests(tmp_path, 1) <= notes(driver) <= digests(tmp_path, 0, 1)
     assert leaks(tmp_path) == set()
@@ -196,7 +196,7 @@ def test_a_reprocess_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> No
     driver = started(tmp_path, both, POLICIES, limits=LENIENT, **raw)
     driver.carry([log({0: note(0, 1, TAGGED), 1: note(1)})], {0: 2})
     driver = again(tmp_path, **raw, **BERLIN)
-    done = reprocessed(driver)
+    done = run_reprocess(driver)
     assert sum(one.moved for one in done.buckets) == 1, "the row of the schema that is still there"
     assert digests(tmp_path, 1) <= notes(driver) <= digests(tmp_path, 0, 1)
     assert leaks(tmp_path) == set()

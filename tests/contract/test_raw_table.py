@@ -14,9 +14,9 @@ import pytest
 from recovery.rewind.execution import RewindExecution
 from tests.contract.test_rewind import Cluster
 from tests.support import oracle
-from tests.support.audits import OLD, audited, said
-from tests.support.local_driver import Died, Driver, configured, log
-from tests.support.process import run_killed
+from tests.support.audits import OLD, describe_problems, run_audit
+from tests.support.local_driver import Died, Driver, log, pipeline_config
+from tests.support.process import run_code_until
 from tests.support.sample_records import NOW, event
 from writer.cli.table.convert import run_convert
 from writer.cli.write import delete_rows
@@ -80,8 +80,8 @@ def test_every_record_is_kept_as_it_came_and_the_audit_adds_up(driver: Driver) -
     assert {(row["_topic"], row["_incarnation"], row["_kafka_time"], row["day"]) for row in found.values()} == {
         ("clicks", 1, NOW, NOW.date().isoformat())
     }
-    seen = audited(driver)
-    assert seen.adds_up, said(seen)
+    seen = run_audit(driver)
+    assert seen.adds_up, describe_problems(seen)
     assert (seen.reconciliation.raw, seen.raw_taken) == (len(VALUES), {})
     sums = Totals()
     sums.add(driver.table.recent_commits(1)[0])
@@ -102,13 +102,13 @@ def test_what_a_writer_that_died_did_not_apply_is_applied_once(tmp_path: Path, f
     driver = made(tmp_path, form)
     with pytest.raises(Died):
         driver.carry([log(VALUES)], {0: 8}, die="after_commit")
-    assert audited(driver).adds_up, "what waits is counted"
+    assert run_audit(driver).adds_up, "what waits is counted"
     for _ in range(2):
         made(tmp_path, form)
     again = made(tmp_path, form)
     carried(again, VALUES | {8: event(8)})
     assert sorted(kept(again)) == list(range(9))
-    assert audited(again).adds_up
+    assert run_audit(again).adds_up
 
 
 KILLED = """
@@ -130,14 +130,14 @@ carried(made(Path(sys.argv[1]), sys.argv[2]), VALUES)
 def test_killed_between_commit_and_application_it_loses_and_doubles_no_raw_record(
     tmp_path: Path, form: str, point: str
 ) -> None:
-    run_killed(KILLED, str(tmp_path), form, point=point)
+    run_code_until(KILLED, str(tmp_path), form, point=point)
     again = made(tmp_path, form)
     assert sorted(kept(again)) in ([], sorted(VALUES))
     for _ in range(2):
         carried(again, VALUES)
     assert {at: row["value"] for at, row in kept(again).items()} == VALUES
-    seen = audited(again)
-    assert (seen.adds_up, seen.waiting) == (True, 0), said(seen)
+    seen = run_audit(again)
+    assert (seen.adds_up, seen.waiting) == (True, 0), describe_problems(seen)
 
 
 @pytest.mark.parametrize("form", ["delta"])
@@ -161,7 +161,7 @@ def test_the_audit_names_a_raw_record_that_is_missing_and_one_that_is_twice(driv
     path = Path(raw.location) / file.path
     other = next(f for f in (one, two) if f.path != file.path)
     (Path(raw.location) / other.path).write_bytes(path.read_bytes())
-    found = said(audited(driver))
+    found = describe_problems(run_audit(driver))
     assert "raw records are there more than once" in found
     assert "raw records more than expected" in found
 
@@ -188,8 +188,8 @@ def test_deleted_rows_take_their_raw_records_and_those_of_dead_letters_with_them
     found = delete(write=True)
     assert (found["raw_records"], len(found["raw_versions"])) == (4, 3)
     assert sorted(kept(driver)) == [0, 2, 3, 4, 5, 6, 9]
-    seen = audited(driver)
-    assert seen.adds_up, said(seen)
+    seen = run_audit(driver)
+    assert seen.adds_up, describe_problems(seen)
     assert seen.raw_taken == {"delete": 4}
     assert delete(write=True)["raw_records"] == 0
 
@@ -217,10 +217,10 @@ def test_a_delete_that_dies_before_the_rows_went_finds_them_again(driver: Driver
         with pytest.raises(Died):
             run()
     assert sorted(kept(driver)) == [0, 2, 3, 5, 6, 8]
-    assert audited(driver).adds_up
+    assert run_audit(driver).adds_up
     run()
     assert sorted(driver.table.rows().to_table(columns=["_offset"]).column(0).to_pylist()) == [0, 2, 3, 5, 6, 8]
-    assert audited(driver).adds_up
+    assert run_audit(driver).adds_up
 
 
 @pytest.mark.parametrize("form", ["delta"])
@@ -233,14 +233,14 @@ def test_a_rewind_takes_the_raw_records_back_and_they_come_again(driver: Driver)
     assert look.raw_records == 4
     doing.write(look, NOW)
     assert sorted(kept(driver)) == [0, 1, 2, 3]
-    seen = audited(driver)
-    assert seen.adds_up, said(seen)
+    seen = run_audit(driver)
+    assert seen.adds_up, describe_problems(seen)
     assert seen.raw_taken == {"rewind": 4}
     driver.start()
     carried(driver, {n: event(n) for n in range(4, 8)})
     assert sorted(kept(driver)) == list(range(8))
-    seen = audited(driver)
-    assert seen.adds_up, said(seen)
+    seen = run_audit(driver)
+    assert seen.adds_up, describe_problems(seen)
 
 
 def test_days_are_dropped_by_their_own_retention(tmp_path: Path, form: str, capsys) -> None:
@@ -251,8 +251,8 @@ def test_days_are_dropped_by_their_own_retention(tmp_path: Path, form: str, caps
     found = json.loads(capsys.readouterr().out)["pipelines"]["clicks"]["raw_table"]
     assert (found["rows_dropped"], [one["bucket"] for one in found["due"]]) == (4, [["2026-11-11"]])
     assert sorted(kept(driver)) == [4, 5]
-    seen = audited(driver)
-    assert seen.adds_up, said(seen)
+    seen = run_audit(driver)
+    assert seen.adds_up, describe_problems(seen)
     assert (seen.raw_taken, seen.rows_taken) == ({"retention": 4}, {})
 
 
@@ -268,8 +268,8 @@ def test_small_files_of_a_day_are_merged(tmp_path: Path, form: str) -> None:
     assert {at: row["headers"] for at, row in kept(driver).items()} == {
         at: [{"key": "n", "value": b"1"}] for at in range(6)
     }
-    seen = audited(driver)
-    assert seen.adds_up, said(seen)
+    seen = run_audit(driver)
+    assert seen.adds_up, describe_problems(seen)
 
 
 def test_vacuum_knows_the_raw_table_when_the_configuration_does_not_any_more(tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_a_pipeline_that_keeps_no_records_any_more_is_still_audited_and_deleted_
     driver = Driver(tmp_path, "delta")
     driver.start()
     carried(driver, VALUES | {8: event(8)})
-    seen = audited(driver)
-    assert seen.adds_up, said(seen)
+    seen = run_audit(driver)
+    assert seen.adds_up, describe_problems(seen)
     assert seen.reconciliation.raw == len(VALUES)
 
 
@@ -334,10 +334,10 @@ def test_without_a_raw_table_nothing_is_other_than_it_was(tmp_path: Path) -> Non
 def test_a_raw_table_becomes_an_iceberg_table_with_its_table(tmp_path: Path) -> None:
     carried(made(tmp_path, "delta"), VALUES)
     table = {"raw": {"location": str(tmp_path / "lake" / "clicks_raw")}}
-    settings = configured(tmp_path, "iceberg", table=table)
+    settings = pipeline_config(tmp_path, "iceberg", table=table)
     assert run_convert(settings, "clicks", write=True, now=NOW, as_json=True, out=console())
     driver = made(tmp_path, "iceberg")
     carried(driver, VALUES | {8: None})
     assert sorted(kept(driver)) == list(range(9))
-    seen = audited(driver)
-    assert seen.adds_up, said(seen)
+    seen = run_audit(driver)
+    assert seen.adds_up, describe_problems(seen)

@@ -11,7 +11,7 @@ from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps
 from recovery.backfill.source import SourceFailed
 from tests.contract.test_raw_table import DAY, HEADERS, KEYS, VALUES, carried, kept, made
-from tests.support.audits import audited, said
+from tests.support.audits import describe_problems, run_audit
 from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
@@ -57,8 +57,8 @@ def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, 
     assert {at: {**row, "day": ""} for at, row in kept(driver).items()} == {
         at: {**row, "day": ""} for at, row in theirs.items()
     }
-    seen = audited(driver)
-    assert seen.adds_up, said(seen)
+    seen = run_audit(driver)
+    assert seen.adds_up, describe_problems(seen)
     assert (seen.reconciliation.total("tombstones"), seen.reconciliation.total("dead_letters")) == (1, 2)
     version = driver.table.snapshot().version
     (again,) = brought(driver, before.settings.table.raw.location)

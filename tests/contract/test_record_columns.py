@@ -36,7 +36,7 @@ OLD = NOW - timedelta(days=99)
 def started(root: Path, form: str, columns: dict[str, Any] | None = None, **settings: Any) -> Driver:
     driver = Driver(root, form, columns=columns or {}, **settings)
     driver.start()
-    driver.table.grow(list(driver.needed()), driver.epoch)
+    driver.table.grow(list(driver.row_columns()), driver.epoch)
     return driver
 
 

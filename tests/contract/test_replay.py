@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.support import oracle
 from tests.support.local_driver import Died, Driver, log
-from tests.support.process import run_killed
+from tests.support.process import run_code_until
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, value
 from writer.audit.audit import audit
 from writer.cli.main import app
@@ -226,7 +226,7 @@ DeadLetterReplay("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, KNOWIN
 @pytest.mark.parametrize("point", ["before_commit:1", "after_commit:1"])
 @pytest.mark.slow
 def test_killed_at_either_side_of_its_commit_it_loses_and_doubles_nothing(driver, form, tmp_path, point):
-    run_killed(KILLED, str(tmp_path), form, point=point)
+    run_code_until(KILLED, str(tmp_path), form, point=point)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert (found.adds_up, found.waiting) == (True, int(point.startswith("after"))), found.problems
     replayed(driver)

@@ -24,18 +24,18 @@ from tests.support.reprocess_lake import (
     ONE,
     TWO,
     Between,
-    both,
-    check_like,
+    check_equal,
     check_sound,
+    dead_letter_rows,
     delete,
-    doing,
-    history,
-    letters,
-    made,
-    mixed,
-    place,
-    reprocessed,
+    mixed_values,
+    offset_key,
+    reprocess_run,
     rows,
+    run_reprocess,
+    start_writer,
+    table_pair,
+    write_history,
 )
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
 from writer.cli.main import app
@@ -55,19 +55,19 @@ from writer.table.log.operations.seals import Closing
 
 def test_old_rules_and_a_reprocess_give_what_the_new_rules_give_from_the_start(tmp_path: Path, form: str) -> None:
     def during(driver: Driver) -> None:
-        history(driver)
+        write_history(driver)
         delete(driver, "id IN (6, 14, 20)")
 
-    driver, wanted = both(tmp_path, form, {}, BERLIN, during)
+    driver, wanted = table_pair(tmp_path, form, {}, BERLIN, during)
     assert rows(driver) != rows(wanted)
-    history(driver, 60, 80)
-    history(wanted, 60, 80)
-    done = reprocessed(driver)
-    check_like(driver, wanted)
+    write_history(driver, 60, 80)
+    write_history(wanted, 60, 80)
+    done = run_reprocess(driver)
+    check_equal(driver, wanted)
     assert sum(one.moved for one in done.buckets) > 20
     assert done.dead_letters.rows == 9, "those of the schema that was unknown"
     version = driver.table.snapshot().version
-    again = reprocessed(driver)
+    again = run_reprocess(driver)
     assert [one.version for one in again.buckets if one.version] == []
     assert driver.table.snapshot().version == version, "a second time changes nothing"
 
@@ -79,15 +79,15 @@ SHAPED: dict[str, Any] = {
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 def test_columns_and_conditions_of_new_specs_hold_for_rows_that_landed_before(tmp_path: Path, form: str) -> None:
-    driver, wanted = both(tmp_path, form, {}, SHAPED, history)
-    done = reprocessed(driver)
+    driver, wanted = table_pair(tmp_path, form, {}, SHAPED, write_history)
+    done = run_reprocess(driver)
     assert sum(one.filtered for one in done.buckets) == 9
     left_out = {"note"}  # a column stays in the table, null in each row
     found = [{key: cell for key, cell in row.items() if key not in left_out} for row in rows(driver)]
     assert found == rows(wanted)
-    assert letters(driver) == letters(wanted)
+    assert dead_letter_rows(driver) == dead_letter_rows(wanted)
     check_sound(driver)
-    assert [one.version for one in reprocessed(driver).buckets if one.version] == []
+    assert [one.version for one in run_reprocess(driver).buckets if one.version] == []
 
 
 def test_a_wrong_unit_of_the_event_time_is_put_right(tmp_path: Path) -> None:
@@ -99,27 +99,27 @@ def test_a_wrong_unit_of_the_event_time_is_put_right(tmp_path: Path) -> None:
         times = {n: int((NOW - n * HOUR / 4).timestamp() * 1000) for n in range(20)}
         driver.carry([log({n: value(1, schema, {"id": n, "at": at}) for n, at in times.items()})], {0: 20})
 
-    driver, wanted = both(tmp_path, "delta", old, new, during, (schemas, schemas))
+    driver, wanted = table_pair(tmp_path, "delta", old, new, during, (schemas, schemas))
     assert {row["hour"] for row in rows(driver)} == {"1970-01-21T18"}
-    (one,) = reprocessed(driver, "1970-01-21T18").buckets
+    (one,) = run_reprocess(driver, "1970-01-21T18").buckets
     assert (one.stay, one.moved, len(one.into)) == (0, 20, 6)
-    check_like(driver, wanted)
+    check_equal(driver, wanted)
 
 
 def test_late_rows_are_read_again_and_sealed_buckets_get_a_next_manifest(tmp_path: Path, form: str) -> None:
     def during(driver: Driver) -> None:
-        history(driver, 0, 40)
+        write_history(driver, 0, 40)
         driver.table.append(Closing("c", NOW + HOUR, {"reason": "command"}), driver.table.snapshot())
-        history(driver, 40, 60)  # late: they join their buckets
+        write_history(driver, 40, 60)  # late: they join their buckets
 
-    driver, wanted = both(tmp_path, form, {}, BERLIN, during)
+    driver, wanted = table_pair(tmp_path, form, {}, BERLIN, during)
     sealer = Sealer("clicks", driver.config)
     ready = [one for one in sealer.due(sealer.follow(), NOW + HOUR) if isinstance(one, SealNow)]
     sealer.seal(ready, NOW + HOUR)
     buckets = {row["hour"] for row in rows(driver)}
     assert {manifest.bucket[0] for manifest in sealer.sealed} == buckets
-    reprocessed(driver)
-    check_like(driver, wanted)
+    run_reprocess(driver)
+    check_equal(driver, wanted)
     later = NOW + timedelta(days=9)
     again = Sealer("clicks", driver.config)
     due = [one for one in again.due(again.follow(), later) if isinstance(one, SealNow)]
@@ -137,8 +137,8 @@ def test_late_rows_are_read_again_and_sealed_buckets_get_a_next_manifest(tmp_pat
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_what_another_client_dedupe_or_retention_took_stays_out(tmp_path: Path, form: str) -> None:
-    driver = made(tmp_path, form)
-    history(driver)
+    driver = start_writer(tmp_path, form)
+    write_history(driver)
     DeltaTable(driver.lake).delete("id = 10")
     table = driver.table
     files = [file for file in table.bucket_files(table.snapshot()) if file.bucket == ("2026-11-20T11",)]
@@ -146,10 +146,10 @@ def test_what_another_client_dedupe_or_retention_took_stays_out(tmp_path: Path, 
     table.append(
         Rewrite("r", files, (), RemovedRows("retention", count), {"buckets": [["2026-11-20T11"]]}), table.snapshot()
     )
-    before = [place(row) for row in rows(driver)]
-    driver = made(tmp_path, form, **BERLIN)
-    done = reprocessed(driver)
-    after = [place(row) for row in rows(driver)]
+    before = [offset_key(row) for row in rows(driver)]
+    driver = start_writer(tmp_path, form, **BERLIN)
+    done = run_reprocess(driver)
+    after = [offset_key(row) for row in rows(driver)]
     assert set(before) <= set(after)
     assert len(after) == len(before) + done.dead_letters.rows
     assert not {row["id"] for row in rows(driver)} & {10}
@@ -161,19 +161,19 @@ def test_rows_of_the_table_of_late_rows_are_read_again_and_stay_there(tmp_path: 
     late: dict[str, Any] = {"seal": {"late": "late_table"}}
 
     def during(driver: Driver) -> None:
-        history(driver, 0, 20)
+        write_history(driver, 0, 20)
         driver.table.append(Closing("c", NOW + HOUR, {"reason": "command"}), driver.table.snapshot())
-        history(driver, 20, 40)
+        write_history(driver, 20, 40)
 
     def beside(driver: Driver) -> list[dict[str, Any]]:
         found = driver.side(driver.settings.late_place).rows().to_table().to_pylist()
-        return [{k: v for k, v in row.items() if k != "extra"} for row in sorted(found, key=place)]
+        return [{k: v for k, v in row.items() if k != "extra"} for row in sorted(found, key=offset_key)]
 
     shaped = {"specs": {"Event": {"derive": {"twice": "id * 2"}}}}
-    driver, wanted = both(tmp_path, form, late, {**late, **shaped}, during, (TWO, TWO))
+    driver, wanted = table_pair(tmp_path, form, late, {**late, **shaped}, during, (TWO, TWO))
     old = len(beside(driver))
     assert old > 20
-    done = reprocessed(driver, source=Between(lambda: delete(driver, "id IN (22, 24, 30)")))
+    done = run_reprocess(driver, source=Between(lambda: delete(driver, "id IN (22, 24, 30)")))
     delete(wanted, "id IN (22, 24, 30)")
     versions = {one.version for one in done.buckets if one.late and one.version}
     assert versions
@@ -182,8 +182,8 @@ def test_rows_of_the_table_of_late_rows_are_read_again_and_stay_there(tmp_path: 
     assert changes == {True}, "who reads the table as a stream sees them"
     assert beside(driver) == beside(wanted)
     assert len(beside(driver)) < old
-    check_like(driver, wanted)
-    assert [one.version for one in reprocessed(driver).buckets if one.version] == []
+    check_equal(driver, wanted)
+    assert [one.version for one in run_reprocess(driver).buckets if one.version] == []
 
 
 @pytest.mark.parametrize("form", ["delta"])
@@ -194,19 +194,19 @@ def test_rows_that_were_only_late_stay_dead_letters(tmp_path: Path, form: str) -
         on_time = {at: event(at, at=NOW + (2 + at % 3) * HOUR) for at in range(20, 30, 2)}
         driver.carry([log({at: event(at) for at in range(20)})], {0: 20})
         driver.table.append(Closing("c", NOW + HOUR, {"reason": "command"}), driver.table.snapshot())
-        mixed = on_time | {at: event(at) for at in range(21, 30, 2)}
-        driver.carry([log(mixed, came=NOW + 6 * HOUR)], {0: 30}, now=NOW + 6 * HOUR)
+        values = on_time | {at: event(at) for at in range(21, 30, 2)}
+        driver.carry([log(values, came=NOW + 6 * HOUR)], {0: 30}, now=NOW + 6 * HOUR)
 
     shaped = {"specs": {"Event": {"derive": {"twice": "id * 2"}}}}
-    driver, wanted = both(tmp_path, form, late, {**late, **shaped}, during, (TWO, TWO))
-    assert [one[1] for one in letters(driver)] == [21, 23, 25, 27, 29]
-    assert reprocessed(driver).dead_letters.chosen == 0
-    check_like(driver, wanted)
+    driver, wanted = table_pair(tmp_path, form, late, {**late, **shaped}, during, (TWO, TWO))
+    assert [one[1] for one in dead_letter_rows(driver)] == [21, 23, 25, 27, 29]
+    assert run_reprocess(driver).dead_letters.chosen == 0
+    check_equal(driver, wanted)
 
 
 def test_too_many_failed_records_leave_all_as_it_was(tmp_path: Path) -> None:
-    driver = made(tmp_path, "delta")
-    history(driver)
+    driver = start_writer(tmp_path, "delta")
+    write_history(driver)
     before = rows(driver)
     table = {"raw": {"location": str(tmp_path / "lake" / "clicks_raw")}}
     strict = Driver(
@@ -215,24 +215,26 @@ def test_too_many_failed_records_leave_all_as_it_was(tmp_path: Path) -> None:
     )  # fmt: skip
     strict.start(2)
     with pytest.raises(LimitReached):
-        reprocessed(strict)
+        run_reprocess(strict)
     assert rows(driver) == before
     assert not list(Path(driver.lake).rglob("reprocess*"))
     check_sound(driver)
 
 
 def test_rows_become_dead_letters_and_come_back(tmp_path: Path) -> None:
-    driver = made(tmp_path, "delta")
-    history(driver)
-    before, aside = rows(driver), letters(driver)
-    wrong = made(tmp_path, "delta", event_time={"field": "at", "max_age": "30 d", "clocks": [{"shift": "+500 d"}]})
-    done = reprocessed(wrong)
+    driver = start_writer(tmp_path, "delta")
+    write_history(driver)
+    before, aside = rows(driver), dead_letter_rows(driver)
+    wrong = start_writer(
+        tmp_path, "delta", event_time={"field": "at", "max_age": "30 d", "clocks": [{"shift": "+500 d"}]}
+    )
+    done = run_reprocess(wrong)
     assert (sum(one.quarantined for one in done.buckets), rows(wrong)) == (len(before), [])
     check_sound(wrong)
-    again = made(tmp_path, "delta")
-    assert reprocessed(again).buckets == [], "no bucket has rows that say their offsets"
+    again = start_writer(tmp_path, "delta")
+    assert run_reprocess(again).buckets == [], "no bucket has rows that say their offsets"
     DeadLetterReplay("clicks", again.config, TWO).run(Selection(), NOW)
-    assert (rows(again), letters(again)) == (before, aside)
+    assert (rows(again), dead_letter_rows(again)) == (before, aside)
     check_sound(again)
 
 
@@ -244,10 +246,10 @@ def test_rows_become_dead_letters_and_come_back(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_buckets_that_are_none_are_refused(tmp_path: Path, buckets: str, match: str) -> None:
-    driver = made(tmp_path, "delta")
-    history(driver, 0, 20)
+    driver = start_writer(tmp_path, "delta")
+    write_history(driver, 0, 20)
     with pytest.raises(ConfigError, match=match):
-        doing(driver, buckets).preview()
+        reprocess_run(driver, buckets).preview()
 
 
 def test_without_its_source_or_with_a_route_it_is_a_sentence(tmp_path: Path) -> None:
@@ -255,7 +257,7 @@ def test_without_its_source_or_with_a_route_it_is_a_sentence(tmp_path: Path) -> 
     driver.start()
     driver.carry([log({0: event(0)})], {0: 1})
     with pytest.raises(ConfigError, match="has no raw table"):
-        doing(driver).preview()
+        reprocess_run(driver).preview()
     with pytest.raises(ConfigError, match="needs --archive LOCATION"):
         SourceChoice("archive")
     with pytest.raises(ConfigError, match="--columns speaks of an archive"):
@@ -263,9 +265,9 @@ def test_without_its_source_or_with_a_route_it_is_a_sentence(tmp_path: Path) -> 
 
 
 def test_the_command_shows_first_and_then_does_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = made(tmp_path, "delta")
-    history(driver, 0, 20)
-    driver = made(tmp_path, "delta", **BERLIN)
+    driver = start_writer(tmp_path, "delta")
+    write_history(driver, 0, 20)
+    driver = start_writer(tmp_path, "delta", **BERLIN)
     for number, schema in ((1, EVENT), (2, WIDER)):
         (tmp_path / f"{number}.avsc").write_text(json.dumps(schema))
     document = driver.config.model_dump(mode="json", exclude_unset=True)
@@ -298,7 +300,7 @@ def test_from_kafka_and_what_it_has_no_more_stays(tmp_path: Path, bootstrap: str
     admin, name = AdminClient({"bootstrap.servers": bootstrap}), "clicks"
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
     try:
-        values = mixed(0, 20)
+        values = mixed_values(0, 20)
         producer = Producer({"bootstrap.servers": bootstrap})
         for at, sent in values.items():
             producer.produce(name, sent, f"k{at}".encode(), 0, timestamp=int(NOW.timestamp() * 1000))
@@ -325,16 +327,16 @@ def test_from_kafka_and_what_it_has_no_more_stays(tmp_path: Path, bootstrap: str
         during(lake("old", ONE))
         driver, wanted = lake("old", TWO, **BERLIN), lake("new", TWO, **BERLIN)
         during(wanted)
-        before = {place(row): row["hour"] for row in rows(driver)}
+        before = {offset_key(row): row["hour"] for row in rows(driver)}
         admin.delete_records([Where(name, 0, 2)])[Where(name, 0, 2)].result(30)
-        look = doing(driver, source=SourceChoice("kafka")).preview()
+        look = reprocess_run(driver, source=SourceChoice("kafka")).preview()
         assert sum(one.rows - one.available for one in look.buckets) == 2
-        done = reprocessed(driver, source=SourceChoice("kafka"))
+        done = run_reprocess(driver, source=SourceChoice("kafka"))
         assert sum(one.absent for one in done.buckets) == 2
-        stayed = {place(row): row["hour"] for row in rows(driver) if row["_offset"] < 2}
+        stayed = {offset_key(row): row["hour"] for row in rows(driver) if row["_offset"] < 2}
         assert stayed == {at: before[at] for at in stayed}
         assert [row for row in rows(driver) if row["_offset"] >= 2] == [r for r in rows(wanted) if r["_offset"] >= 2]
-        assert letters(driver) == letters(wanted)
+        assert dead_letter_rows(driver) == dead_letter_rows(wanted)
         check_sound(driver)
     finally:
         admin.delete_topics([name])[name].result(30)
@@ -342,24 +344,24 @@ def test_from_kafka_and_what_it_has_no_more_stays(tmp_path: Path, bootstrap: str
 
 @pytest.mark.parametrize("shift", ["-3 h", "+500 d"], ids=["rows", "dead_letters"])
 def test_rows_that_delete_files_of_another_client_take_are_not_brought_back(tmp_path: Path, shift: str) -> None:
-    history(made(tmp_path, "iceberg"), 0, 20)
+    write_history(start_writer(tmp_path, "iceberg"), 0, 20)
     rules = {"event_time": {"field": "at", "max_age": "30 d", "clocks": [{"shift": shift}]}}
-    driver = made(tmp_path, "iceberg", **rules)
+    driver = start_writer(tmp_path, "iceberg", **rules)
     rows_deleted(in_its_catalog(driver))
-    aside = letters(driver)
+    aside = dead_letter_rows(driver)
     with pytest.raises(LiveDeleteFiles, match="by delete files"):
-        reprocessed(driver)
+        run_reprocess(driver)
     assert "reprocess" not in {entry.kind for entry in driver.table.history()}
-    assert letters(driver) == aside
+    assert dead_letter_rows(driver) == aside
 
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 def test_the_ledger_keeps_its_account_and_a_rewind_goes_past_it(tmp_path: Path, form: str) -> None:
-    before = made(tmp_path, form, schemas=ONE, interval=2)
-    history(before)
+    before = start_writer(tmp_path, form, schemas=ONE, interval=2)
+    write_history(before)
     early = before.table.snapshot().version - 1
-    driver = made(tmp_path, form, interval=2, **BERLIN)
-    reprocessed(driver)
+    driver = start_writer(tmp_path, form, interval=2, **BERLIN)
+    run_reprocess(driver)
     driver.table.tidy()
     assert LedgerStore(driver.table.store, driver.table.state().metadata["id"], "clicks").last_version() > early
     check_sound(driver)
@@ -369,10 +371,10 @@ def test_the_ledger_keeps_its_account_and_a_rewind_goes_past_it(tmp_path: Path, 
     back.write(look, NOW)
     check_sound(driver)
     driver.start(2)
-    history(driver)
-    wanted = made(tmp_path / "new", form, **BERLIN)
-    history(wanted)
-    check_like(driver, wanted)
+    write_history(driver)
+    wanted = start_writer(tmp_path / "new", form, **BERLIN)
+    write_history(wanted)
+    check_equal(driver, wanted)
 
 
 def test_an_entry_that_does_not_add_up_is_none() -> None:

@@ -10,7 +10,7 @@ from tests.contract.test_privacy import hashed, ring_at
 from tests.servers.csfle import CsfleRegistry
 from tests.support.field_encryption import Producer, rule
 from tests.support.local_driver import Driver, log
-from tests.support.reprocess_lake import BERLIN, check_sound, reprocessed, rows
+from tests.support.reprocess_lake import BERLIN, check_sound, rows, run_reprocess
 from writer.privacy.encryption import decrypt_text
 from writer.privacy.keyring import read_keyring
 
@@ -27,7 +27,7 @@ def test_fields_are_decrypted_and_protected_as_from_the_start(
 ) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     producer = Producer(registry)
-    values: dict[int, bytes | None] = {at: event(at, producer.sealed(f"maria{at}")) for at in range(6)}
+    values: dict[int, bytes | None] = {at: event(at, producer.encrypt(f"maria{at}")) for at in range(6)}
     values |= {6: None, 7: event(7, "no ciphertext"), 8: b"\0\0\0\0\1cut"}
 
     def clear(email: str) -> str:
@@ -47,7 +47,7 @@ def test_fields_are_decrypted_and_protected_as_from_the_start(
     oracle = kept(tmp_path / "new", registry, tmp_path, tags=tags, **BERLIN)
     oracle.carry([log(values)], {0: 9})
     assert {row["hour"] for row in rows(before)}.isdisjoint({row["hour"] for row in rows(oracle)})
-    done = reprocessed(driver)
+    done = run_reprocess(driver)
     assert sum(one.moved for one in done.buckets) == 6
     for each in (driver, oracle):
         assert [clear(row["email"]) for row in rows(each)] == wanted
@@ -55,6 +55,6 @@ def test_fields_are_decrypted_and_protected_as_from_the_start(
     bare = [[{k: v for k, v in row.items() if k != "email"} for row in rows(each)] for each in (driver, oracle)]
     assert bare[0] == bare[1]
     assert len(bare[0]) == 6
-    again = [one.version for one in reprocessed(driver).buckets if one.version]
+    again = [one.version for one in run_reprocess(driver).buckets if one.version]
     assert bool(again) == (tags["PII"] == "encrypt"), "a second time changes nothing, but an encrypted value"
     check_sound(driver)

@@ -9,26 +9,26 @@ import pytest
 from deltalake import DeltaTable
 
 from recovery.reprocess.run import SourceChoice
-from tests.support.audits import audited, said
-from tests.support.effect_failures import Died, dying
+from tests.support.audits import describe_problems, run_audit
+from tests.support.effect_failures import Died, die_after
 from tests.support.local_driver import Driver, log
 from tests.support.reprocess_lake import (
     BERLIN,
     ONE,
     Between,
-    both,
-    check_like,
+    check_equal,
     check_sound,
+    dead_letter_rows,
     delete,
-    doing,
-    history,
-    letters,
-    made,
-    mixed,
-    opened,
-    place,
-    reprocessed,
+    mixed_values,
+    offset_key,
+    open_writer,
+    reprocess_run,
     rows,
+    run_reprocess,
+    start_writer,
+    table_pair,
+    write_history,
 )
 from tests.support.sample_records import NOW
 from writer.core.errors import ConfigError
@@ -39,17 +39,17 @@ from writer.table.log.operations.rows import RemovedRows, Rewrite
 
 @pytest.fixture
 def pair(tmp_path: Path, form: str) -> tuple[Driver, Driver]:
-    return both(tmp_path, form, {}, BERLIN, history)
+    return table_pair(tmp_path, form, {}, BERLIN, write_history)
 
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 def test_the_writer_commits_between_read_and_swap_and_both_stand(pair: tuple[Driver, Driver]) -> None:
     driver, wanted = pair
     epoch = driver.table.snapshot().epoch
-    reprocessed(driver, source=Between(lambda: history(driver, 60, 80)))
-    history(wanted, 60, 80)
+    run_reprocess(driver, source=Between(lambda: write_history(driver, 60, 80)))
+    write_history(wanted, 60, 80)
     assert driver.table.snapshot().epoch == epoch
-    check_like(driver, wanted)
+    check_equal(driver, wanted)
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
@@ -64,25 +64,25 @@ def test_a_bucket_that_is_compacted_between_read_and_swap_is_done_again(pair: tu
 
     between = Between(compact)
     before = driver.table.snapshot().version
-    reprocessed(driver, source=between)
+    run_reprocess(driver, source=between)
     kinds = [entry.kind for entry in driver.table.history() if entry.version > before]
     assert between.done
     assert "rewrite" in kinds
-    check_like(driver, wanted)
+    check_equal(driver, wanted)
 
 
 def test_rows_that_are_deleted_between_read_and_swap_stay_out(pair: tuple[Driver, Driver]) -> None:
     driver, wanted = pair
-    reprocessed(driver, source=Between(lambda: delete(driver, "id IN (10, 12, 14)")))
+    run_reprocess(driver, source=Between(lambda: delete(driver, "id IN (10, 12, 14)")))
     delete(wanted, "id IN (10, 12, 14)")
-    check_like(driver, wanted)
+    check_equal(driver, wanted)
 
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_two_at_once_swap_each_row_once(pair: tuple[Driver, Driver]) -> None:
     driver, wanted = pair
-    reprocessed(driver, source=Between(lambda: reprocessed(driver)))
-    check_like(driver, wanted)
+    run_reprocess(driver, source=Between(lambda: run_reprocess(driver)))
+    check_equal(driver, wanted)
 
 
 @pytest.mark.parametrize("form", ["delta"])
@@ -91,13 +91,13 @@ def test_rows_whose_records_are_not_there_stay_as_they_are(pair: tuple[Driver, D
     raw = driver.side(driver.settings.table.raw.location)
     first, *_ = raw.bucket_files(raw.snapshot())
     raw.append(Rewrite("r", [first], (), RemovedRows("retention", first.rows or 0), {"buckets": []}), raw.snapshot())
-    before = {place(row): row["hour"] for row in rows(driver)}
-    look = doing(driver).preview()
-    done = reprocessed(driver)
+    before = {offset_key(row): row["hour"] for row in rows(driver)}
+    look = reprocess_run(driver).preview()
+    done = run_reprocess(driver)
     absent = sum(one.absent for one in done.buckets)
     assert 0 < absent < len(before)
     assert sum(one.rows - one.available for one in look.buckets) == absent
-    same = [row for row in rows(driver) if before.get(place(row)) == row["hour"]]
+    same = [row for row in rows(driver) if before.get(offset_key(row)) == row["hour"]]
     assert len(same) == absent
     check_sound(driver)
 
@@ -110,7 +110,7 @@ def test_what_is_left_of_another_clients_file_has_the_event_times_of_its_rows(pa
     snapshot = raw.snapshot()
     with raw.stage_without_offsets(snapshot, {TopicPartition("clicks", 1, 0): [(14, 15)]}) as left:
         raw.append(Rewrite("r", left.removed, left.rewritten, RemovedRows("delete", left.rows)), snapshot)
-    assert sum(one.absent for one in reprocessed(driver).buckets) == 1
+    assert sum(one.absent for one in run_reprocess(driver).buckets) == 1
     files = [file for file in driver.table.bucket_files(driver.table.snapshot()) if file.event_time_max]
     assert files
     assert max(file.event_time_max for file in files if file.event_time_max) <= NOW
@@ -120,15 +120,15 @@ def test_what_is_left_of_another_clients_file_has_the_event_times_of_its_rows(pa
 @pytest.mark.parametrize("form", ["delta"])
 def test_from_an_archive_of_whole_records_and_from_no_other(pair: tuple[Driver, Driver], tmp_path: Path) -> None:
     driver, wanted = pair
-    table = pa.Table.from_batches([log(mixed(0, 60)), log(mixed(0, 30), 1)])
+    table = pa.Table.from_batches([log(mixed_values(0, 60)), log(mixed_values(0, 30), 1)])
     (tmp_path / "archive").mkdir()
     pq.write_table(table, tmp_path / "archive" / "one.parquet")
     source = SourceChoice("archive", (str(tmp_path / "archive"),))
-    assert sum(one.absent for one in reprocessed(driver, source=source).buckets) == 0
-    check_like(driver, wanted)
+    assert sum(one.absent for one in run_reprocess(driver, source=source).buckets) == 0
+    check_equal(driver, wanted)
     pq.write_table(table.drop_columns(["key"]), tmp_path / "archive" / "one.parquet")
     with pytest.raises(ConfigError, match="has no column of the key of records"):
-        doing(driver, source=source).preview()
+        reprocess_run(driver, source=source).preview()
 
 
 def test_a_reprocess_may_die_at_any_effect_and_is_run_again(
@@ -137,29 +137,29 @@ def test_a_reprocess_may_die_at_any_effect_and_is_run_again(
     two = "2026-11-20T10..2026-11-20T11"
 
     def anew(root: Path) -> Driver:
-        before = made(root, form, schemas=ONE)
-        history(before, 0, 20)
+        before = start_writer(root, form, schemas=ONE)
+        write_history(before, 0, 20)
         delete(before, "id = 1")
-        return made(root, form, **BERLIN)
+        return start_writer(root, form, **BERLIN)
 
     whole = anew(tmp_path / "whole")
-    reprocessed(whole, two)
-    wanted, ended = (rows(whole), letters(whole)), False
+    run_reprocess(whole, two)
+    wanted, ended = (rows(whole), dead_letter_rows(whole)), False
     for after in range(1_000):
         driver = anew(tmp_path / str(after))
-        death = dying(monkeypatch, after)
+        death = die_after(monkeypatch, after)
         next(death)
         with suppress(Died):
-            reprocessed(driver, two)
+            run_reprocess(driver, two)
             ended = True
         next(death)
-        driver = opened(tmp_path / str(after), form)
-        seen = [place(row) for row in rows(driver)]
+        driver = open_writer(tmp_path / str(after), form)
+        seen = [offset_key(row) for row in rows(driver)]
         assert len(seen) == len(set(seen)), f"a row is there twice after {after} effects"
-        reprocessed(driver, two)
-        assert (rows(driver), letters(driver)) == wanted, f"after {after} effects"
-        found = audited(driver)
-        assert found.adds_up, f"after {after} effects: {said(found)}"
+        run_reprocess(driver, two)
+        assert (rows(driver), dead_letter_rows(driver)) == wanted, f"after {after} effects"
+        found = run_audit(driver)
+        assert found.adds_up, f"after {after} effects: {describe_problems(found)}"
         if ended:
             break
     assert after > 4, "it has several effects"
@@ -168,10 +168,13 @@ def test_a_reprocess_may_die_at_any_effect_and_is_run_again(
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 def test_a_raw_table_whose_files_are_merged_while_they_are_read_is_read_again(tmp_path: Path, form: str) -> None:
     merged = {"table": {"raw": {"location": str(tmp_path / "old" / "lake" / "clicks_raw"), "max_open_files": 2}}}
-    before = made(tmp_path / "old", form, schemas=ONE)
-    history(before)
-    driver, wanted = made(tmp_path / "old", form, **merged, **BERLIN), made(tmp_path / "new", form, **BERLIN)
-    history(wanted)
+    before = start_writer(tmp_path / "old", form, schemas=ONE)
+    write_history(before)
+    driver, wanted = (
+        start_writer(tmp_path / "old", form, **merged, **BERLIN),
+        start_writer(tmp_path / "new", form, **BERLIN),
+    )
+    write_history(wanted)
 
     def merge() -> None:
         raw = driver.side(driver.settings.table.raw.location)
@@ -179,9 +182,9 @@ def test_a_raw_table_whose_files_are_merged_while_they_are_read_is_read_again(tm
         assert len(raw.bucket_files(raw.snapshot())) == 1
 
     between = Between(merge, early=True)
-    reprocessed(driver, source=between)
+    run_reprocess(driver, source=between)
     assert between.done
-    check_like(driver, wanted)
+    check_equal(driver, wanted)
 
 
 @pytest.mark.parametrize("form", ["delta"])
@@ -191,14 +194,14 @@ def test_an_archive_that_does_not_say_which_incarnation_it_has_is_refused_where_
     driver, _ = pair
     (tmp_path / "archive").mkdir()
     archive = tmp_path / "archive" / "one.parquet"
-    table = pa.Table.from_batches([log(mixed(0, 60)), log(mixed(0, 30), 1)])
+    table = pa.Table.from_batches([log(mixed_values(0, 60)), log(mixed_values(0, 30), 1)])
     pq.write_table(table, archive)
     driver.table.begin({TopicPartition("clicks", 2, 0): 0}, {"clicks": ["uuid-1", "uuid-2"]})
     source = SourceChoice("archive", (str(archive.parent),))
     with pytest.raises(ConfigError, match="of which incarnation of topic 'clicks'"):
-        doing(driver, source=source).preview()
+        reprocess_run(driver, source=source).preview()
     ones = pa.repeat(pa.scalar(1, pa.int32()), table.num_rows)
     pq.write_table(table.append_column("incarnation", ones), archive)
     names = "topic=topic,partition=partition,offset=offset,time=timestamp,key=key,value=value,headers=headers,"
     names += "incarnation=incarnation"
-    assert doing(driver, source=SourceChoice("archive", (str(archive.parent),), names)).preview().buckets
+    assert reprocess_run(driver, source=SourceChoice("archive", (str(archive.parent),), names)).preview().buckets

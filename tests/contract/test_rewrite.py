@@ -9,7 +9,19 @@ import pyarrow as pa
 import pytest
 
 from tests.support.table_formats import OPENED
-from tests.support.tables import P0, add, batch, begun, delta, location, made, opened, rows, table, written
+from tests.support.tables import (
+    P0,
+    add,
+    batch,
+    begin,
+    create_table,
+    delta,
+    delta_client,
+    location,
+    rows,
+    table,
+    write_file,
+)
 from writer.core.files import BucketFile, StagedFile
 from writer.table.log.foreign_writes import FilesGone, ForeignChange
 from writer.table.log.operations.rows import RemovedRows, Rewrite
@@ -22,7 +34,7 @@ Stage = Callable[..., StagedFile]
 
 @pytest.fixture
 def stage(location: str, form: str) -> Stage:
-    return lambda rows, hour=FIVE[0]: written(location, hour, rows, form)
+    return lambda rows, hour=FIVE[0]: write_file(location, hour, rows, form)
 
 
 def rewrite(removed: list[BucketFile], *files: StagedFile, taken: RemovedRows | None = None) -> Rewrite:
@@ -31,7 +43,7 @@ def rewrite(removed: list[BucketFile], *files: StagedFile, taken: RemovedRows | 
 
 def filled(table: PipelineTable, stage: Stage) -> int:
     """Three files of one bucket, one of another. Returns the epoch."""
-    epoch = begun(table)
+    epoch = begin(table)
     for n in range(3):
         table.append(batch(epoch, 10 * n, 10 * n + 10, stage(10)), table.snapshot())
     table.append(batch(epoch, 30, 35, stage(5, SIX[0])), table.snapshot())
@@ -54,7 +66,7 @@ def test_the_files_of_a_bucket_are_listed_from_the_log(table: PipelineTable, sta
 
 
 def test_files_are_listed_at_the_version_of_the_snapshot(table: PipelineTable, stage: Stage) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     looked = table.snapshot()
     (old,) = table.bucket_files(looked, FIVE)
@@ -66,7 +78,7 @@ def test_files_are_listed_at_the_version_of_the_snapshot(table: PipelineTable, s
 def test_a_checkpoint_changes_nothing_about_the_list(location: str, form: str, stage: Stage) -> None:
     table = OPENED[form](location, "events", checkpoint_interval=1)
     table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
-    epoch = begun(table)
+    epoch = begin(table)
     for n in range(4):
         files = [stage(10), stage(5, SIX[0])]
         table.append(batch(epoch, 10 * n, 10 * n + 10, *files), table.snapshot())
@@ -81,13 +93,13 @@ def test_a_checkpoint_changes_nothing_about_the_list(location: str, form: str, s
 
 
 def test_a_bucket_without_a_value_is_listed(location: str, form: str) -> None:
-    table = made(location, form)
-    epoch = begun(table)
-    file = written(location, "x", 3, form)
+    table = create_table(location, form)
+    epoch = begin(table)
+    file = write_file(location, "x", 3, form)
     null = StagedFile(file.path, (None,), 3, file.bytes, file.statistics, file.event_time_min, file.event_time_max, {})
     table.append(batch(epoch, 0, 3, null), table.snapshot())
     if form == "delta":
-        opened(location).create_checkpoint()
+        delta_client(location).create_checkpoint()
     assert [file.rows for file in table.bucket_files(table.snapshot(), (None,))] == [3]
 
 
@@ -183,37 +195,37 @@ def test_a_rewrite_whose_answer_was_lost_stands_once(
 
 
 def test_a_table_made_anew_takes_no_rewrite_of_the_old_one(delta: PipelineTable, add: Stage) -> None:
-    epoch = begun(delta)
+    epoch = begin(delta)
     delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
     looked = delta.snapshot()
     files, store = delta.bucket_files(looked), OPENED["delta"](delta.location, "events")._log._store  # type: ignore[attr-defined]
     for name in list(store.list()):
         store.delete(name)
-    other = made(delta.location, "delta")
+    other = create_table(delta.location, "delta")
     for _ in range(4):
-        begun(other)
+        begin(other)
     with pytest.raises(FilesGone, match="made again"):
         delta.append(rewrite(files, add(10)), looked)
 
 
 def test_a_delete_of_another_client_comes_before_a_rewrite(delta: PipelineTable, add: Stage) -> None:
-    epoch = begun(delta)
+    epoch = begin(delta)
     delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
     looked = delta.snapshot()
     files = delta.bucket_files(looked)
-    opened(delta.location).delete("id < 4")
+    delta_client(delta.location).delete("id < 4")
     with pytest.raises(FilesGone):
         delta.append(rewrite(files, add(10)), looked)
     assert rows(delta) == 6
 
 
 def test_an_optimize_of_another_client_comes_before_a_rewrite(delta: PipelineTable, add: Stage) -> None:
-    epoch = begun(delta)
+    epoch = begin(delta)
     for n in range(3):
         delta.append(batch(epoch, 10 * n, 10 * n + 10, add(10)), delta.snapshot())
     looked = delta.snapshot()
     files = delta.bucket_files(looked)
-    opened(delta.location).optimize.compact()
+    delta_client(delta.location).optimize.compact()
     with pytest.raises(FilesGone):
         delta.append(rewrite(files, add(30)), looked)
     (theirs,) = delta.bucket_files(delta.snapshot())
@@ -225,9 +237,9 @@ def test_an_optimize_of_another_client_comes_before_a_rewrite(delta: PipelineTab
 def test_of_a_rewrite_and_a_delete_of_another_client_the_delete_is_refused(delta: PipelineTable, add: Stage) -> None:
     from deltalake.exceptions import CommitFailedError
 
-    epoch = begun(delta)
+    epoch = begin(delta)
     delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
-    theirs = opened(delta.location)
+    theirs = delta_client(delta.location)
     delta.append(rewrite(delta.bucket_files(delta.snapshot()), add(10)), delta.snapshot())
     with pytest.raises(CommitFailedError):
         theirs.delete("id < 4")
@@ -235,12 +247,12 @@ def test_of_a_rewrite_and_a_delete_of_another_client_the_delete_is_refused(delta
 
 
 def test_a_restore_in_between_stops_a_rewrite(delta: PipelineTable, add: Stage) -> None:
-    epoch = begun(delta)
+    epoch = begin(delta)
     first = delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
     delta.append(batch(epoch, 10, 20, add(10)), delta.snapshot())
     looked = delta.snapshot()
     files = delta.bucket_files(looked)
-    opened(delta.location).restore(first)
+    delta_client(delta.location).restore(first)
     with pytest.raises((FilesGone, ForeignChange)):
         delta.append(rewrite(files, add(20)), looked)
     assert rows(delta) == 10
@@ -248,13 +260,13 @@ def test_a_restore_in_between_stops_a_rewrite(delta: PipelineTable, add: Stage) 
 
 def test_the_log_that_was_cleaned_up_takes_no_rewrite(delta: PipelineTable, add: Stage) -> None:
     """What was removed meanwhile cannot be known any more."""
-    epoch = begun(delta)
+    epoch = begin(delta)
     delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
     looked = delta.snapshot()
     files = delta.bucket_files(looked)
     delta.append(batch(epoch, 10, 20, add(10)), delta.snapshot())
     delta.append(batch(epoch, 20, 30, add(10)), delta.snapshot())
-    opened(delta.location).create_checkpoint()
+    delta_client(delta.location).create_checkpoint()
     delta._log._store.delete(f"{looked.version + 1:020}.json")
     with pytest.raises(FilesGone, match="has lost versions"):
         delta.append(rewrite(files, add(10)), looked)
@@ -270,9 +282,9 @@ def test_what_an_entry_says_of_a_rewrite(table: PipelineTable, stage: Stage) -> 
 
 
 def test_times_of_files_outlive_the_log(delta: PipelineTable, add: Stage) -> None:
-    epoch = begun(delta)
+    epoch = begin(delta)
     delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
-    opened(delta.location).create_checkpoint()
+    delta_client(delta.location).create_checkpoint()
     (file,) = OPENED["delta"](delta.location, "events").bucket_files(delta.snapshot())
     assert file.event_time_min == datetime(2026, 11, 20, 5, tzinfo=UTC)
     assert file.event_time_max - file.event_time_min == timedelta(0)  # type: ignore[operator]

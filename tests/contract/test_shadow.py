@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.support import oracle
 from tests.support.local_driver import Died as DriverDied, log
 from tests.support.sample_records import NOW, event
-from tests.support.shadow_lake import FORMS, HOUR, Lake, compared, contents, names, shadowed, writer_fixture  # noqa: F401 - a fixture
+from tests.support.shadow_lake import FORMS, HOUR, Lake, contents, names, run_diff, run_shadow, writer_fixture  # noqa: F401 - a fixture
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.config.loader import load
@@ -33,7 +33,7 @@ def test_a_shadow_writes_the_same_offsets_and_no_byte_of_the_first_changes(tmp_p
         {"clicks_shadow", "v2_dead_letters", "v2_late", "v2_raw"} if form == "iceberg" else set()
     )
     assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"v2", "v2_dead_letters", "v2_late", "v2_raw"}
-    found = compared(lake)
+    found = run_diff(lake)
     assert (found["offsets"], found["only_first"], found["only_second"]) == (20, 1, 0)
     assert found["columns"] == {"note": 16}
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
@@ -111,18 +111,18 @@ def test_a_shadow_that_is_killed_goes_on_exactly_once(tmp_path: Path, die: str) 
 def test_the_command_says_what_the_shadow_has_and_what_to_do_next(tmp_path: Path, writer: list[int]) -> None:
     lake = Lake(tmp_path, "delta")
     writer.append(18)
-    found = json.loads(shadowed(lake, "--json"))
+    found = json.loads(run_shadow(lake, "--json"))
     assert found["partitions"] == [
         {"topic": "clicks", "partition": 0, "start": 0, "end": 18, "first_end": 20, "gap": 0}
     ]
     assert (found["rows"], found["dead_letters"]) == (15, 2)
     assert found["diff"] == f"headrace diff {lake.file} --pipeline clicks --with {lake.other} --shadow {lake.place}"
     writer.append(20)
-    shown = shadowed(lake)
+    shown = run_shadow(lake)
     assert f"clicks: the shadow at {lake.place} has 16 rows, and 3 dead letters." in shown
     assert shown.endswith(f"Compare: {found['diff']}\n")
     writer.append(0)
-    shadowed(lake, code=1)
+    run_shadow(lake, code=1)
 
 
 # Promote.

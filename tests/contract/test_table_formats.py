@@ -16,14 +16,14 @@ from tests.support.tables import (
     P1,
     add,
     batch,
-    begun,
+    begin,
     delta,
+    delta_client,
     location,
-    opened,
     rows,
     stage,
     table,
-    written,
+    write_file,
 )
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
@@ -41,9 +41,9 @@ __all__ = ["add", "delta", "location", "stage", "table"]
 def test_a_restore_before_an_unanswered_commit_is_still_found_by_the_next_start(
     delta: PipelineTable, add: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(delta)
+    epoch = begin(delta)
     looked = delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
-    opened(delta.location).restore(looked - 1)
+    delta_client(delta.location).restore(looked - 1)
     last = Batch(uuid4().hex, epoch, [OffsetRange(P0, 10, 20)], [add(10)], facts={"ranges": []}, settled=looked)
     delta.append(last, delta.snapshot())
     with pytest.raises(ForeignChange):
@@ -51,7 +51,7 @@ def test_a_restore_before_an_unanswered_commit_is_still_found_by_the_next_start(
 
 
 def test_a_commit_moves_files_and_frontier_together(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     version = table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     snapshot = table.snapshot()
     assert (snapshot.version, snapshot.frontier(P0), rows(table)) == (version, 10, 10)
@@ -62,7 +62,7 @@ def test_a_commit_moves_files_and_frontier_together(table: PipelineTable, stage:
 def test_a_commit_that_does_not_start_at_the_frontier_is_fenced(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     with pytest.raises(Fenced, match="offset 10 of clicks/0 is committed, this batch starts at 4"):
         table.append(batch(epoch, 4, 14, stage(10)), table.snapshot())
@@ -76,7 +76,7 @@ def gap(epoch: int, *ranges: OffsetRange) -> Gap:
 def test_a_gap_moves_the_frontier_without_files_and_keeps_its_record(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     lost = gap(epoch, OffsetRange(P0, 10, 25), OffsetRange(P1, 0, 3))
     version = table.append(lost, table.snapshot())
@@ -99,7 +99,7 @@ def test_a_gap_moves_the_frontier_without_files_and_keeps_its_record(
 
 
 def test_a_gap_that_does_not_begin_at_the_frontier_is_fenced(table: PipelineTable) -> None:
-    epoch = begun(table, p0=10)
+    epoch = begin(table, p0=10)
     for start in (4, 11):
         with pytest.raises(Fenced, match=f"offset 10 of clicks/0 is committed, this batch starts at {start}"):
             table.append(gap(epoch, OffsetRange(P0, start, 25)), table.snapshot())
@@ -107,7 +107,7 @@ def test_a_gap_that_does_not_begin_at_the_frontier_is_fenced(table: PipelineTabl
 
 
 def test_a_later_start_fences_a_gap(table: PipelineTable) -> None:
-    old = begun(table)
+    old = begin(table)
     stale = table.snapshot()
     table.begin({}, {"clicks": ["uuid-1"]})
     for snapshot in (stale, table.snapshot()):
@@ -117,7 +117,7 @@ def test_a_later_start_fences_a_gap(table: PipelineTable) -> None:
 
 
 def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: PipelineTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     write = table.write
 
     def silent(*args: object) -> None:
@@ -131,7 +131,7 @@ def test_a_gap_whose_answer_was_lost_is_found_in_the_log(table: PipelineTable, m
 
 
 def test_rows_are_what_any_reader_finds(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 3, stage(3)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
     found = table.rows().to_table()
@@ -142,7 +142,7 @@ def test_rows_are_what_any_reader_finds(table: PipelineTable, stage: Callable[[i
 def test_of_two_commits_on_one_snapshot_the_second_is_fenced(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     one, other = table.snapshot(), table.snapshot()
     table.append(batch(epoch, 0, 10, stage(10)), one)
     with pytest.raises(Fenced):
@@ -153,7 +153,7 @@ def test_of_two_commits_on_one_snapshot_the_second_is_fenced(
 def test_an_answer_lost_in_flight_is_found_in_the_log(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     write = table.write
 
     def lost(*args: object) -> None:
@@ -168,7 +168,7 @@ def test_an_answer_lost_in_flight_is_found_in_the_log(
 def test_a_storage_that_fails_twice_and_recovers_holds_one_commit(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     write, failures = table.write, iter(["503", "503"])
 
     def flaky(*args: object) -> None:
@@ -184,7 +184,7 @@ def test_a_storage_that_fails_twice_and_recovers_holds_one_commit(
 def test_a_storage_that_keeps_failing_is_a_clear_failure(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
 
     def down(*_: object) -> None:
         raise OSError("503 slow down")
@@ -199,25 +199,25 @@ def test_a_storage_that_keeps_failing_is_a_clear_failure(
 def test_columns_added_between_snapshot_and_commit_do_not_stop_it(
     delta: PipelineTable, add: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(delta)
+    epoch = begin(delta)
     snapshot = delta.snapshot()
-    opened(delta.location).alter.add_columns([Field("theirs", "string")])
+    delta_client(delta.location).alter.add_columns([Field("theirs", "string")])
     delta.append(batch(epoch, 0, 10, add(10)), snapshot)
     assert rows(delta) == 10
     assert "theirs" in delta.snapshot().columns().names
 
 
 def test_a_restore_by_another_client_is_told(delta: PipelineTable, add: Callable[[int], StagedFile]) -> None:
-    epoch = begun(delta)
+    epoch = begin(delta)
     first = delta.append(batch(epoch, 0, 10, add(10)), delta.snapshot())
     delta.append(batch(epoch, 10, 20, add(10)), delta.snapshot())
-    opened(delta.location).restore(first)
+    delta_client(delta.location).restore(first)
     with pytest.raises(ForeignChange, match="another client ran RESTORE"):
         delta.commits_since(first)
 
 
 def test_columns_are_added_once(table: PipelineTable) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     new = [pa.field("price", pa.float64()), pa.field("ID", pa.int64())]
     table.grow(new, epoch)
     version = table.snapshot().version
@@ -229,8 +229,8 @@ def test_columns_are_added_once(table: PipelineTable) -> None:
 def test_history_and_buckets_say_what_was_committed(
     table: PipelineTable, location: str, form: str, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
-    files = [stage(3), written(location, "2026-11-20T06", 4, form)]
+    epoch = begin(table)
+    files = [stage(3), write_file(location, "2026-11-20T06", 4, form)]
     version = table.append(batch(epoch, 0, 7, *files), table.snapshot())
     assert sorted(table.buckets()) == [("2026-11-20T05",), ("2026-11-20T06",)]
     assert [(entry.version, entry.kind) for entry in table.history()] == [
@@ -256,7 +256,7 @@ def test_the_log_is_checkpointed_at_the_set_interval(
 ) -> None:
     table = OPENED[form](location, "events", checkpoint_interval=5)
     table.create(COLUMNS, ["hour"])
-    epoch = begun(table)
+    epoch = begin(table)
     for n in range(8):
         table.append(batch(epoch, n * 10, n * 10 + 10, stage(10)), table.snapshot())
         table.tidy()
@@ -267,5 +267,5 @@ def test_the_log_is_checkpointed_at_the_set_interval(
 
 
 def test_the_protocol_stays_where_every_engine_reads(delta: PipelineTable) -> None:
-    protocol = opened(delta.location).protocol()
+    protocol = delta_client(delta.location).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)

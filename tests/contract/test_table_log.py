@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.commits import PARTS, Lake
-from tests.support.delta_logs import logged
+from tests.support.delta_logs import log_files
 from tests.support.table_formats import delta_table
 from writer.core.errors import Fenced
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
@@ -118,5 +118,5 @@ def test_a_table_is_tidied_by_entries_since_its_checkpoint_from_every_writer(tmp
         at = lake.commit(n, n + 1)
         lake.table.tidy()
         DeltaTable(str(tmp_path)).alter.set_table_properties({"note": str(at)}, raise_if_not_exists=False)
-    assert [int(path.name[:20]) for path in logged(tmp_path, "*.checkpoint.parquet")] == [3, 7, 11]
-    assert len(logged(tmp_path, "*.json")) == lake.table.snapshot().version + 1
+    assert [int(path.name[:20]) for path in log_files(tmp_path, "*.checkpoint.parquet")] == [3, 7, 11]
+    assert len(log_files(tmp_path, "*.json")) == lake.table.snapshot().version + 1

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.tables import P0, P1, batch, begun, stage, table
+from tests.support.tables import P0, P1, batch, begin, stage, table
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
@@ -32,7 +32,7 @@ def location(tmp_path: Path) -> str:
 
 def filled(table: PipelineTable, stage: Callable[[int], StagedFile]) -> int:
     """Commit 100 and 50 offsets of the first partition. Returns the epoch."""
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(replace(batch(epoch, 0, 100, stage(100)), marks={P0: FIRST}), table.snapshot())
     table.append(replace(batch(epoch, 100, 150, stage(50)), marks={P0: SECOND}), table.snapshot())
     return epoch
@@ -41,7 +41,7 @@ def filled(table: PipelineTable, stage: Callable[[int], StagedFile]) -> int:
 def test_a_commit_keeps_what_the_log_is_known_by_and_the_next_one_replaces_it(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     assert table.snapshot().mark(P0) is None
     table.append(replace(batch(epoch, 0, 100, stage(100)), marks={P0: FIRST}), table.snapshot())
     assert (table.snapshot().mark(P0), table.snapshot().mark(P1)) == (FIRST, None)
@@ -133,7 +133,7 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
 
 
 def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> None:
-    begun(table, p0=10)
+    begin(table, p0=10)
     cut = LogCut(P0, 2, 5, 10, is_proven=False)
     ids = {"clicks": ["uuid-1", "uuid-1"]}
     epochs = [table.begin({NEXT: 5}, ids, cuts=[cut]) for _ in range(2)]
@@ -143,7 +143,7 @@ def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> No
 
 
 def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:
-    begun(table, p0=10)
+    begin(table, p0=10)
     table.begin({NEXT: 5}, {"clicks": ["uuid-1", "uuid-1"]}, cuts=[LogCut(P0, 2, 5, 10, is_proven=False)])
     table._checkpoint_interval = 1
     table._tidied_version = -1

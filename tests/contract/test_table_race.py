@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError
 
 from tests.servers.objects import ObjectServer
 from tests.support.table_formats import OPENED, delta_table
-from tests.support.tables import COLUMNS, P0, batch, opened, rows
+from tests.support.tables import COLUMNS, P0, batch, delta_client, rows
 from writer.core.files import StagedFile
 from writer.core.offsets import TopicPartition
 from writer.storage.locations import store_at
@@ -25,7 +25,7 @@ RACER = """
 import sys
 from datetime import UTC, datetime
 from uuid import uuid4
-from tests.support.tables import written
+from tests.support.tables import write_file
 from writer.table.log.operations.rows import Batch
 from writer.core.offsets import OffsetRange, TopicPartition
 from tests.support.table_formats import OPENED
@@ -35,7 +35,7 @@ table, part, now = OPENED[form](location, "events"), TopicPartition("clicks", 1,
 print("ready", flush=True)
 sys.stdin.readline()
 for n in range(25):
-    file = written(location, "x", 1, form)
+    file = write_file(location, "x", 1, form)
     version = table.append(Batch(uuid4().hex, epoch, [OffsetRange(part, n, n + 1)], [file]), table.snapshot())
     print(version, flush=True)
     table.tidy()
@@ -77,7 +77,7 @@ def race(location: str, form: str) -> None:
         foreign = 0
         while form == "delta" and racers[0].poll() is None and foreign < 10:
             with suppress(CommitFailedError):  # it lost fifteen times in a row, and has written nothing
-                opened(location).alter.set_table_properties({"note": str(foreign)}, raise_if_not_exists=False)
+                delta_client(location).alter.set_table_properties({"note": str(foreign)}, raise_if_not_exists=False)
                 foreign += 1
             time.sleep(0.02)
         said = [racer.communicate(timeout=400) for racer in racers]
@@ -95,7 +95,7 @@ def race(location: str, form: str) -> None:
     assert [last.frontier(part) for part in parts] == [25] * 4
     assert rows(made) == 100
     if form == "delta":
-        assert opened(location).version() == last.version
+        assert delta_client(location).version() == last.version
     fresh = OPENED[form](location, "events").snapshot()  # from a checkpoint
     assert [fresh.frontier(part) for part in parts] == [25] * 4
     assert not [name for name in store_at(made.log_location).list() if name.startswith(".")]
@@ -116,7 +116,7 @@ def test_a_commit_costs_the_same_in_a_table_of_20_000_files(tmp_path: Path) -> N
         made.create(COLUMNS, ["hour"])
         epoch = made.begin({P0: 0}, {"clicks": ["uuid-1"]})
         made.append(batch(epoch, 0, 1, *named(files)), made.snapshot())
-        opened(made.location).create_checkpoint()
+        delta_client(made.location).create_checkpoint()
         tables.append((delta_table(str(tmp_path / name), "events"), epoch))  # as the next start opens it
         tables[-1][0].snapshot()
 

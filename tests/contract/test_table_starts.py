@@ -10,9 +10,9 @@ from tests.support.tables import (
     P0,
     P1,
     batch,
-    begun,
+    begin,
+    delta_client,
     location,
-    opened,
     rows,
     stage,
     table,
@@ -29,7 +29,7 @@ __all__ = ["location", "stage", "table"]
 
 def test_a_start_sets_the_frontier_and_raises_the_epoch(table: PipelineTable) -> None:
     assert table.snapshot().frontier(P0) is None
-    assert begun(table, p0=17) == 1
+    assert begin(table, p0=17) == 1
     snapshot = table.snapshot()
     assert (snapshot.frontier(P0), snapshot.frontier(P1), snapshot.epoch) == (17, 0, 1)
     assert snapshot.incarnations() == {"clicks": ["uuid-1"]}
@@ -41,14 +41,14 @@ def test_a_start_does_not_move_a_frontier_that_was_set_meanwhile(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     """Two starts see a new part; the first commits before the second begins."""
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 100, stage(100)), table.snapshot())
-    assert begun(table) == epoch + 1
+    assert begin(table) == epoch + 1
     assert table.snapshot().frontier(P0) == 100
 
 
 def test_a_later_start_fences_the_earlier_one(table: PipelineTable, stage: Callable[[int], StagedFile]) -> None:
-    old = begun(table)
+    old = begin(table)
     stale = table.snapshot()
     table.begin({}, {"clicks": ["uuid-1"]})
     for snapshot in (stale, table.snapshot()):
@@ -81,7 +81,7 @@ def test_a_run_that_was_closed_stays_closed(table: PipelineTable) -> None:
 
 def test_a_start_with_new_incarnations_is_one_entry(table: PipelineTable) -> None:
     """A process that dies can leave no frontier of an incarnation that the table does not name."""
-    begun(table)
+    begin(table)
     before = table.snapshot().version
     table.begin({TopicPartition("clicks", 2, 0): 0}, {"clicks": ["uuid-1", "uuid-2"]})
     snapshot = table.snapshot()
@@ -96,7 +96,7 @@ def test_a_start_with_new_incarnations_is_one_entry(table: PipelineTable) -> Non
 def test_an_adoption_renames_incarnations_and_fences_who_ran(
     table: PipelineTable, form: str, stage: Callable[[int], StagedFile], checkpointed: bool
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     if checkpointed:
         OPENED[form](table.location, "events", checkpoint_interval=1).tidy()
@@ -113,7 +113,7 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
     with pytest.raises(Fenced):
         table.append(batch(epoch, 10, 20, stage(10)), before)
     if form == "delta":
-        again = opened(table.location)
+        again = delta_client(table.location)
         assert again.metadata().name == "headrace/events"
         assert again.metadata().partition_columns == ["hour"]
         assert (again.protocol().min_reader_version, again.protocol().min_writer_version) == (1, 2)
@@ -122,7 +122,7 @@ def test_an_adoption_renames_incarnations_and_fences_who_ran(
 def test_an_adoption_is_of_what_was_looked_at_or_not_at_all(
     table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     looked = table.snapshot()
     table.append(batch(epoch, 0, 10, stage(10)), looked)
     with pytest.raises(CommitFailed, match="nothing was adopted"):

@@ -131,7 +131,7 @@ def test_each_format_is_found_kept_and_read_to_the_last_record(site, topic, boot
     grown = crc_fingerprint(json.dumps({**WIDER, "name": "Single"}))
     produce(bootstrap, topics["single"], wire, grown, {**WIDER, "name": "Single"}, range(340, 350))
     writer = site.start()
-    writer.until(lambda: "pipeline_started pipeline=late" in writer.said())
+    writer.until(lambda: "pipeline_started pipeline=late" in writer.output())
     late = {**EVENT, "name": "Late"}
     register(registry_url, topics["late"], late)
     content = id_of(CONTENT, registry_url, topics["late"], late)

@@ -16,7 +16,7 @@ import yaml
 
 from tests.servers.kubernetes import HELM, program
 from tests.servers.statement import Coordinator
-from tests.support.chart_release import Deployed
+from tests.support.chart_release import Release
 from tests.support.helm_chart import ROOT
 
 _HELM = """#!/bin/bash
@@ -58,7 +58,7 @@ def blocks(heading: str) -> list[list[str]]:
 class Walk:
     """Somebody in a folder with the chart and a file of pipelines."""
 
-    release: Deployed
+    release: Release
     folder: Path
 
     def __post_init__(self) -> None:

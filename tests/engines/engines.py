@@ -171,7 +171,7 @@ def druid_engine(server: Druid, lake: Lake) -> Engine:
     for source, found in inputs.items():
         io = {"inputSource": found, "inputFormat": {"type": "parquet", "binaryAsString": False}}
         server.ingest(ingestion(source, io, columns(lake)))
-        server.served(source)
+        server.wait_for_segments(source)
     tables: dict[tuple[str, str], Dialect] = {(source, "local"): dialects.Druid(source) for source in inputs}
     return Engine(server.ask, tables)
 

@@ -13,7 +13,7 @@ from recovery.lease import kubernetes_api as cluster_api
 from recovery.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
 from tests.servers.kubernetes import KUBERNETES, Api, Cluster, Refused, cluster, until
 from tests.servers.leases import account
-from tests.support.helm_chart import CHART, CRDS, MONITORING, PLACES, ROOT, VALUES, helm, pods, rendered, wrong
+from tests.support.helm_chart import CHART, CRDS, MONITORING, PLACES, ROOT, VALUES, helm, pods, render, wrong
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 Json = dict[str, Any]
@@ -43,7 +43,7 @@ def test_the_chart_passes_its_lint(values: Path) -> None:
 
 @pytest.mark.parametrize(("values", "deletes"), [("default", False), ("many", True)])
 def test_vacuum_deletes_only_where_the_values_say_so(values: str, deletes: bool) -> None:
-    pods_of_jobs = dict(pods([found for found in rendered(CI[values]) if found["kind"] == "CronJob"]))
+    pods_of_jobs = dict(pods([found for found in render(CI[values]) if found["kind"] == "CronJob"]))
     found = [pod for name, pod in pods_of_jobs.items() if "-vacuum-" in name]
     assert found
     assert all(("--yes" in str(pod)) == deletes for pod in found)
@@ -98,20 +98,20 @@ def _json(flag: str) -> str:
 
 
 def test_a_namespace_may_choose_user_and_groups_and_the_others_stay() -> None:
-    chosen = dict(pods(rendered(CI["platform"])))
+    chosen = dict(pods(render(CI["platform"])))
     assert len(chosen) > 5
     for pod in chosen.values():
         assert pod["spec"]["securityContext"] == {
             "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, "supplementalGroups": [2000],
             "fsGroupChangePolicy": "OnRootMismatch",
         }  # fmt: skip
-    for pod in dict(pods(rendered(CI["default"]))).values():
+    for pod in dict(pods(render(CI["default"]))).values():
         assert {pod["spec"]["securityContext"][of] for of in ("runAsUser", "runAsGroup", "fsGroup")} == {10001}
         assert all(one["securityContext"]["readOnlyRootFilesystem"] for one in pod["spec"]["containers"])
 
 
 def test_every_object_and_pod_has_the_common_labels_and_a_more_special_one_counts_before_them() -> None:
-    objects = rendered(CI["platform"])
+    objects = render(CI["platform"])
     teams = {
         f"{found['kind']}/{found['metadata']['name']}": found["metadata"]["labels"].get("team") for found in objects
     }
@@ -125,7 +125,7 @@ def test_every_object_and_pod_has_the_common_labels_and_a_more_special_one_count
 
 
 def test_the_pipelines_file_may_be_another_config_map_for_every_pod() -> None:
-    objects = rendered(CI["platform"])
+    objects = render(CI["platform"])
     own = [found for found in objects if found["kind"] == "ConfigMap"]
     assert [sorted(found["data"]) for found in own] == [["executor.yaml", "overlay.yaml"]] * len(own)
     jobs = []
@@ -145,7 +145,7 @@ def test_the_pipelines_file_may_be_another_config_map_for_every_pod() -> None:
 
 
 def test_further_containers_and_secrets_of_images_reach_the_pods() -> None:
-    objects = rendered(CI["platform"])
+    objects = render(CI["platform"])
     found = dict(pods(objects))
     assert [one["name"] for one in found["StatefulSet/clicks-headrace"]["spec"]["containers"]] == ["driver", "logs"]
     for name, pod in found.items():
@@ -165,7 +165,7 @@ def test_the_file_of_the_pipelines_arrives_verbatim(tmp_path: Path) -> None:
     )
     (tmp_path / "pipelines.yaml").write_text(text)
     flags = ["--set-file", f"config={tmp_path / 'pipelines.yaml'}"]
-    maps = [o for o in rendered(CI["bare"], *flags) if o["kind"] == "ConfigMap"]
+    maps = [o for o in render(CI["bare"], *flags) if o["kind"] == "ConfigMap"]
     assert [found["data"]["pipelines.yaml"] for found in maps] == [text]
 
 
@@ -187,7 +187,7 @@ def test_pipelines_and_defaults_come_without_another_pod_and_what_needs_a_restar
     for number, one in enumerate((config, changed)):
         path = tmp_path / f"{number}.yaml"
         path.write_text(yaml.safe_dump(one))
-        objects = rendered(CI["default"], "--set-file", f"config={path}")
+        objects = render(CI["default"], "--set-file", f"config={path}")
         templates.append(next(found["spec"]["template"] for found in objects if found["kind"] == "StatefulSet"))
         assert yaml.safe_dump(one) in [found["data"].get("pipelines.yaml") for found in objects if "data" in found]
     assert (templates[0] != templates[1]) == rolls
@@ -206,7 +206,7 @@ def test_the_autoscaler_has_the_image_of_the_driver_or_its_own(own: Json, image:
     values = yaml.safe_load(CI["default"].read_text())
     values["image"] = {"repository": "registry/headrace", "tag": "v1", "digest": "sha256:" + "a" * 64}
     (tmp_path / "values.yaml").write_text(yaml.safe_dump({**values, "autoscaler": {"image": own}}))
-    (driver,) = [found for found in rendered(tmp_path / "values.yaml") if found["kind"] == "StatefulSet"]
+    (driver,) = [found for found in render(tmp_path / "values.yaml") if found["kind"] == "StatefulSet"]
     images = {one["name"]: one["image"] for one in driver["spec"]["template"]["spec"]["initContainers"]}
     assert images == {"token": "registry/headrace@sha256:" + "a" * 64, "autoscaler": image}
 
@@ -215,7 +215,7 @@ def test_the_autoscaler_has_the_image_of_the_driver_or_its_own(own: Json, image:
 def test_the_server_accepts_every_object_and_knows_all_its_fields(kubernetes: Cluster, values: Path) -> None:
     name = kubernetes.namespace(f"accepts-{values.stem}")
     accounts = [{"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": n}} for n in ("writer-executor",)]
-    for found in [*accounts, *sorted(rendered(values, namespace=name), key=lambda o: o["kind"] != "ServiceAccount")]:
+    for found in [*accounts, *sorted(render(values, namespace=name), key=lambda o: o["kind"] != "ServiceAccount")]:
         place = f"{PLACES[found['kind']].format(name)}/{found['metadata']['name']}"
         really = found["kind"] == "ServiceAccount"  # a pod without its account is refused
         assert kubernetes.api.apply(place, found, dry_run=not really)["kind"] == found["kind"]
@@ -223,7 +223,7 @@ def test_the_server_accepts_every_object_and_knows_all_its_fields(kubernetes: Cl
 
 def test_a_field_that_the_server_does_not_know_would_be_refused(kubernetes: Cluster) -> None:
     name = kubernetes.namespace("unknown")
-    found = next(o for o in rendered(CI["default"], namespace=name) if o["kind"] == "StatefulSet")
+    found = next(o for o in render(CI["default"], namespace=name) if o["kind"] == "StatefulSet")
     found["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
     with pytest.raises(Refused, match="readynessProbe"):
         kubernetes.api.apply(f"{PLACES['StatefulSet'].format(name)}/x", found, dry_run=True)
@@ -233,7 +233,7 @@ def everything() -> dict[str, Json]:
     """Every object of every example, and the pod of its executors; kinds of the Prometheus operator have their own."""
     found = {}
     for values in VALUES:
-        objects = rendered(values)
+        objects = render(values)
         found |= {
             f"{values.stem}: {o['kind']}/{o['metadata']['name']}": o for o in objects if o["kind"] not in MONITORING
         }
@@ -269,7 +269,7 @@ def test_a_version_without_native_sidecars_is_refused() -> None:
 @pytest.mark.parametrize("values", **BY_NAME)
 def test_every_pod_is_one_that_a_restricted_namespace_takes(kubernetes: Cluster, values: Path) -> None:
     name = kubernetes.namespace(f"restricted-{values.stem}", {"pod-security.kubernetes.io/enforce": "restricted"})
-    found = dict(pods(rendered(values, namespace=name)))
+    found = dict(pods(render(values, namespace=name)))
     assert found
     for template in found.values():
         spec = {**template["spec"], "serviceAccountName": "default", "priorityClassName": ""}
@@ -381,7 +381,7 @@ def _may(api: Api, namespace: str, lease: str) -> set[str]:
 
 def test_leases_alone_need_a_token_and_no_right_over_pods() -> None:
     for lease, mounted in (("store", False), ("kubernetes", True)):
-        found = rendered(CI["local"], "--set", f"supervisor.lease={lease}")
+        found = render(CI["local"], "--set", f"supervisor.lease={lease}")
         driver = next(o for o in found if o["kind"] == "StatefulSet")
         assert driver["spec"]["template"]["spec"]["automountServiceAccountToken"] is mounted
         roles = [o for o in found if o["kind"] == "Role"]

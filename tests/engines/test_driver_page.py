@@ -102,10 +102,10 @@ def lived(site: Site, topic: MakeTopic) -> Iterator[Supervised]:
         more(site, 9_000, seed=4, broken=4)
         running.until(lambda: running.times("batch_committed pipeline=clicks") > 1)
         psutil.Process(running.drivers()[-1]).send_signal(signal.SIGKILL)
-        running.until(lambda: len(running.recovered()) >= 2)
+        running.until(lambda: len(running.recoveries()) >= 2)
         more(site, 2_500, seed=5)
         yield running
-        assert running.stop() == 0, running.said()
+        assert running.stop() == 0, running.output()
 
 
 def test_a_person_sees_all_of_it_at_a_glance_and_nothing_told_is_run(
@@ -124,7 +124,7 @@ def test_a_person_sees_all_of_it_at_a_glance_and_nothing_told_is_run(
         assert count(page, "img, iframe, object, embed") == 0
         refusal = "Failed to load resource: the server responded with a status of 403 (Forbidden)"
         assert page.complaints() == [refusal], "of the wrong token, and nothing else"
-        assert all(address.startswith((url(site), "data:")) for address in page.asked())
+        assert all(address.startswith((url(site), "data:")) for address in page.requested_urls())
 
 
 def sees_what_is_told(page: Browser) -> None:
@@ -238,14 +238,14 @@ def test_a_person_sees_what_was_decided_of_executors_and_why_beside_what_recover
         assert "never shown" not in page.find("document.body.innerText")
         psutil.Process(running.drivers()[-1]).send_signal(signal.SIGKILL)
         site.fill(name, 100, seed=8)
-        running.until(running.recovered, 240)
+        running.until(running.recoveries, 240)
         page.open(url(site))  # the new driver's
         assert scale(url(site), 2, decision="up", reason="1 executor becomes 2, at once.")[0] == 202
         page.until(f"document.querySelector('{panel} li')?.innerText.includes('1 → 2')", 120)
         page.until("document.querySelector('#pipeline-clicks .decisions.recovery')?.innerText.includes('L1 → running')")
         assert "running → L1" in text(page, "#pipeline-clicks .decisions.recovery")
         assert (page.find("document.title"), count(page, "img")) == ("headrace: clicks", 0)
-        assert running.stop() == 0, running.said()
+        assert running.stop() == 0, running.output()
 
 
 def test_a_page_whose_driver_is_gone_says_so_and_how_old_it_is(site: Site, topic: MakeTopic, tmp_path: Path) -> None:

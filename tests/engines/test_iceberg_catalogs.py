@@ -18,7 +18,7 @@ from tests.contract.test_vacuum import later
 from tests.servers import catalogs
 from tests.servers.catalogs import CatalogServer
 from tests.servers.objects import CREDENTIALS, ObjectServer
-from tests.support.local_driver import Driver, configured
+from tests.support.local_driver import Driver, pipeline_config
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
 from writer.driver.pipeline_start import probe_locations
@@ -120,5 +120,5 @@ def test_of_two_committers_for_one_version_one_wins_each_time(
 
 
 def opened(sections: str, location: str) -> PipelineTable:
-    found = configured(Path("/nowhere"), "iceberg", sections=json.loads(sections), table={"location": location})
+    found = pipeline_config(Path("/nowhere"), "iceberg", sections=json.loads(sections), table={"location": location})
     return main_table("clicks", found)

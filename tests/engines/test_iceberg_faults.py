@@ -21,7 +21,7 @@ from tests.servers.catalog_proxy import (
     catalog_proxy,
 )
 from tests.servers.iceberg_rest import iceberg_rest
-from tests.support.tables import COLUMNS, P0, batch, begun, written
+from tests.support.tables import COLUMNS, P0, batch, begin, write_file
 from writer.config.table_sections import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError
@@ -51,7 +51,7 @@ def proxy(upstream: str) -> Iterator[CatalogProxy]:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    return lambda rows: written(str(tmp_path / "lake"), HOUR, rows, "iceberg")
+    return lambda rows: write_file(str(tmp_path / "lake"), HOUR, rows, "iceberg")
 
 
 def place(url: str, root: Path, **settings: Any) -> CatalogTable:
@@ -78,7 +78,7 @@ def test_whatever_the_catalog_does_to_a_request_it_has_each_commit_once(
     proxy.next_commits.append(fault)
     table.create(COLUMNS, ["hour"])
     proxy.next_commits.append(fault)
-    epoch = begun(table)
+    epoch = begin(table)
     for at in range(2):
         proxy.next_commits.append(fault)
         table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
@@ -88,7 +88,7 @@ def test_whatever_the_catalog_does_to_a_request_it_has_each_commit_once(
     table.append(Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]), table.snapshot())
     assert proxy.done[fault] == 6
     next_start = opened(upstream, tmp_path)
-    begun(next_start)
+    begin(next_start)
     next_start.append(batch(2, 20, 30, stage(10)), next_start.snapshot())
     assert (rows(upstream, tmp_path), next_start.snapshot().frontier(P0)) == (30, 30)
     kinds = [entry.kind for entry in next_start.history()]
@@ -100,7 +100,7 @@ def test_a_catalog_that_asks_for_time_gets_it_and_the_log_has_one_line_of_it(
 ) -> None:
     table = opened(proxy.url, tmp_path)
     table.create(COLUMNS, ["hour"])
-    epoch = begun(table)
+    epoch = begin(table)
     snapshot = table.snapshot()
     caplog.clear()
     proxy.next_commits += [THROTTLED] * 3
@@ -116,7 +116,7 @@ def test_a_catalog_that_is_down_holds_a_commit_until_it_is_back(
 ) -> None:
     table = opened(proxy.url, tmp_path)
     table.create(COLUMNS, ["hour"])
-    epoch = begun(table)
+    epoch = begin(table)
     snapshot = table.snapshot()
     proxy.go_down(5)
     table.append(batch(epoch, 0, 10, stage(10)), snapshot)
@@ -153,11 +153,11 @@ def test_a_client_with_a_secret_gets_tokens_and_renews_them_by_itself(
         with catalog_proxy(upstream, login) as proxy:
             table = opened(proxy.url, root, **oauth())
             table.create(COLUMNS, ["hour"])
-            epoch, before = begun(table), len(login.given)
+            epoch, before = begin(table), len(login.given)
             for at in range(2):
                 time.sleep(1.1)
                 table.append(
-                    batch(epoch, 10 * at, 10 * at + 10, written(f"{root}/lake", HOUR, 10, "x")), table.snapshot()
+                    batch(epoch, 10 * at, 10 * at + 10, write_file(f"{root}/lake", HOUR, 10, "x")), table.snapshot()
                 )
             assert len(login.given) >= before + 2
             assert (rows(upstream, root), table.snapshot().frontier(P0)) == (20, 20)
@@ -190,7 +190,7 @@ def test_what_is_revoked_stops_the_commit_by_a_sentence(
     with catalog_proxy(upstream, login) as proxy:
         table = opened(proxy.url, tmp_path, tried=timedelta(seconds=1), **settings)
         table.create(COLUMNS, ["hour"])
-        epoch = begun(table)
+        epoch = begin(table)
         snapshot = table.snapshot()
         table.append(batch(epoch, 0, 10, stage(10)), snapshot)
         snapshot = table.snapshot()
@@ -211,7 +211,7 @@ def test_requests_are_signed_for_aws(
     with catalog_proxy(upstream, SigV4("the-key", SECRET, "eu-central-1", "glue")) as proxy:
         table = opened(proxy.url, tmp_path, **signed)
         table.create(COLUMNS, ["hour"])
-        epoch = begun(table)
+        epoch = begin(table)
         table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
         assert rows(upstream, tmp_path) == 10
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret-of-mine")

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from tests.servers.postgres import PASSWORD, postgres
-from tests.support.tables import COLUMNS, P0, batch, begun, written
+from tests.support.tables import COLUMNS, P0, batch, begin, write_file
 from writer.config.table_sections import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError, Fenced
@@ -49,19 +49,19 @@ def table(uri: str, tmp_path: Path) -> PipelineTable:
 
 @pytest.fixture
 def stage(table: PipelineTable) -> Callable[[int], StagedFile]:
-    return lambda rows: written(table.location, HOUR, rows, "iceberg")
+    return lambda rows: write_file(table.location, HOUR, rows, "iceberg")
 
 
 def test_what_a_table_promises_holds_where_postgresql_knows_it(
     uri: str, table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     for at in range(2):
         table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
     table.append(Rewrite("merge", table.bucket_files(table.snapshot()), [stage(20)]), table.snapshot())
     next_start = opened(uri, table.location)
-    newer = begun(next_start)
+    newer = begin(next_start)
     with pytest.raises(Fenced, match="another writer runs"):
         table.append(batch(epoch, 20, 30, stage(10)), table.snapshot())
     next_start.append(batch(newer, 20, 30, stage(10)), next_start.snapshot())
@@ -83,7 +83,7 @@ def test_a_wrong_password_is_a_sentence_without_it(uri: str, tmp_path: Path) -> 
 
 
 def test_of_two_committers_for_one_version_one_wins(uri: str, table: PipelineTable) -> None:
-    begun(table)
+    begin(table)
     code = f"import sys; from {__name__} import opened; from tests.support.catalog_faults import race\n"
     code += f"print(race(opened(*sys.argv[1:3]), {RACES}, sys.argv[3]))"
     command = [sys.executable, "-c", code, uri, table.location]

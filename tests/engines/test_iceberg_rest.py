@@ -19,10 +19,10 @@ from tests.contract.test_iceberg_glue import check_switches
 from tests.contract.test_promote_servers import check_there_and_back
 from tests.contract.test_reprocess_servers import check_reprocess
 from tests.servers.iceberg_rest import iceberg_rest
-from tests.support.local_driver import Driver, configured, log
+from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, event
 from tests.support.shadow_lake import Lake, writer_fixture  # noqa: F401 - a fixture
-from tests.support.tables import COLUMNS, P0, batch, begun, written
+from tests.support.tables import COLUMNS, P0, batch, begin, write_file
 from writer.cli.table.convert import run_convert
 from writer.cli.write.table_adopt import run_adopt
 from writer.config.pipelines import Config
@@ -60,7 +60,7 @@ def table(url: str, tmp_path: Path) -> PipelineTable:
 
 @pytest.fixture
 def stage(table: PipelineTable) -> Callable[[int], StagedFile]:
-    return lambda rows: written(table.location, HOUR, rows, "iceberg")
+    return lambda rows: write_file(table.location, HOUR, rows, "iceberg")
 
 
 def theirs(url: str, table: PipelineTable) -> Any:
@@ -71,7 +71,7 @@ def theirs(url: str, table: PipelineTable) -> Any:
 def test_commits_columns_and_another_clients_change_pass_through_it(
     url: str, table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
-    epoch = begun(table)
+    epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     table.grow([pa.field("price", pa.float64())], epoch)
     table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
@@ -89,7 +89,7 @@ def opened(url: str, location: str) -> PipelineTable:
 
 @pytest.mark.parametrize("races", [100, pytest.param(1000, marks=pytest.mark.long)])
 def test_of_two_committers_for_one_version_one_wins_each_time(url: str, table: PipelineTable, races: int) -> None:
-    begun(table)
+    begin(table)
     code = f"import sys; from {__name__} import opened; from tests.support.catalog_faults import race\n"
     code += f"print(race(opened(*sys.argv[1:3]), {races}, sys.argv[3]))"
     racing = [
@@ -107,7 +107,7 @@ def test_of_two_committers_for_one_version_one_wins_each_time(url: str, table: P
 
 def test_a_delta_table_is_converted_and_a_table_of_another_client_adopted(url: str, tmp_path: Path) -> None:
     def settings(root: Path, name: str) -> Config:
-        found = configured(root, "iceberg", table={"name": name}, start={"offsets": {"clicks": {0: 10}}})
+        found = pipeline_config(root, "iceberg", table={"name": name}, start={"offsets": {"clicks": {0: 10}}})
         return found.model_copy(update={"catalog": Catalog.model_validate({"type": "rest", "uri": url})})
 
     driver = Driver(tmp_path / "delta")

@@ -162,7 +162,7 @@ def test_druids_delta_input_takes_no_list_of_records_and_no_widened_decimal(runn
         running.server.ingest(engines.ingestion("legs", narrow, columns))
     plain = pa.schema([column for column in columns if column.name != "legs"])
     running.server.ingest(engines.ingestion("narrow", narrow, plain))
-    running.server.served("narrow")
+    running.server.wait_for_segments("narrow")
     assert running.server.ask('SELECT count(*), count(DISTINCT "id") FROM narrow') == [(600, 600)]
 
 

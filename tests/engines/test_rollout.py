@@ -22,11 +22,11 @@ from tests.support.chart_release import (
     PIPELINE,
     REPOSITORY,
     SLOT,
-    Deployed,
-    deployed,
-    gone,
+    Release,
     node,
-    settled,
+    prepare_namespace,
+    prepare_release,
+    uninstall,
 )
 from tests.support.event_load import Load
 from tests.support.helm_chart import PLACES
@@ -43,30 +43,30 @@ _IMAGE, INSTALL, QUERY = deploy_page.blocks("Install")  # docker/prove.sh is abo
 @pytest.fixture(scope="module")
 def release(
     tmp_path_factory: pytest.TempPathFactory, bootstrap: str, registry_url: str, topic: MakeTopic
-) -> Iterator[Deployed]:
+) -> Iterator[Release]:
     """A release that was installed as the page says, and has carried what was there.
 
     What a test changes of it, it changes back.
     """
     site = Site(tmp_path_factory.mktemp("site"), bootstrap, registry_url)
     with node(tmp_path_factory.mktemp("node")) as place:
-        one = deployed(place, site, topic(3), "lake")
+        one = prepare_release(place, site, topic(3), "lake")
         one.fill(2_000)
         somebody = Walk(one, tmp_path_factory.mktemp("walk") / "there")
         namespace, secret, install, _ = INSTALL
         try:
             somebody.run(namespace)
-            settled(one)
+            prepare_namespace(one)
             somebody.run(secret)
             began_s = time.monotonic()
             assert "headrace carries clicks." in somebody.run(install)
             one.start_s = time.monotonic() - began_s
-            one.until_carried()
+            one.wait_for_commits()
             yield one
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{one.said()[-6000:]}") from None
+            raise AssertionError(f"{error}\n{one.output()[-6000:]}") from None
         finally:
-            gone(one)
+            uninstall(one)
 
 
 def is_an_executor(pod: Json, driver: Json) -> None:
@@ -83,7 +83,7 @@ def is_an_executor(pod: Json, driver: Json) -> None:
     assert container["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
 
 
-def test_a_release_carries_events_on_executors_of_its_own(release: Deployed) -> None:
+def test_a_release_carries_events_on_executors_of_its_own(release: Release) -> None:
     assert release.ready(), "helm waited for it"
     driver, executors = release.driver(), release.executors()
     assert 1 <= len(executors) <= 3
@@ -91,7 +91,7 @@ def test_a_release_carries_events_on_executors_of_its_own(release: Deployed) -> 
         is_an_executor(pod, driver)
 
 
-def test_the_number_of_executors_follows_the_autoscaler(release: Deployed) -> None:
+def test_the_number_of_executors_follows_the_autoscaler(release: Release) -> None:
     driver = release.driver()
     autoscaler = driver["spec"]["initContainers"][-1]
     assert (autoscaler["name"], autoscaler["restartPolicy"]) == ("autoscaler", "Always"), "a native sidecar"
@@ -107,15 +107,15 @@ def test_the_number_of_executors_follows_the_autoscaler(release: Deployed) -> No
         for pod in release.executors():
             is_an_executor(pod, driver)
     release.until(lambda: release.has(1), "nothing arrives any more")
-    release.until_carried()
-    told = release.told()
+    release.wait_for_commits()
+    told = release.executor_status()
     assert (told["failed_tasks"], told["refused"]) == (0, None)
     assert {decision["decision"] for decision in told["decisions"]} >= {"up", "down"}
     assert release.driver()["metadata"]["uid"] == driver["metadata"]["uid"], "the driver never noticed"
-    assert release.node.said(f"{DRIVER}-0", "autoscaler").count("autoscaler_listening") == 1, "nor did it"
+    assert release.node.output(f"{DRIVER}-0", "autoscaler").count("autoscaler_listening") == 1, "nor did it"
 
 
-def test_the_page_leads_from_an_install_to_a_query_in_trino(release: Deployed, tmp_path: Path) -> None:
+def test_the_page_leads_from_an_install_to_a_query_in_trino(release: Release, tmp_path: Path) -> None:
     somebody = Walk(release, tmp_path / "there")
     assert somebody.run(INSTALL[-1]).count("Succeeded") == 2, "helm test: validate, and status"
     tell, ask = QUERY
@@ -130,7 +130,7 @@ def test_the_page_leads_from_an_install_to_a_query_in_trino(release: Deployed, t
     assert PIPELINE in somebody.run(explain)
 
 
-def test_an_upgrade_drains_and_goes_on_where_the_old_one_was(release: Deployed, tmp_path: Path) -> None:
+def test_an_upgrade_drains_and_goes_on_where_the_old_one_was(release: Release, tmp_path: Path) -> None:
     ((command,),) = deploy_page.blocks("Upgrade")
     before, starts, runs = release.driver(), release.starts(), release.runs()
     with release.filling():
@@ -139,21 +139,21 @@ def test_an_upgrade_drains_and_goes_on_where_the_old_one_was(release: Deployed, 
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
     assert after["spec"]["containers"][0]["image"] == f"{REPOSITORY}:{NEXT}"
     release.fill(1_500)
-    release.until_carried()
+    release.wait_for_commits()
     assert release.starts() == starts + 1, "it began once"
     assert release.runs() == runs, "on the same checkpoint"
 
 
-def no_such_image(_release: Deployed) -> tuple[Json | None, list[str]]:
+def no_such_image(_release: Release) -> tuple[Json | None, list[str]]:
     # Nothing starts for it: the check before the upgrade waits for the image, and the driver is not even stopped.
     return None, ["--set", "image.tag=never-built", "--timeout", "45s"]
 
 
-def cannot_commit(release: Deployed) -> tuple[Json | None, list[str]]:
+def cannot_commit(release: Release) -> tuple[Json | None, list[str]]:
     return None, ["--set", "image.tag=cannot-commit", "--timeout", release.deadline]
 
 
-def no_such_broker(release: Deployed) -> tuple[Json | None, list[str]]:
+def no_such_broker(release: Release) -> tuple[Json | None, list[str]]:
     config = copy.deepcopy(release.config)
     config["kafka"] = {"bootstrap_servers": "127.0.0.1:9", "request_timeout": "2 s"}
     return config, ["--set", "upgradeCheck.enabled=false", "--timeout", release.deadline]
@@ -161,7 +161,7 @@ def no_such_broker(release: Deployed) -> tuple[Json | None, list[str]]:
 
 @pytest.mark.parametrize("fault", [no_such_image, cannot_commit, no_such_broker])
 def test_an_upgrade_that_does_not_commit_goes_back_by_itself(
-    release: Deployed, fault: Callable[[Deployed], tuple[Json | None, list[str]]]
+    release: Release, fault: Callable[[Release], tuple[Json | None, list[str]]]
 ) -> None:
     config, flags = fault(release)
     before = release.driver()
@@ -173,10 +173,10 @@ def test_an_upgrade_that_does_not_commit_goes_back_by_itself(
     assert (after["metadata"]["uid"] == before["metadata"]["uid"]) == (fault is no_such_image)
     assert release.ready()
     release.fill(1_000)
-    release.until_carried()
+    release.wait_for_commits()
 
 
-def test_an_upgrade_with_a_wrong_file_leaves_the_old_driver_alone(release: Deployed) -> None:
+def test_an_upgrade_with_a_wrong_file_leaves_the_old_driver_alone(release: Release) -> None:
     before = release.driver()["metadata"]["uid"]
     config = copy.deepcopy(release.config)
     config["pipelines"][PIPELINE]["event_time"]["field"] = "no_such_field"
@@ -184,28 +184,28 @@ def test_an_upgrade_with_a_wrong_file_leaves_the_old_driver_alone(release: Deplo
     assert "pre-upgrade hooks failed" in said
     assert release.driver()["metadata"]["uid"] == before
     release.fill(1_000)
-    release.until_carried()
+    release.wait_for_commits()
 
 
-def test_spark_asked_for_nothing_that_its_account_may_not(release: Deployed) -> None:
+def test_spark_asked_for_nothing_that_its_account_may_not(release: Release) -> None:
     """And for all that it may, as far as a driver that ends while its role is there does."""
     name = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{release.namespace}/roles/{DRIVER}"
     (rule,) = release.cluster.api.get(name)["rules"]
     before = release.driver()["metadata"]["uid"]
     release.cluster.api.delete(f"{PLACES['Pod'].format(release.namespace)}/{DRIVER}-0")
     release.until(lambda: release.driver().get("metadata", {}).get("uid", before) != before, "another driver's pod")
-    asked = release.cluster.asked_by(DRIVER)
+    asked = release.cluster.requests_of(DRIVER)
     assert asked == {(verb, "pods") for verb in rule["verbs"]}
-    assert release.cluster.refused_to(DRIVER) == set()
-    assert release.cluster.asked_by(f"{DRIVER}-executor") == set()
+    assert release.cluster.refusals_of(DRIVER) == set()
+    assert release.cluster.requests_of(f"{DRIVER}-executor") == set()
 
 
-def test_leases_move_into_kubernetes_and_back_and_their_epoch_goes_on(release: Deployed) -> None:
+def test_leases_move_into_kubernetes_and_back_and_their_epoch_goes_on(release: Release) -> None:
     api = release.cluster.api
     place = f"/apis/coordination.k8s.io/v1/namespaces/{release.namespace}/leases/{DRIVER}-{PIPELINE}"
     assert api.find(place) is None
     release.fill(1_000)
-    release.until_carried()  # by a driver that has begun
+    release.wait_for_commits()  # by a driver that has begun
     before = epoch(release)
     release.helm("upgrade", "--atomic", "--timeout", "8m", "--set", "supervisor.lease=kubernetes")
     held = api.get(place)["spec"]
@@ -221,17 +221,17 @@ def test_leases_move_into_kubernetes_and_back_and_their_epoch_goes_on(release: D
     release.until(lambda: api.find(place), "its holder puts it anew")
     assert api.get(place)["spec"]["leaseTransitions"] == before + 1
     release.fill(1_000)
-    release.until_carried()
+    release.wait_for_commits()
     release.helm("upgrade", "--atomic", "--timeout", "8m")
     assert epoch(release) == before + 2
     assert api.get(place)["spec"]["leaseTransitions"] == before + 1, "nobody holds it any more"
     release.fill(1_000)
-    release.until_carried()
+    release.wait_for_commits()
     gone_first = {("get", "leases"), ("update", "leases")}  # helm takes the rights away before the pod that has them
-    assert release.cluster.refused_to(DRIVER) <= gone_first
+    assert release.cluster.refusals_of(DRIVER) <= gone_first
 
 
-def epoch(release: Deployed) -> int:
+def epoch(release: Release) -> int:
     """The lease under which the newest start was ordered."""
     starts = [said for said in oracle.replay(release.lake).commits if said["kind"] == "start"]
     return int(starts[-1]["lease"])

@@ -69,7 +69,7 @@ def skipped(site: Site, name: str, count: int, *, partitions: int = 2) -> tuple[
 def live(site: Site, name: str, lake: Path) -> Writer:
     """Start the writer; it reads on at the end."""
     writer = site.start()
-    writer.until(lambda: "pipeline_started" in writer.said())
+    writer.until(lambda: "pipeline_started" in writer.output())
     site.fill(name, 200, seed=9)
     writer.until(lambda: writer.commits() >= 1)
     oracle.check_rows(lake, "events")

@@ -66,7 +66,7 @@ def test_a_writer_waits_for_a_catalog_that_is_down(
     back = time.monotonic() + OUTAGE_S
     site.fill(name, 300, seed=8)
     while time.monotonic() < back:
-        assert writer.process.poll() is None, writer.said()
+        assert writer.process.poll() is None, writer.output()
         oracle.check_rows(lake, "events")
         time.sleep(5)
     assert proxy.done["is down"] >= 5

@@ -79,7 +79,7 @@ class Supervised:
                 cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **self.clock.environment},
             )  # fmt: skip
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text()
 
 
@@ -102,7 +102,7 @@ def signs(journal: Path) -> list[Sign]:
 def wait_for(condition: Callable[[], object], *supervisors: Supervised) -> None:
     deadline_s = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < deadline_s, "\n".join(one.said() for one in supervisors)
+        assert time.monotonic() < deadline_s, "\n".join(one.output() for one in supervisors)
         time.sleep(0.02)
 
 
@@ -126,18 +126,18 @@ def test_of_two_supervisors_whose_clocks_step_one_holds_the_lease_and_goes_on_af
         "fail",
     ]
     holder = Supervised(tmp_path, "holder", command)
-    wait_for(lambda: "lease_acquired" in holder.said(), holder)
+    wait_for(lambda: "lease_acquired" in holder.output(), holder)
     other = Supervised(tmp_path, "other", command)
     try:
         wait_for(lambda: any(sign.version >= 0 for sign in signs(journal)), holder)
         holder.clock.show(step)
         other.clock.show(-step)
-        wait_for(lambda: "lease_awaited" in other.said(), other)
+        wait_for(lambda: "lease_awaited" in other.output(), other)
         oracle.check_rows(lake, "clicks")
         other.clock.show(step)
-        assert holder.process.wait(120) == 0, holder.said()
+        assert holder.process.wait(120) == 0, holder.output()
         released_s = time.monotonic()
-        assert other.process.wait(120) == 0, other.said()
+        assert other.process.wait(120) == 0, other.output()
     finally:
         for one in (holder, other):
             one.process.kill()
@@ -145,7 +145,7 @@ def test_of_two_supervisors_whose_clocks_step_one_holds_the_lease_and_goes_on_af
     before = oracle.tally.copy()
     judge(carry(tmp_path, str(lake), "delta"), lake)
     drivers = [list(each) for _, each in groupby(signs(journal), key=lambda sign: sign.pid)]
-    said = holder.said() + other.said()
+    said = holder.output() + other.output()
     assert [each[0].lease for each in drivers] == [1, 1, 2], said
     pause_s = drivers[1][0].at_s - drivers[0][-1].at_s
     assert pause_s < PAUSE_MAX_S, "it is started again as soon as without the step"

@@ -30,13 +30,13 @@ from tests.support import oracle
 from tests.support.checkpoint_damages import CASES, Case
 from tests.support.damaged_checkpoint import (
     PIPELINE,
-    Place,
-    Seen,
+    PipelineCopy,
+    QueryResult,
     blank,
     die_in_a_batch,
-    golden,
-    plain,
+    fill_golden,
     rewrite,
+    run_plain_query,
     session,
 )
 from writer.cli.main import app
@@ -54,8 +54,8 @@ class Ground:
     """Spark, and two checkpoints to damage: one with all batches done, one with a batch that was only planned."""
 
     spark: Any
-    done: Place
-    planned: Place
+    done: PipelineCopy
+    planned: PipelineCopy
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def workspace(
     name = topic(2)
     place = blank(root / "done", bootstrap, registry_url, name)
     with session(place.config) as spark:
-        golden(place, spark)
+        fill_golden(place, spark)
         planned = place.copy(root / "planned")
         die_in_a_batch(spark, planned)
         place.site.fill(name, 20, seed=13)  # what is still to be read
@@ -161,7 +161,7 @@ def test_a_torn_plan_of_a_batch_that_the_table_has_costs_nothing(
 
 @pytest.mark.parametrize("gone", [0, 5])
 def test_a_torn_plan_with_a_partition_that_the_table_does_not_have_costs_nothing(
-    workspace: Ground, tmp_path: Path, place: Place, tried: Tried, gone: int
+    workspace: Ground, tmp_path: Path, place: PipelineCopy, tried: Tried, gone: int
 ) -> None:
     """Only the torn plan had the new partition. With `gone`, Kafka loses its first records before the new run."""
     _add_partition(place)
@@ -195,15 +195,15 @@ def test_the_verb_says_of_a_pipeline_what_the_checks_found(workspace: Ground, tm
     assert [check["name"] for check in document["checks"] if check["ok"] is None] == ["lease"]
 
 
-def preflight_is_clean(place: Place) -> bool:
+def preflight_is_clean(place: PipelineCopy) -> bool:
     """The doctor finds nothing any more, in what headrace goes on with."""
     return leads_to(preflight(collect_pipeline_facts(place.config, PIPELINE).facts)) is None
 
 
-def _plain_spark(workspace: Ground, copy: Place, case: Case, row: Damage) -> str:
+def _plain_spark(workspace: Ground, copy: PipelineCopy, case: Case, row: Damage) -> str:
     """Let plain Spark go on from the damaged checkpoint. Returns what it does, in words."""
     had = oracle.offsets(copy.lake)
-    seen = plain(workspace.spark, copy.site.bootstrap, copy.checkpoint, topics=copy.topic)
+    seen = run_plain_query(workspace.spark, copy.site.bootstrap, copy.checkpoint, topics=copy.topic)
     lost, twice = _account(had, seen, copy.site.ends(copy.topic))
     if row.symptom is not None:
         assert row.symptom.search(seen.text), seen.text
@@ -237,7 +237,7 @@ def _first_words(text: str) -> str:
     return re.sub(r" SQLSTATE: \w+.*", "", line)[:120].strip()
 
 
-def _account(had: dict[oracle.Source, list[int]], seen: Seen, ends: dict[oracle.Source, int]) -> tuple[int, int]:
+def _account(had: dict[oracle.Source, list[int]], seen: QueryResult, ends: dict[oracle.Source, int]) -> tuple[int, int]:
     """How many records are in neither table nor stream, and how many are there once more."""
     lost = twice = 0
     for source, end in ends.items():
@@ -269,7 +269,7 @@ def _alike(found: str, row: Damage) -> bool:
     return found == row.row or (ROWS[found].level, ROWS[found].halt) == (row.level, row.halt) or row.row in ("34", "1")
 
 
-def _begin_new_run(workspace: Ground, place: Place, *, halt: bool = False) -> str:
+def _begin_new_run(workspace: Ground, place: PipelineCopy, *, halt: bool = False) -> str:
     """Begin a new run, as the supervisor does, or a person if it halts. Returns the level."""
     code, text = place.carry(workspace.spark, new_run=True)
     assert code == 0, text
@@ -280,7 +280,7 @@ def _begin_new_run(workspace: Ground, place: Place, *, halt: bool = False) -> st
 
 
 @pytest.fixture
-def place(workspace: Ground, tmp_path: Path, topic: MakeTopic) -> Place:
+def place(workspace: Ground, tmp_path: Path, topic: MakeTopic) -> PipelineCopy:
     """A pipeline of its own, with 60 records in the table and 40 that are still to be read."""
     made = blank(tmp_path / "own", workspace.done.site.bootstrap, workspace.done.site.registry_url, topic(2))
     made.site.fill(made.topic, 60)
@@ -290,15 +290,15 @@ def place(workspace: Ground, tmp_path: Path, topic: MakeTopic) -> Place:
     return made
 
 
-def _both(workspace: Ground, place: Place, tmp_path: Path) -> tuple[Seen, list[Check]]:
+def _both(workspace: Ground, place: PipelineCopy, tmp_path: Path) -> tuple[QueryResult, list[Check]]:
     """What plain Spark sees, from a copy of the checkpoint, and what the doctor finds."""
     copy = place.copy(tmp_path / "plain")
-    seen = plain(workspace.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
+    seen = run_plain_query(workspace.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
     checks = preflight(collect_pipeline_facts(place.config, PIPELINE).facts)
     return seen, [check for check in checks if check.ok is False]
 
 
-def _add_partition(place: Place) -> None:
+def _add_partition(place: PipelineCopy) -> None:
     """Add partition 2 to the topic, with 20 records."""
     admin = AdminClient({"bootstrap.servers": place.site.bootstrap})
     admin.create_partitions([NewPartitions(place.topic, 3)])[place.topic].result(30)
@@ -309,7 +309,7 @@ def _add_partition(place: Place) -> None:
 
 
 def _goes_on(
-    workspace: Ground, place: Place, row: str, spark: str, bad: list[Check], tried: Tried, *, lost: bool = False
+    workspace: Ground, place: PipelineCopy, row: str, spark: str, bad: list[Check], tried: Tried, *, lost: bool = False
 ) -> None:
     """Start headrace, which goes on by itself; with `lost`, some records are a gap now."""
     before = time.monotonic()
@@ -326,7 +326,7 @@ def _goes_on(
 
 
 def test_records_that_aged_out_are_a_gap_and_no_more(
-    workspace: Ground, tmp_path: Path, place: Place, tried: Tried
+    workspace: Ground, tmp_path: Path, place: PipelineCopy, tried: Tried
 ) -> None:
     place.site.forget(place.topic, {p: end - 5 for (_, p), end in place.site.ends(place.topic).items()})
     seen, bad = _both(workspace, place, tmp_path)
@@ -338,7 +338,7 @@ def test_records_that_aged_out_are_a_gap_and_no_more(
 
 @pytest.mark.parametrize(("row", "count"), [("28", 20), ("29", 200)])
 def test_a_topic_that_was_created_again_is_read_from_its_beginning(
-    workspace: Ground, tmp_path: Path, place: Place, tried: Tried, row: str, count: int
+    workspace: Ground, tmp_path: Path, place: PipelineCopy, tried: Tried, row: str, count: int
 ) -> None:
     before = oracle.by_part(place.lake)
     place.site.again(place.topic, 2)
@@ -361,7 +361,9 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning(
     tried(row, ROWS[row].damage, BETWEEN, spark, "goes on by itself", bad, "", 0.0)
 
 
-def test_a_topic_that_is_gone_waits_for_a_person(workspace: Ground, tmp_path: Path, place: Place, tried: Tried) -> None:
+def test_a_topic_that_is_gone_waits_for_a_person(
+    workspace: Ground, tmp_path: Path, place: PipelineCopy, tried: Tried
+) -> None:
     admin = AdminClient({"bootstrap.servers": place.site.bootstrap})
     admin.delete_topics([place.topic])[place.topic].result(30)
     seen, bad = _both(workspace, place, tmp_path)
@@ -382,7 +384,7 @@ def test_a_topic_that_is_gone_waits_for_a_person(workspace: Ground, tmp_path: Pa
 
 
 def test_a_checkpoint_of_another_topic_is_left_aside(
-    workspace: Ground, tmp_path: Path, place: Place, tried: Tried
+    workspace: Ground, tmp_path: Path, place: PipelineCopy, tried: Tried
 ) -> None:
     own = place.checkpoint
     shutil.rmtree(own)
@@ -397,7 +399,7 @@ def test_a_checkpoint_of_another_topic_is_left_aside(
 
 @pytest.mark.parametrize(("row", "gone"), [("32", 5), ("33", 0)])
 def test_partitions_that_were_added_are_read_from_what_there_is(
-    workspace: Ground, tmp_path: Path, place: Place, tried: Tried, row: str, gone: int
+    workspace: Ground, tmp_path: Path, place: PipelineCopy, tried: Tried, row: str, gone: int
 ) -> None:
     _add_partition(place)
     if gone:
@@ -413,10 +415,12 @@ def test_partitions_that_were_added_are_read_from_what_there_is(
     _goes_on(workspace, place, row, spark, bad, tried, lost=bool(gone))
 
 
-def test_a_broker_that_is_down_is_waited_for(workspace: Ground, tmp_path: Path, place: Place, tried: Tried) -> None:
+def test_a_broker_that_is_down_is_waited_for(
+    workspace: Ground, tmp_path: Path, place: PipelineCopy, tried: Tried
+) -> None:
     nobody, copy = "127.0.0.1:9", place.copy(tmp_path / "plain")
     fast = {"kafka.default.api.timeout.ms": "4000", "kafka.request.timeout.ms": "2000"}
-    seen = plain(workspace.spark, nobody, copy.checkpoint, topics=place.topic, options=fast)
+    seen = run_plain_query(workspace.spark, nobody, copy.checkpoint, topics=place.topic, options=fast)
     assert classify(seen.text).row == "26", seen.text
     place.site.overrides["kafka"] = {"bootstrap_servers": nobody, "request_timeout": "2 s"}
     bad = [check for check in preflight(collect_pipeline_facts(place.config, PIPELINE).facts) if check.ok is False]
@@ -430,11 +434,11 @@ def test_a_broker_that_is_down_is_waited_for(workspace: Ground, tmp_path: Path, 
 
 
 def test_a_storage_that_refuses_offsets_is_waited_for(
-    workspace: Ground, tmp_path: Path, place: Place, tried: Tried
+    workspace: Ground, tmp_path: Path, place: PipelineCopy, tried: Tried
 ) -> None:
     copy = place.copy(tmp_path / "plain")
     with _refusing(copy.checkpoint / "offsets"):
-        seen = plain(workspace.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
+        seen = run_plain_query(workspace.spark, place.site.bootstrap, copy.checkpoint, topics=place.topic)
     assert classify(seen.text).row == "23", seen.text
     with _refusing(place.checkpoint / "commits"):
         code, text = place.carry(workspace.spark)

@@ -23,10 +23,10 @@ def test_of_two_writers_the_older_exits_4_and_the_table_stays_exact(site: Site, 
     first = site.start()
     first.until(lambda: first.commits() == 1)
     second = site.start("--new-run", "--yes")
-    second.until(lambda: "pipeline_started" in second.said())
+    second.until(lambda: "pipeline_started" in second.output())
     site.fill(name, 1_000, seed=8)
-    assert first.wait(120) == 4, first.said()
-    assert "another writer runs" in first.said()
+    assert first.wait(120) == 4, first.output()
+    assert "another writer runs" in first.output()
     oracle.check_rows(lake, "events")
     second.until(lambda: second.commits() >= 1)
     second.process.send_signal(signal.SIGTERM)
@@ -40,15 +40,15 @@ def test_two_writers_on_one_checkpoint_leave_the_table_exact(site: Site, topic: 
     lake = site.pipeline("events", [name], commit={"max_delay": "1 s"})
     site.fill(name, 1_000)
     writers = [site.start(), site.start()]
-    writers[0].until(lambda: all("pipeline_started" in writer.said() for writer in writers))
-    older, newer = sorted(writers, key=lambda writer: "epoch=2 " in writer.said())
+    writers[0].until(lambda: all("pipeline_started" in writer.output() for writer in writers))
+    older, newer = sorted(writers, key=lambda writer: "epoch=2 " in writer.output())
     while older.process.poll() is None:
         site.fill(name, 200)
-    assert older.wait(120) == 4, older.said()
+    assert older.wait(120) == 4, older.output()
     # The newer one may have met the older one's entries in Spark's log: a crash, or a checkpoint that is in doubt.
     if newer.process.poll() is None:
         newer.process.send_signal(signal.SIGTERM)
-    assert newer.wait(120) in (0, 1, 3), newer.said()
+    assert newer.wait(120) in (0, 1, 3), newer.output()
     oracle.check_rows(lake, "events")
     site.once("--new-run", "--yes")
     oracle.check(lake, "events", site.ends(name))
@@ -74,7 +74,7 @@ def test_optimize_and_new_columns_by_another_client_do_not_stop_the_writer(site:
         writer.until(lambda done=done: writer.commits() > done)
         oracle.check_rows(lake, "events")
     writer.process.send_signal(signal.SIGTERM)
-    assert writer.wait(120) == 0, writer.said()
+    assert writer.wait(120) == 0, writer.output()
     site.once()
     oracle.check(lake, "events", site.ends(name))
     assert len(oracle.rows(lake, "count(*)")) == 1

@@ -92,7 +92,7 @@ def test_offsets_lost_while_it_runs_are_recorded_by_the_same_process(site: Site,
     site.forget(name, {0: was[name, 0] + 250})
     oracle.check_rows(lake, "events")
     site.fill(name, 1_000, seed=9)
-    writer.until(lambda: "gap_recorded" in writer.said())
+    writer.until(lambda: "gap_recorded" in writer.output())
     writer.until(lambda: writer.commits() == 2)
     said = writer.stop()
     assert "pipeline_restarting" in said
@@ -110,7 +110,7 @@ def test_offsets_lost_under_the_tasks_are_recorded_by_the_same_process(site: Sit
     writer.until(flag.exists)  # the batch is planned, and nothing of it is read
     site.forget(name, {0: 600})
     flag.unlink()
-    writer.until(lambda: "gap_recorded" in writer.said())
+    writer.until(lambda: "gap_recorded" in writer.output())
     writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == 1_200)
     writer.stop()
     assert oracle.gaps(lake) == {(name, 0): list(range(200, 600))}

@@ -106,7 +106,7 @@ def test_one_created_again_while_it_is_read_stops_where_it_shall(watchful: Site,
     watchful.again(name)
     watchful.fill(name, 100, seed=8)
     assert writer.wait(200) == 2
-    assert "Set on_topic_recreated: start" in writer.said()
+    assert "Set on_topic_recreated: start" in writer.output()
     assert oracle.rows(lake, *BY_INCARNATION) == [(1, 300, 300)]
 
 
@@ -122,7 +122,7 @@ def test_a_topic_that_stays_away_ends_the_process_with_a_sentence(watchful: Site
     began = time.monotonic()
     admin.delete_topics([name])[name].result(timeout=60)
     assert writer.wait(200) == 2
-    said = writer.said()
+    said = writer.output()
     assert f"topic '{name}' does not exist" in said
     assert "restarts_exhausted" in said
     assert time.monotonic() - began > 30, "a topic that is created again within half a minute is waited for"

@@ -63,7 +63,7 @@ def test_a_killed_worker_is_replaced_and_its_task_tried_again(site: Site, topic:
         time.sleep(0.3)
         if writer.process.poll() is not None:
             break
-    assert writer.wait(120) == 0, writer.said()
+    assert writer.wait(120) == 0, writer.output()
     oracle.check(lake, "events", site.ends(name))
 
 

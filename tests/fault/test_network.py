@@ -16,7 +16,7 @@ from tests.servers import network_hosts
 from tests.servers.leases import LeaseApi, account
 from tests.servers.network_hosts import Host, Network
 from tests.servers.objects import CREDENTIALS, ObjectServer, moto
-from tests.servers.scripted import scripted
+from tests.servers.scripted import serve_script
 from tests.servers.secured import Authority
 from tests.servers.standalone import standalone
 from tests.servers.three_brokers import three_brokers
@@ -52,7 +52,7 @@ def hosts() -> Iterator[Network]:
 def registry(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     """A registry on the host of its name."""
     registry = Registry(tmp_path_factory.mktemp("registry"), host=hosts["registry"].address)
-    with hosts["registry"].entered():
+    with hosts["registry"].enter():
         registry.start()
     yield registry
     registry.stop()
@@ -62,7 +62,7 @@ def registry(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def broker(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker on the host of its name."""
     broker = Broker(tmp_path_factory.mktemp("broker"), host=hosts["broker"].address)
-    with hosts["broker"].entered():
+    with hosts["broker"].enter():
         broker.start()
     yield broker
     broker.stop()
@@ -74,7 +74,7 @@ def store(hosts: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     with ExitStack() as running:
-        with hosts["store"].entered():
+        with hosts["store"].enter():
             server = running.enter_context(moto(tmp_path, hosts["store"].address))
         yield server
 
@@ -82,7 +82,7 @@ def store(hosts: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 @pytest.fixture
 def place(hosts: Network, tmp_path: Path, broker: Broker, registry: Registry) -> Iterator["Place"]:
     """A site whose driver has a host of its own; the test itself is on the operator's."""
-    with hosts["operator"].entered():
+    with hosts["operator"].enter():
         yield Place(hosts, Site(tmp_path, broker.bootstrap, registry.url))
 
 
@@ -101,12 +101,12 @@ class Place:
 
     def start(self, **environment: str) -> Writer:
         """Start the writer on the driver's host."""
-        with self.hosts["driver"].entered():
+        with self.hosts["driver"].enter():
             return self.site.start(env=environment)
 
     def status(self, writer: Writer) -> dict[str, Any]:
         """Ask the driver on its own host how the pipeline is."""
-        with self.hosts["driver"].entered():
+        with self.hosts["driver"].enter():
             pipeline: dict[str, Any] = Driver(writer).status()["pipelines"]["events"]
         return pipeline
 
@@ -156,7 +156,7 @@ def test_a_driver_cut_from_one_broker_of_three_names_it_and_goes_on_when_it_is_b
     hosts: Network, registry: Registry, tmp_path: Path, cell: Account, reader: str
 ) -> None:
     with ExitStack() as running:
-        running.enter_context(hosts["operator"].entered())
+        running.enter_context(hosts["operator"].enter())
         brokers = [hosts[name] for name in ("broker", "second", "third")]
         cluster = running.enter_context(three_brokers(tmp_path / "brokers", brokers))
         site = Site(tmp_path, cluster.bootstrap, registry.url, reader=reader)
@@ -169,7 +169,7 @@ def test_a_driver_cut_from_one_broker_of_three_names_it_and_goes_on_when_it_is_b
             sent += site.fill("clicks", 2_000, seed=8)
             time.sleep(CUT_S)
             oracle.check_rows(lake, "events")
-            failures = re.findall("lag_measurement_failed.*", writer.said())
+            failures = re.findall("lag_measurement_failed.*", writer.output())
             silent = rf"broker 3 at {cluster.brokers[2].bootstrap}(, which leads clicks/1,)? does not answer"
             assert failures
             assert all(re.search(silent, failure) for failure in failures), failures
@@ -193,7 +193,7 @@ def test_a_driver_cut_from_the_registry_names_it_and_holds_a_batch_with_a_new_sc
             words = (
                 f"registry_unreachable pipeline=events holding=batch error='the schema registry at {site.registry_url}"
             )
-            writer.until(lambda: words in writer.said())
+            writer.until(lambda: words in writer.output())
             oracle.check_rows(lake, "events")
             assert sum(oracle.frontier_of(lake, "events").values()) == 500, "the batch is held"
         wait_for_commits(lake, writer, 800)
@@ -250,7 +250,7 @@ def test_an_executor_cut_from_the_driver_and_not_from_the_store_does_no_harm(
             "spark.executor.heartbeatInterval": "5s",
         }  # fmt: skip
         with place.start() as writer:
-            writer.until(lambda: writer.said().count("executor_added") == 2)
+            writer.until(lambda: writer.output().count("executor_added") == 2)
             writer.until(lambda: place.seconds_of_tasks(writer) > 5)
             with hosts.cut("driver", "executor"):
                 time.sleep(CUT_S)
@@ -277,7 +277,7 @@ def lease_keeper(place: Place, store: ObjectServer, lease: str, folder: Path) ->
             environment, under = running.enter_context(pod(place.hosts["api"], folder))
 
         def start(host: str) -> Supervised:
-            with place.hosts[host].entered():
+            with place.hosts[host].enter():
                 return running.enter_context(supervise(place.site, env=environment, under=under))
 
         yield start
@@ -291,7 +291,7 @@ def pod(host: Host, folder: Path) -> Iterator[tuple[dict[str, str], list[str]]]:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate.certificate, certificate.key)
     mounted = account(folder / "account", ca=authority.ca.read_bytes())
-    with scripted(LeaseApi().answer, tls, host) as script:
+    with serve_script(LeaseApi().answer, tls, host) as script:
         environment = {"KUBERNETES_SERVICE_HOST": host.address, "KUBERNETES_SERVICE_PORT": script.url.split(":")[-1]}
         yield environment, ["unshare", "--mount", "sh", "-c", IN_POD, str(mounted)]
 
@@ -308,27 +308,27 @@ def test_a_supervisor_cut_from_its_lease_goes_on_until_another_takes_it(
         first = start("driver")
         wait_for_commits(lake, first, sent)
         with hosts.cut("driver", keeper):
-            first.until(lambda: "lease_renewal_failed" in first.said())
+            first.until(lambda: "lease_renewal_failed" in first.output())
             time.sleep(12)  # two lives of a lease
-        (words,) = re.findall(r"lease_renewal_failed .*", first.said())
+        (words,) = re.findall(r"lease_renewal_failed .*", first.output())
         assert hosts[keeper].address in words
         sent += site.fill(name, 1_000, seed=8)
         wait_for_commits(lake, first, sent)
-        assert "lease_lost" not in first.said(), "nobody else wanted it"
+        assert "lease_lost" not in first.output(), "nobody else wanted it"
         second = start("standby")
-        second.until(lambda: "lease_awaited" in second.said())
+        second.until(lambda: "lease_awaited" in second.output())
         assert second.drivers() == []
         with hosts.cut("driver", keeper):
             cut_s = time.monotonic()
-            second.until(lambda: "lease_acquired" in second.said())
+            second.until(lambda: "lease_acquired" in second.output())
             sent += site.fill(name, 1_000, seed=9)
             wait_for_commits(lake, second, sent)
             oracle.check_rows(lake, "events")
             time.sleep(max(0, CUT_S - (time.monotonic() - cut_s)))
             sent += site.fill(name, 1_000, seed=10)
-        assert first.wait(240) == 4, first.said()
+        assert first.wait(240) == 4, first.output()
         wait_for_commits(lake, second, sent)
-        assert second.stop() == 0, second.said()
+        assert second.stop() == 0, second.output()
         oracle.check(lake, "events", site.ends(name))
     leases = [entry["lease"] for entry in oracle.replay(lake).commits if entry["kind"] in ("start", "batch")]
     assert leases == sorted(leases), "nothing of the loser comes after"

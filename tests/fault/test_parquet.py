@@ -30,13 +30,13 @@ def test_a_parquet_table_is_exact_for_readers_of_its_folders_whenever_its_writer
     site.once()
     ends = site.ends(name)
     oracle.check(lake, "events", ends)
-    ((rows, distinct, buckets),) = hive_readers.asked(
+    ((rows, distinct, buckets),) = hive_readers.query(
         str(lake), "count(*), count(DISTINCT (_topic, _incarnation, _partition, _offset)), count(DISTINCT hour)"
     )
-    dead_letters = hive_readers.asked(f"{lake}_dead_letters", "count(*)")[0][0]
+    dead_letters = hive_readers.query(f"{lake}_dead_letters", "count(*)")[0][0]
     assert rows == distinct
     assert rows + dead_letters == sum(ends.values())  # type: ignore[operator]
-    assert hive_readers.seen(str(lake)).num_rows == rows
+    assert hive_readers.read_rows(str(lake)).num_rows == rows
     assert _by_spark(str(lake)) == (rows, buckets)
 
 

@@ -69,7 +69,7 @@ def test_a_batch_with_a_new_schema_waits_for_a_registry_that_is_down(
     wider = site.values(name, 300, seed=8, kind="clicks_2")
     registry.stop()
     site.send(name, wider)
-    writer.until(lambda: writer.said().count("registry_unreachable") >= 2)
+    writer.until(lambda: writer.output().count("registry_unreachable") >= 2)
     time.sleep(GRACE_S)
     oracle.check_rows(lake, "events")
     assert sum(oracle.frontier_of(lake, "events").values()) == 500, "the batch is held"

@@ -9,18 +9,18 @@ import pytest
 
 from tests.fault.test_backfill import MakeTopic, clean, headrace, live
 from tests.support import oracle
-from tests.support.audits import audited, said
+from tests.support.audits import describe_problems, run_audit
 from tests.support.fault_cells import FORMATS
-from tests.support.process import run_killed
-from tests.support.reprocess_lake import BERLIN, both, check_like, history, opened, reprocessed
+from tests.support.process import run_code_until
+from tests.support.reprocess_lake import BERLIN, check_equal, open_writer, run_reprocess, table_pair, write_history
 from tests.support.writer_process import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 KILLED = """
 import sys
 from pathlib import Path
-from tests.support.reprocess_lake import opened, reprocessed
-reprocessed(opened(Path(sys.argv[1]), sys.argv[2]))
+from tests.support.reprocess_lake import open_writer, run_reprocess
+run_reprocess(open_writer(Path(sys.argv[1]), sys.argv[2]))
 """
 POINTS = (
     "before_reprocess_read:2", "before_reprocess_swap:2", "before_reprocess:1", "after_reprocess:2", "before_apply:1",
@@ -34,17 +34,17 @@ def test_killed_at_any_step_it_loses_and_doubles_no_row(
     tmp_path: Path, form: str, point: str, record: Callable[..., None]
 ) -> None:
     before = oracle.tally.copy()
-    _, wanted = both(tmp_path, form, {}, BERLIN, lambda driver: history(driver, 0, 20, tombstones=False))
-    run_killed(KILLED, str(tmp_path / "old"), form, point=point)
-    driver = opened(tmp_path / "old", form)
+    _, wanted = table_pair(tmp_path, form, {}, BERLIN, lambda driver: write_history(driver, 0, 20, tombstones=False))
+    run_code_until(KILLED, str(tmp_path / "old"), form, point=point)
+    driver = open_writer(tmp_path / "old", form)
     lake = Path(driver.lake)
     oracle.check_rows(lake, "clicks")
-    assert audited(driver).adds_up, said(audited(driver))
+    assert run_audit(driver).adds_up, describe_problems(run_audit(driver))
     driver.start(2)
-    history(driver, 20, 40, tombstones=False)
-    history(wanted, 20, 40, tombstones=False)
-    reprocessed(driver)
-    check_like(driver, wanted)
+    write_history(driver, 20, 40, tombstones=False)
+    write_history(wanted, 20, 40, tombstones=False)
+    run_reprocess(driver)
+    check_equal(driver, wanted)
     oracle.check(lake, "clicks", {("clicks", 0): 40, ("clicks", 1): 20})
     found = oracle.tally.since(before)
     record(

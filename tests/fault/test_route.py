@@ -154,9 +154,9 @@ def test_a_table_that_takes_nothing_holds_up_no_other_and_catches_up_by_itself(s
     (lake / "installs" / "_delta_log").unlink()
     (lake / "away").rename(lake / "installs" / "_delta_log")
     writer.until(lambda: len(offsets(lake / "installs")) == 30)  # no record comes meanwhile
-    assert "target_behind pipeline=events target=headrace.demo.Install" in writer.said()
+    assert "target_behind pipeline=events target=headrace.demo.Install" in writer.output()
     writer.stop()
-    assert "target_caught_up pipeline=events target=headrace.demo.Install" in writer.said()
+    assert "target_caught_up pipeline=events target=headrace.demo.Install" in writer.output()
     assert "69 read = 60 rows + 9 dead letters. It adds up." in say("audit", str(site.config), "--deep")
 
 

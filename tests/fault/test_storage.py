@@ -11,8 +11,8 @@ from tests.fault.outcomes import WANTED as WHOLE
 from tests.servers.objects import ObjectServer
 from tests.support import oracle
 from tests.support.failing_storage import LOST, MODES, Killed, Storage
-from tests.support.fault_cells import FORMATS, ended
-from tests.support.fixed_log_writer import Place, carry, judge, places
+from tests.support.fault_cells import FORMATS, describe_ends
+from tests.support.fixed_log_writer import TableLocation, carry, empty_locations, judge
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW
 from writer.core.errors import HeadraceError
@@ -28,8 +28,8 @@ OPERATIONS = {
     "open": "reading a file", "delete": "removal", "sweep": "clean-up", "copy": "copy",
     "move": "publication of a file",
 }  # fmt: skip
-Life = Callable[[Place, Storage], None]  # carries, with the storage below its stores
-Check = Callable[[Driver, Place], None]  # what must be so at the end
+Life = Callable[[TableLocation, Storage], None]  # carries, with the storage below its stores
+Check = Callable[[Driver, TableLocation], None]  # what must be so at the end
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ each_table = pytest.mark.parametrize(
 def test_whichever_operation_of_the_storage_fails_nothing_is_lost_or_twice(
     tmp_path: Path, form: str, server: ObjectServer | None, mode: str, record: Callable[..., None]
 ) -> None:
-    def life(place: Place, storage: Storage) -> None:
+    def life(place: TableLocation, storage: Storage) -> None:
         with pytest.MonkeyPatch.context() as patch:
             storage.below(patch)
             carry(place.root, place.location, form)
@@ -68,16 +68,16 @@ def test_whichever_operation_of_a_replay_fails_nothing_is_lost_or_twice(
     def replay(driver: Driver) -> None:
         DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(outcome="quarantined"), NOW)
 
-    def life(place: Place, storage: Storage) -> None:
+    def life(place: TableLocation, storage: Storage) -> None:
         driver = carry(place.root, place.location, form, clock=[NOW, NOW - timedelta(days=400), NOW])
         with pytest.MonkeyPatch.context() as patch:
             storage.below(patch)
             replay(driver)
 
-    def again(driver: Driver, place: Place) -> None:
+    def again(driver: Driver, place: TableLocation) -> None:
         replay(driver)
         dead_letters = oracle.rows(
-            place.fetched().with_name("clicks_dead_letters"), "outcome, count(*)", "GROUP BY ALL"
+            place.download().with_name("clicks_dead_letters"), "outcome, count(*)", "GROUP BY ALL"
         )
         assert dead_letters == [("dead_letter", 8)]
 
@@ -97,7 +97,7 @@ def each_fails_once(
     def stepped(operation: str) -> bool:
         return operation in LOOKS if WHOLE else operation not in always
 
-    on, every, place = "local" if server is None else "s3", Storage(), places(root, server)
+    on, every, place = "local" if server is None else "s3", Storage(), empty_locations(root, server)
     nth = STEPS["s3" if form == "iceberg" else on]  # a life of such a table takes as long
     life(next(place), every)
     ways: dict[str, Counter[str]] = {}
@@ -115,11 +115,11 @@ def each_fails_once(
         record(
             fault=f"storage: {mode}", moment=what + OPERATIONS[name], on=f"in-process, {FORMATS[form]}, {on}{step}",
             times=ways[name].total(), seen_twice=tally.seen_twice, records=tally.records, lost=tally.lost,
-            twice=tally.twice, ended=ended(ways[name]),
+            twice=tally.twice, ended=describe_ends(ways[name]),
         )  # fmt: skip
 
 
-def failed_once(place: Place, form: str, storage: Storage, life: Life, check: Check) -> str:
+def failed_once(place: TableLocation, form: str, storage: Storage, life: Life, check: Check) -> str:
     """Live with one failure, read as a reader would, start again, and judge. Returns how it went."""
     way = "went on"
     try:
@@ -127,8 +127,8 @@ def failed_once(place: Place, form: str, storage: Storage, life: Life, check: Ch
     except (Killed, HeadraceError, OSError) as error:
         way = "killed" if isinstance(error, Killed) else "ended"
     assert storage.at < len(storage.done), "the operation never came"
-    oracle.check_rows(place.fetched(), "clicks")
+    oracle.check_rows(place.download(), "clicks")
     driver = carry(place.root, place.location, form)
     check(driver, place)
-    judge(driver, place.fetched())
+    judge(driver, place.download())
     return way

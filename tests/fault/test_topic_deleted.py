@@ -49,7 +49,7 @@ def stopped_within_s(writer: Writer) -> float:
     writer.process.send_signal(signal.SIGTERM)
     writer.process.wait(120)
     took_s = time.monotonic() - began_s
-    assert writer.wait(1) == 0, writer.said()
+    assert writer.wait(1) == 0, writer.output()
     return took_s
 
 
@@ -63,7 +63,7 @@ def test_a_topic_that_is_deleted_under_its_tasks_ends_them_and_holds_up_no_other
     site.fill(gone, 300)
     site.fill(stays, 100)
     writer = hang(site, gone, flag, HEADRACE_FAULT=f"in_decode:3:{held}")
-    writer.until(lambda: "pipeline_restarting pipeline=gone" in writer.said(), SOON_S)
+    writer.until(lambda: "pipeline_restarting pipeline=gone" in writer.output(), SOON_S)
     writer.until(lambda: writer.commits() >= 1, SOON_S)
     seed = 8
     while not held.exists():  # the tasks of the other one hold both slots no longer than they have to
@@ -71,7 +71,7 @@ def test_a_topic_that_is_deleted_under_its_tasks_ends_them_and_holds_up_no_other
         before, seed = writer.commits(), seed + 1
         writer.until(lambda before=before: held.exists() or writer.commits() > before, SOON_S)  # type: ignore[misc]
     assert stopped_within_s(writer) < STOP_TIMEOUT_S + SOON_S, "a task that waits for ever is cancelled"
-    said = writer.said()
+    said = writer.output()
     assert f"topic '{gone}' does not exist on {site.bootstrap}: it was deleted" in said
     assert "no Kafka broker answers" not in said
     assert said.count("batch_cancelled") == 2
@@ -97,7 +97,7 @@ def test_a_stop_ends_a_driver_whose_tasks_ask_for_a_deleted_topic(tmp_path: Path
         writer.until(lambda: writer.commits() >= 2)
         assert "gone" not in admin.list_topics(timeout=60).topics, "the tasks' consumers created it again"
         assert stopped_within_s(writer) < STOP_TIMEOUT_S + SOON_S
-        assert "batch_cancelled pipeline=gone reason='it took longer than stop_timeout'" in writer.said()
+        assert "batch_cancelled pipeline=gone reason='it took longer than stop_timeout'" in writer.output()
         admin.create_topics([NewTopic("gone", 1, 1)])["gone"].result(30)
         site.fill("gone", 50, seed=9)
         site.fill("stays", 100, seed=9)
@@ -114,9 +114,9 @@ def test_a_task_on_a_partition_that_is_gone_ends_in_bounded_time(site: Site, top
     site.fill(gone, 300)
     writer = hang(site, gone, site.root / "before")
     began_s = time.monotonic()
-    writer.until(lambda: "pipeline_restarting pipeline=gone" in writer.said())
+    writer.until(lambda: "pipeline_restarting pipeline=gone" in writer.output())
     assert 60 < time.monotonic() - began_s < 90 + SOON_S
-    assert "batch_cancelled" not in writer.said()
+    assert "batch_cancelled" not in writer.output()
     assert stopped_within_s(writer) < STOP_TIMEOUT_S + SOON_S
 
 
@@ -130,9 +130,9 @@ def test_whenever_a_topic_is_deleted_its_pipeline_says_so_soon(site: Site, topic
     writer.until(lambda: list((site.root / "checkpoints" / "gone").glob("*/offsets/0")))
     time.sleep(after_s)
     delete(site, name)
-    writer.until(lambda: "pipeline_restarting" in writer.said(), 20 + SOON_S)
+    writer.until(lambda: "pipeline_restarting" in writer.output(), 20 + SOON_S)
     assert stopped_within_s(writer) < STOP_TIMEOUT_S + SOON_S
-    assert f"topic '{name}' does not exist on {site.bootstrap}: it was deleted" in writer.said()
+    assert f"topic '{name}' does not exist on {site.bootstrap}: it was deleted" in writer.output()
     oracle.check_rows(lake, "gone")
     assert sum(oracle.frontier_of(lake, "gone").values()) in (0, 300)
 
@@ -157,4 +157,4 @@ def test_a_broker_that_is_slow_fails_no_task(tmp_path: Path, registry_url: str) 
         latency.seconds = 0
         writer.stop()
         oracle.check(lake, "slow", site.ends("slow"))
-        assert "pipeline_restarting" not in writer.said()
+        assert "pipeline_restarting" not in writer.output()

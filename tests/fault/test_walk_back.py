@@ -15,7 +15,7 @@ from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
 from recovery.escalation.error_catalogue import classify
 from recovery.escalation.levels import RecoveryLevel
 from tests.support import oracle
-from tests.support.damaged_checkpoint import PIPELINE, Place, blank, golden, rewrite, session
+from tests.support.damaged_checkpoint import PIPELINE, PipelineCopy, blank, fill_golden, rewrite, session
 from writer.audit.audit import audit
 from writer.clients.kafka import Cluster
 
@@ -26,12 +26,12 @@ MakeTopic = Callable[..., str]
 @pytest.fixture(scope="module")
 def carried(
     tmp_path_factory: pytest.TempPathFactory, bootstrap: str, registry_url: str, topic: MakeTopic
-) -> Iterator[tuple[Any, Place]]:
+) -> Iterator[tuple[Any, PipelineCopy]]:
     """Spark, and a pipeline whose last records are broken, so that files of both tables are needed."""
     name = topic(2)
     place = blank(tmp_path_factory.mktemp("walk") / "done", bootstrap, registry_url, name)
     with session(place.config) as spark:
-        golden(place, spark)
+        fill_golden(place, spark)
         place.site.fill(name, 40, seed=12, broken=40)
         code, text = place.carry(spark)
         assert code == 0, text
@@ -48,13 +48,13 @@ def forget(lake: Path) -> None:
     pq.write_table(actions.filter(pc.is_null(actions.column("txn"))), written)
 
 
-def break_newest(place: Place) -> None:
+def break_newest(place: PipelineCopy) -> None:
     rewrite(place.newest(), b"")
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["its checkpoint is whole", "its checkpoint is torn, too"])
 def test_a_table_that_forgot_its_frontier_is_gone_on_with(
-    carried: tuple[Any, Place], tmp_path: Path, tried: Callable[..., None], broken: bool
+    carried: tuple[Any, PipelineCopy], tmp_path: Path, tried: Callable[..., None], broken: bool
 ) -> None:
     spark, done = carried
     place = done.copy(tmp_path / "own")

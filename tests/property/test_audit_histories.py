@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.contract.test_foreign_change import back
 from tests.contract.test_rewind import Cluster
-from tests.support.audits import OLD, audited, said
+from tests.support.audits import OLD, describe_problems, run_audit
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets, write_archive
 from tests.support.example_counts import share
 from tests.support.local_driver import Driver, log
@@ -212,9 +212,9 @@ class History:
 
     def check(self) -> Audit:
         """Assert that the audit adds up, and that the table has exactly the rows that it should."""
-        found = audited(self.driver)
-        assert found.adds_up, said(found)
-        assert audited(self.driver, deep=False).adds_up
+        found = run_audit(self.driver)
+        assert found.adds_up, describe_problems(found)
+        assert run_audit(self.driver, deep=False).adds_up
         late = filter(None, [self.driver.settings.late_table])
         tables = [self.driver.table, *(self.driver.side(place) for place in late)]
         assert sorted(row for table in tables for row in self.read(table)) == sorted(self.rows())
@@ -296,7 +296,7 @@ def test_a_row_that_is_gone_or_doubled_by_hand_never_adds_up(
         ]
         change_file(data.draw(st.sampled_from(files)), change)
         history.restart()
-        assert not audited(history.driver).adds_up
+        assert not run_audit(history.driver).adds_up
 
 
 @settings(max_examples=share(40), suppress_health_check=list(HealthCheck))
@@ -310,7 +310,7 @@ def test_a_range_of_offsets_that_the_log_lacks_never_adds_up(
             getattr(history, name)(argument)
         drop_range(history)
         history.restart()
-        assert not audited(history.driver, deep=False).adds_up
+        assert not run_audit(history.driver, deep=False).adds_up
 
 
 def test_what_begins_at_a_batch_begins_at_the_first_offset_of_the_partition(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from fastavro import parse_schema, schemaless_reader
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.support.avro_records import HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
+from tests.support.avro_records import HEADER_BYTES, MICROS, MILLIS, MONEY, are_equal, encode, logical, record
 from tests.support.example_counts import share
 from writer.avro import schema as avro
 from writer.avro.decoding.block_decoder import NativeDecoder
@@ -148,11 +148,11 @@ def test_a_block_of_any_schema_reads_as_fastavro_and_comes_back_from_parquet(dra
     single = SingleDecoder(parsed)
     fastavros = parse_schema(schema)
     raw = parse_schema(json.loads(json.dumps(schema), object_hook=without_logical_type))
-    block = pa.array([encoded(fastavros, value) for value in values], pa.binary())
+    block = pa.array([encode(fastavros, value) for value in values], pa.binary())
     decoded = decode(block, native, single)
     assert not decoded.failures
     assert decoded.positions.to_pylist() == list(range(len(values)))
-    assert same(decoded.rows, single(block).rows)
+    assert are_equal(decoded.rows, single(block).rows)
     assert decoded.rows.schema.equals(pa.schema(list(avro.table_fields(parsed).items())))
     for name, kind in members.items():
         if kind.simple:
@@ -161,4 +161,4 @@ def test_a_block_of_any_schema_reads_as_fastavro_and_comes_back_from_parquet(dra
     sink = pa.BufferOutputStream()
     with parquet_writer(sink, decoded.rows.schema) as writer:
         writer.write_table(decoded.rows)
-    assert same(pq.read_table(pa.BufferReader(sink.getvalue())), decoded.rows)
+    assert are_equal(pq.read_table(pa.BufferReader(sink.getvalue())), decoded.rows)

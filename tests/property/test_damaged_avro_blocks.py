@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema
 
-from tests.support.avro_records import HEAD, HEADER_BYTES, MICROS, MILLIS, MONEY, encoded, logical, record, same
+from tests.support.avro_records import HEAD, HEADER_BYTES, MICROS, MILLIS, MONEY, are_equal, encode, logical, record
 from tests.support.avro_specification import forbidden
 from tests.support.example_counts import share
 from writer.avro import schema as avro
@@ -161,7 +161,7 @@ class Case:
         self.single = SingleDecoder(self.record)
         assert is_native(self.record) == self.native
         self.decoder = NativeDecoder(self.record) if self.native else None
-        self.sound = [encoded(self.parsed, value_of(self.schema, rng)) for _ in range(400)]
+        self.sound = [encode(self.parsed, value_of(self.schema, rng)) for _ in range(400)]
         decoded = self.single(pa.array(self.sound, pa.binary()))
         assert not decoded.failures
         self.rows = decoded.rows
@@ -211,7 +211,7 @@ class Case:
         self.read_anyway += row is not None
         assert (row is None) == (reason is not None), value
         if row is not None:
-            assert same(row, verdict.rows), value
+            assert are_equal(row, verdict.rows), value
 
 
 def out_of_bounds(reason: str | None) -> bool:

@@ -67,7 +67,7 @@ def test_rows_decrypt_or_fail_alone(rows: list[Any], algorithm: str, versions: b
         version = data.draw(st.integers(1, 3)) if versions else None
 
         def seal(value: Any, producer: Producer = producer, version: int | None = version) -> Any:
-            return producer.sealed(value, algorithm, version)
+            return producer.encrypt(value, algorithm, version)
 
         change = broken if row["breaks"] else seal
         sealed.append({name: changed(row[name], change) for name in ("x", "y")})

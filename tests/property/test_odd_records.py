@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.cases.test_kafka_timestamps import expected
 from tests.servers.kafka_cluster import Cluster as Fake, Given
-from tests.support.audits import audited, said
+from tests.support.audits import describe_problems, run_audit
 from tests.support.example_counts import share
 from tests.support.kafka_batches import Header, Raw, Rec, marker
 from tests.support.local_driver import Driver
@@ -168,7 +168,7 @@ def test_odd_records_become_rows_dead_letters_and_raw_records(
             assert letter["_kafka_time"] == expected(time_ms)
     assert not rows
     assert not letters
-    assert audited(driver).adds_up, said(audited(driver))
+    assert run_audit(driver).adds_up, describe_problems(run_audit(driver))
 
 
 def is_row(record: Rec) -> bool:

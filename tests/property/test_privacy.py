@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.support.avro_records import MICROS, MONEY, encoded, logical
+from tests.support.avro_records import MICROS, MONEY, encode, logical
 from tests.support.example_counts import share
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
 from writer.avro.wire_format import CONFLUENT
@@ -228,7 +228,7 @@ def test_protected_columns_equal_a_record_at_a_time_in_python(source: KeySource,
     schema = types.record(2)
     schema["fields"].append({"name": "kept", "type": "int"})
     values = [types.value(schema) for _ in range(data.draw(st.integers(1, 4)))]
-    texts = [encoded(schema, value) for value in values]
+    texts = [encode(schema, value) for value in values]
     plain = read(SchemaPlan(pa.schema([])).extend(7, json.dumps(schema)), texts, "/tmp")
     privacy = Privacy(Policies(tags=tuple(TAGS.items())), source)
     plan = SchemaPlan(pa.schema([]), privacy=privacy).extend(7, json.dumps(schema))

@@ -75,7 +75,7 @@ class ProtectedLake(RuleBasedStateMachine):
             limits={"max_failed_ratio": 1},
         )  # fmt: skip
         driver.start()
-        driver.table.grow(list(driver.needed()), driver.epoch)
+        driver.table.grow(list(driver.row_columns()), driver.epoch)
         self.protected |= {leaf for number in self.listed for leaf in self.tags[number]}
         return driver
 

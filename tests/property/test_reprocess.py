@@ -11,7 +11,18 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from tests.support.example_counts import share
 from tests.support.local_driver import Driver, log
-from tests.support.reprocess_lake import BERLIN, ONE, TWO, check_like, delete, letters, made, mixed, reprocessed, rows
+from tests.support.reprocess_lake import (
+    BERLIN,
+    ONE,
+    TWO,
+    check_equal,
+    dead_letter_rows,
+    delete,
+    mixed_values,
+    rows,
+    run_reprocess,
+    start_writer,
+)
 from tests.support.sample_records import NOW
 from writer.maintenance.compaction import Compactor, here
 from writer.table.log.foreign_writes import NothingToClose
@@ -34,7 +45,7 @@ def gone_through(driver: Driver, steps: list[tuple[str, int]]) -> None:
     at = 0
     for kind, number in [("batch", 20), *steps, ("batch", 10)]:
         if kind == "batch":
-            driver.carry([log(mixed(at, at + number))], {0: at + number})
+            driver.carry([log(mixed_values(at, at + number))], {0: at + number})
             at += number
         elif kind == "delete":
             delete(driver, f"id = {number}")
@@ -54,13 +65,13 @@ def gone_through(driver: Driver, steps: list[tuple[str, int]]) -> None:
 @given(STEPS, st.sampled_from([BERLIN, {**BERLIN, **DERIVED}]))
 def test_old_rules_and_a_reprocess_are_the_new_rules(before: list[tuple[str, int]], new: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        old = made(Path(folder) / "old", "delta", schemas=ONE)
+        old = start_writer(Path(folder) / "old", "delta", schemas=ONE)
         gone_through(old, before)
         # A reprocess replays dead letters up to the last row of its buckets, and none behind it.
-        assume(letters(old)[-1][1] < rows(old)[-1]["_offset"])
-        driver = made(Path(folder) / "old", "delta", schemas=TWO, **new)
-        wanted = made(Path(folder) / "new", "delta", schemas=TWO, **new)
+        assume(dead_letter_rows(old)[-1][1] < rows(old)[-1]["_offset"])
+        driver = start_writer(Path(folder) / "old", "delta", schemas=TWO, **new)
+        wanted = start_writer(Path(folder) / "new", "delta", schemas=TWO, **new)
         gone_through(wanted, before)
-        reprocessed(driver)
-        check_like(driver, wanted)
-        assert [one.version for one in reprocessed(driver).buckets if one.version] == []
+        run_reprocess(driver)
+        check_equal(driver, wanted)
+        assert [one.version for one in run_reprocess(driver).buckets if one.version] == []

@@ -22,7 +22,7 @@ from fastavro import parse_schema, schemaless_writer
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.support import oracle
-from tests.support.effect_failures import Died, dying
+from tests.support.effect_failures import Died, die_after
 from tests.unit.test_targets import Known, Started
 from writer.audit.audit import audit
 from writer.avro.wire_format import CONFLUENT, HEADERS
@@ -285,7 +285,7 @@ class Driver(Started):
 def death(die: tuple[str, int] | None, step: str) -> Iterator[None]:
     """Die within a step after so many effects, if it is that in which to die."""
     with pytest.MonkeyPatch.context() as patch:
-        steps = dying(patch, die[1]) if die is not None and die[0] == step else iter((None, None))
+        steps = die_after(patch, die[1]) if die is not None and die[0] == step else iter((None, None))
         next(steps)
         try:
             yield

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.support.avro_java import AvroJudge
-from tests.support.schema_admission import GOOD, WAYS, WIDER, Outcome, numbered
+from tests.support.schema_admission import GOOD, WAYS, WIDER, Outcome, texts_by_id
 from tests.support.schema_texts import random_text
 from writer.avro import schema as avro
 from writer.avro.decoding.record_decoder import SingleDecoder
@@ -80,13 +80,13 @@ def check_way(name: str, texts: list[str], without: Outcome) -> Counter[str]:
     began_s = time.process_time()
     outcome = WAYS[name](texts)
     assert time.process_time() - began_s < SECONDS_MAX
-    for schema_id in numbered(texts):
+    for schema_id in texts_by_id(texts):
         known = outcome.schemas[schema_id]
         if isinstance(known, RejectedSchema):
             assert UNFORESEEN not in known.reason
             assert 10 < len(known.reason) < REASON_MAX
             assert known.reason.isprintable()
-    kinds = Counter(type(outcome.schemas[schema_id]).__name__ for schema_id in numbered(texts))
+    kinds = Counter(type(outcome.schemas[schema_id]).__name__ for schema_id in texts_by_id(texts))
     if not kinds["WriterSchema"]:
         assert outcome.columns == without.columns
         for number in (GOOD, WIDER):
@@ -126,7 +126,7 @@ def test_a_text_that_java_takes_is_a_schema_and_its_values_are_read_alike(judge:
         if avro.fixed_bytes(record, record.root) > BYTES_MAX:
             continue
         samples = list(write_samples(record, SAMPLES))
-        for sample, rewritten in zip(samples, judge.rewritten(text, samples), strict=True):
+        for sample, rewritten in zip(samples, judge.rewrite(text, samples), strict=True):
             # Java keeps no order of a map's keys.
             assert rewritten is not None
             assert sorted(rewritten) == sorted(sample)

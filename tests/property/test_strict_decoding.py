@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings, strategies a
 from tests.property.test_avro_decoding import Kind, accepted, records
 from tests.property.test_damaged_avro_blocks import DAMAGES, VARINTS
 from tests.support.avro_java import AvroJudge
-from tests.support.avro_records import HEAD, HEADER_BYTES, encoded, same
+from tests.support.avro_records import HEAD, HEADER_BYTES, are_equal, encode
 from tests.support.avro_specification import Part, forbidden, number, parts_of
 from tests.support.example_counts import share
 from writer.avro import schema as avro
@@ -97,7 +97,7 @@ class World:
         self.single = SingleDecoder(parsed)
         self.native = NativeDecoder(parsed) if is_native(parsed) else None
         fastavros = parse_schema(schema)
-        self.sound = [encoded(fastavros, value)[HEADER_BYTES:] for value in values]
+        self.sound = [encode(fastavros, value)[HEADER_BYTES:] for value in values]
         self.rows = self.alone(self.sound)
 
     def alone(self, values: list[bytes]) -> pa.Table:
@@ -123,7 +123,7 @@ class World:
         assert sorted([*row_of, *decoded.failures]) == list(range(len(values)))
         assert decoded.rows.num_rows == len(row_of)
         neighbours = decoded.rows.take(pa.array([row_of[position] for position in sound], pa.int64()))
-        assert same(neighbours, self.rows.take(pa.array(sound.values(), pa.int64())))
+        assert are_equal(neighbours, self.rows.take(pa.array(sound.values(), pa.int64())))
         for position, value in enumerate(values):
             if position not in sound:
                 row = decoded.rows.slice(row_of[position], 1) if position in row_of else None
@@ -159,7 +159,7 @@ def test_no_value_that_the_specification_forbids_becomes_a_row(
     tally["native schemas" if world.native is not None else "other schemas"] += 1
     for _ in range(BLOCKS):
         block = [damaged(rng.choice(world.sound), parsed, rng) for _ in range(DAMAGED // BLOCKS)]
-        rewritten = dict(enumerate(judge.rewritten(world.text, block)))
+        rewritten = dict(enumerate(judge.rewrite(world.text, block)))
         tally["damaged"] += len(block)
         tally["forbidden"] += sum(forbidden(parsed, value) is not None for value in block)
         if world.native is not None:

@@ -165,22 +165,22 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._refuse(status, "NotAuthorizedException", why)
         is_commit = self.command == "POST" and "/tables" in self.path  # of a new table, too
         fault = server.next_commits.popleft() if is_commit and server.next_commits else ""
-        return self._failed(fault, body) if fault else self._pass_on(*self._forwarded(body))
+        return self._fail(fault, body) if fault else self._pass_on(*self._forward(body))
 
     do_GET = do_POST = do_HEAD = do_DELETE = _any  # noqa: N815 - the names that http.server looks for
 
-    def _failed(self, fault: str, body: bytes) -> None:
+    def _fail(self, fault: str, body: bytes) -> None:
         self.server.done[fault] += 1
         if fault in _BEFORE:
             return self._refuse(*_BEFORE[fault], "it was told to")
-        self._forwarded(body)
+        self._forward(body)
         if fault == LOST:
             return self._break()
         if fault == TWICE:
-            return self._pass_on(*self._forwarded(body))
+            return self._pass_on(*self._forward(body))
         return self._refuse((500, 502, 504)[self.server.done[FAILED] % 3], "CommitStateUnknownException", "no idea")
 
-    def _forwarded(self, body: bytes) -> tuple[int, bytes]:
+    def _forward(self, body: bytes) -> tuple[int, bytes]:
         to = self.server.upstream
         connection = HTTPConnection(to.hostname or "", to.port, timeout=60)
         kind = self.headers.get("Content-Type", "application/json")

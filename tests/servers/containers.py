@@ -101,7 +101,7 @@ class Container:
     def environment(self) -> dict[str, str]:
         return {**self.image.env, **self.env}
 
-    def ended(self) -> int | None:
+    def exit_code(self) -> int | None:
         """Return the exit code as a container runtime says it; None while it runs."""
         assert self._process is not None
         code = self._process.poll()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.servers.scripted import Asked, Reply, scripted
+from tests.servers.scripted import Asked, Reply, serve_script
 
 _KEKS = "/dek-registry/v1/keks"
 
@@ -111,6 +111,6 @@ class CsfleRegistry:
 @contextmanager
 def serving(registry: CsfleRegistry) -> Iterator[CsfleRegistry]:
     """Serve until the end of the block."""
-    with scripted(registry.answer) as server:
+    with serve_script(registry.answer) as server:
         registry.url = server.url
         yield registry

@@ -81,7 +81,7 @@ class Druid:
                 raise IngestFailed(f"Druid: {task} is {status['status']} after {seconds_max:g} s")
             time.sleep(0.2)
 
-    def served(self, source: str, *, seconds_max: float = 300) -> None:
+    def wait_for_segments(self, source: str, *, seconds_max: float = 300) -> None:
         """Wait until every segment of a data source that is used is available to queries, and known to the broker."""
         used = f"""SELECT count(*) FILTER (WHERE is_available = 0 AND is_overshadowed = 0), count(*)
           FROM sys.segments WHERE datasource = '{source}' AND is_active = 1"""

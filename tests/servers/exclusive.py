@@ -34,7 +34,7 @@ def update_table(self: GlueResponse) -> str:
 GlueResponse.update_table = update_table  # type: ignore[method-assign]
 
 
-def served(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
+def serve(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
     """Answer one request; those with a condition one after the other."""
     if "HTTP_IF_NONE_MATCH" not in environ and not environ.get("HTTP_X_AMZ_TARGET", "").startswith("AWSGlue"):
         return _moto(environ, start)
@@ -43,4 +43,4 @@ def served(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes
 
 
 if __name__ == "__main__":
-    run_simple(sys.argv[1], 0, served, threaded=True)
+    run_simple(sys.argv[1], 0, serve, threaded=True)

@@ -66,7 +66,7 @@ class Faults:
         """Do this to all requests."""
         self._tell(kind="always", fault=fault)
 
-    def seeded(self, seed: int, share: float, faults: tuple[str, ...] = FAULTS) -> None:
+    def draw(self, seed: int, share: float, faults: tuple[str, ...] = FAULTS) -> None:
         """Do something to this share of the requests, drawn by a seed."""
         self._tell(kind="seeded", seed=seed, share=share, faults=faults)
 
@@ -92,14 +92,14 @@ class Faults:
 @contextmanager
 def proxy(upstream: str, directory: Path) -> Iterator[Faults]:
     """Run a proxy in front of a server until the end of the block."""
-    from tests.servers.objects import started
+    from tests.servers.objects import run_server
 
     log = directory / "proxy.log"
-    with started([sys.executable, __file__, upstream], log, r"http://127\.0\.0\.1:\d+") as url:
+    with run_server([sys.executable, __file__, upstream], log, r"http://127\.0\.0\.1:\d+") as url:
         yield Faults(url)
 
 
-def ruled(rule: dict[str, Any]) -> Callable[[str], str | None]:
+def make_rule(rule: dict[str, Any]) -> Callable[[str], str | None]:
     """Return what happens to a request of a method."""
     match rule:
         case {"kind": "first", "fault": fault, "count": count, "method": method}:
@@ -120,7 +120,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, upstream: str) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.upstream = urlsplit(upstream)
-        self.rule = ruled({})
+        self.rule = make_rule({})
         self.done: Counter[str] = Counter()
         self.lock = threading.Lock()
 
@@ -148,19 +148,19 @@ class Handler(BaseHTTPRequestHandler):
             return self._break()
         if fault == DELAY:
             time.sleep(_DELAY_S)
-        status, headers, content = self._forwarded(body, strip=fault == STRIP)
+        status, headers, content = self._forward(body, strip=fault == STRIP)
         if fault == SILENT:
             time.sleep(_SILENCE_S)
         if fault in (LOST, SILENT):
             return self._break()
-        return self._passed_on(status, headers, content[: len(content) // 2] if fault == CUT else content)
+        return self._pass_on(status, headers, content[: len(content) // 2] if fault == CUT else content)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _any  # noqa: N815
 
     def _control(self, body: bytes) -> None:
         if self.command == "POST":
             rule = json.loads(body)
-            self.server.rule = ruled(rule)
+            self.server.rule = make_rule(rule)
             if rule["kind"] == "reset":
                 self.server.done.clear()
         self._answer(200, json.dumps(self.server.done))
@@ -175,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return found
 
-    def _forwarded(self, body: bytes, *, strip: bool) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _forward(self, body: bytes, *, strip: bool) -> tuple[int, list[tuple[str, str]], bytes]:
         to = self.server.upstream
         connection = HTTPConnection(to.hostname or "", to.port, timeout=30)
         dropped = {"connection", "expect", "transfer-encoding", "content-length"}
@@ -191,7 +191,7 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _passed_on(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+    def _pass_on(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
         self.send_response(status)
         size = str(len(content))
         for name, value in headers:

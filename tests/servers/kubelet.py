@@ -47,14 +47,14 @@ class Kept:
 
     @property
     def running(self) -> bool:
-        return self.run is not None and self.run.ended() is None
+        return self.run is not None and self.run.exit_code() is None
 
     def status(self) -> Json:
         state: Json
         if self.running:
             state = {"running": {"startedAt": _now()}}
         elif self.run is not None and not self.waiting:
-            code = self.run.ended() or 0
+            code = self.run.exit_code() or 0
             reason = "Completed" if code == 0 else "Error"
             state = {"terminated": {"exitCode": code, "reason": reason, "finishedAt": _now(), "startedAt": _now()}}
         else:
@@ -93,7 +93,7 @@ class Pod(threading.Thread):
     def run(self) -> None:
         try:
             places = self._prepare()
-            if places is not None and self._initialised(places):
+            if places is not None and self._run_init_containers(places):
                 self._main(places)
         finally:
             self._end()
@@ -113,11 +113,13 @@ class Pod(threading.Thread):
             self.deleted.wait(_LOOK_S)
         return None
 
-    def _initialised(self, places: Mapping[str, Path]) -> bool:
+    def _run_init_containers(self, places: Mapping[str, Path]) -> bool:
         """Run the init containers in their order; a sidecar stays."""
         for kept in self.inits:
             self._start(kept, places)
-            while not kept.sidecar and not self._gone() and (kept.running or (kept.run and kept.run.ended() != 0)):
+            while (
+                not kept.sidecar and not self._is_over() and (kept.running or (kept.run and kept.run.exit_code() != 0))
+            ):
                 if not kept.running:
                     if self.pod["spec"]["restartPolicy"] == "Never":
                         self._tell("Failed")
@@ -127,17 +129,17 @@ class Pod(threading.Thread):
                 self.deleted.wait(_LOOK_S)
             if not kept.sidecar:
                 kept.waiting = ""
-        return not self._gone()
+        return not self._is_over()
 
     def _main(self, places: Mapping[str, Path]) -> None:
         """Run the others until the pod is over, or is to go."""
         for kept in self.mains:
             self._start(kept, places)
         policy = self.pod["spec"]["restartPolicy"]
-        while not self._gone():
+        while not self._is_over():
             for kept in [*(k for k in self.inits if k.sidecar), *self.mains]:
                 self._look(kept, "Always" if kept.sidecar else policy, places)
-            over = [k.run.ended() for k in self.mains if k.run and not k.running and not k.waiting]
+            over = [k.run.exit_code() for k in self.mains if k.run and not k.running and not k.waiting]
             if len(over) == len(self.mains):
                 for kept in self.inits:
                     self._finish(kept, 5)
@@ -153,7 +155,7 @@ class Pod(threading.Thread):
         if kept.running:
             self._probe(kept)
             return
-        code = kept.run.ended()
+        code = kept.run.exit_code()
         if policy == "Never" or (policy == "OnFailure" and code == 0):
             kept.waiting = ""
         elif not kept.waiting:
@@ -176,7 +178,7 @@ class Pod(threading.Thread):
             self.folder / f"{kept.name}-{kept.restarts}",
             self.log(kept.name),
             image,
-            volumes.expanded(words, env),
+            volumes.expand(words, env),
             env,
             volumes.mounts(kept.spec, places),
             read_only=security.get("readOnlyRootFilesystem", False),
@@ -200,7 +202,7 @@ class Pod(threading.Thread):
             ):
                 continue
             kept.probed_s[kind] = now_s
-            well = self._asked(probe)
+            well = self._is_well(probe)
             kept.failures[kind] = 0 if well else kept.failures.get(kind, 0) + 1
             if kind == "startupProbe" and well:
                 kept.started = True
@@ -210,7 +212,7 @@ class Pod(threading.Thread):
             elif kept.failures[kind] >= probe.get("failureThreshold", 3) and kept.run is not None:
                 self._finish(kept, self.grace_s)
 
-    def _asked(self, probe: Json) -> bool:
+    def _is_well(self, probe: Json) -> bool:
         port = probe["httpGet"]["port"]
         named = {p.get("name"): p["containerPort"] for c in self.pod["spec"]["containers"] for p in c.get("ports", [])}
         with suppress(OSError, HTTPException):
@@ -237,7 +239,7 @@ class Pod(threading.Thread):
         if kept.running:
             kept.run.kill()
 
-    def _gone(self) -> bool:
+    def _is_over(self) -> bool:
         return self.deleted.is_set() or self.kubelet.over.is_set()
 
     def _end(self) -> None:
@@ -259,7 +261,7 @@ class Pod(threading.Thread):
                 uid = {"preconditions": {"uid": self.pod["metadata"]["uid"]}, "gracePeriodSeconds": 0}
                 self.api.delete(self.path, {"apiVersion": "v1", "kind": "DeleteOptions", **uid})
         volumes.forget(self.folder)
-        self.kubelet.left(self)
+        self.kubelet.forget(self)
 
     def log(self, container: str) -> Path:
         name = f"{self.pod['metadata']['name']}_{self.pod['metadata']['uid'][:5]}_{container}.log"
@@ -343,12 +345,12 @@ class Kubelet(threading.Thread):
                     running.grace_s = 0.0
                     running.deleted.set()
 
-    def left(self, pod: Pod) -> None:
+    def forget(self, pod: Pod) -> None:
         """Forget a pod that is over."""
         with self._lock:
             self.pods.pop(pod.pod["metadata"]["uid"], None)
 
-    def said(self, pod: str, container: str) -> str:
+    def output(self, pod: str, container: str) -> str:
         """All that the pods of this name said, oldest first."""
         logs = sorted(self.folder.glob(f"{pod}_*_{container}.log"), key=lambda path: path.stat().st_ctime)
         return "\n".join(path.read_text(errors="replace") for path in logs)

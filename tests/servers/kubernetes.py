@@ -177,15 +177,15 @@ class Cluster:
             "KUBECONFIG": str(self.folder / "kubeconfig"),
         } | places
 
-    def asked_by(self, account: str) -> set[tuple[str, str]]:
+    def requests_of(self, account: str) -> set[tuple[str, str]]:
         """Verb and resource of all that an account of any namespace asked for and was given."""
-        return {(verb, what) for verb, what, code in self._audited(account) if code < 400 or code == 404}
+        return {(verb, what) for verb, what, code in self._audit_events(account) if code < 400 or code == 404}
 
-    def refused_to(self, account: str) -> set[tuple[str, str]]:
+    def refusals_of(self, account: str) -> set[tuple[str, str]]:
         """Verb and resource of all that it asked for and may not."""
-        return {(verb, what) for verb, what, code in self._audited(account) if code == 403}
+        return {(verb, what) for verb, what, code in self._audit_events(account) if code == 403}
 
-    def _audited(self, account: str) -> Iterator[tuple[str, str, int]]:
+    def _audit_events(self, account: str) -> Iterator[tuple[str, str, int]]:
         for line in (self.folder / "audit.log").read_text().splitlines():
             event = json.loads(line)
             target = event.get("objectRef", {})

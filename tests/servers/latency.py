@@ -43,12 +43,12 @@ class Latency:
         threading.Thread(target=work, args=about, daemon=True).start()
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
-        for piece in _received(client):
+        for piece in _receive(client):
             server.sendall(piece)
         server.close()
 
     def _hold(self, server: socket.socket, late: "SimpleQueue[tuple[float, bytes]]") -> None:
-        for piece in _received(server):
+        for piece in _receive(server):
             late.put((time.monotonic() + self.seconds, piece))
         late.put((0.0, b""))
 
@@ -65,7 +65,7 @@ class Latency:
                 return
 
 
-def _received(connection: socket.socket) -> Iterator[bytes]:
+def _receive(connection: socket.socket) -> Iterator[bytes]:
     while True:
         try:
             piece = connection.recv(65_536)

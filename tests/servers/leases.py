@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.servers.scripted import Asked, Reply, scripted
+from tests.servers.scripted import Asked, Reply, serve_script
 
 NAMESPACE = "lake"
 TOKEN = "token-of-a-test"
@@ -72,5 +72,5 @@ def account(folder: Path, token: str = TOKEN, namespace: str = NAMESPACE, ca: by
 def lease_api() -> Iterator[tuple[LeaseApi, str]]:
     """Serve it until the end of the block. Gives it, and its URL."""
     api = LeaseApi()
-    with scripted(api.answer) as script:
+    with serve_script(api.answer) as script:
         yield api, script.url

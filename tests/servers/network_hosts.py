@@ -32,18 +32,18 @@ class Host:
     namespace: int | None  # file descriptor; None: of no network of ours
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def enter(self) -> Iterator[None]:
         """Put the calling thread on this host: its sockets, and the threads and processes that it starts meanwhile."""
         if self.namespace is None:
             yield
             return
         with _back_afterwards():
-            _checked(_libc.setns(self.namespace, _NETWORK))
+            _check_call(_libc.setns(self.namespace, _NETWORK))
             yield
 
     def run(self, *command: str) -> str:
         """Run a command on this host. Returns what it said; raises NoHosts when it fails."""
-        with self.entered():
+        with self.enter():
             done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         if done.returncode:
             raise NoHosts(f"{' '.join(command)} fails with {done.returncode}: {done.stderr.strip()}")
@@ -109,7 +109,7 @@ def network(*names: str) -> Iterator[Network]:
     router = Host("router", "", _new_namespace())
     made = Network(router)
     try:
-        with router.entered():
+        with router.enter():
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         for name in names:
             made.add(name)
@@ -132,7 +132,7 @@ def missing() -> str:
 def _new_namespace() -> int:
     """Make a network namespace. Returns the file that keeps it. Raises OSError."""
     with _back_afterwards():
-        _checked(_libc.unshare(_NETWORK))
+        _check_call(_libc.unshare(_NETWORK))
         return os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -143,11 +143,11 @@ def _back_afterwards() -> Iterator[None]:
     try:
         yield
     finally:
-        _checked(_libc.setns(own, _NETWORK))
+        _check_call(_libc.setns(own, _NETWORK))
         os.close(own)
 
 
-def _checked(result: int) -> None:
+def _check_call(result: int) -> None:
     """Raise what a system call of libc failed with."""
     if result != 0:
         number = ctypes.get_errno()

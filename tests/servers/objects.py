@@ -74,32 +74,32 @@ class ObjectServer:
 def moto(directory: Path, host: str = "127.0.0.1") -> Iterator[ObjectServer]:
     """Run moto, which keeps its objects in memory. `host`: an address of this machine, where it listens."""
     log = directory / "moto.log"
-    with started([sys.executable, str(Path(__file__).with_name("exclusive.py")), host], log, _URL) as url:
+    with run_server([sys.executable, str(Path(__file__).with_name("exclusive.py")), host], log, _URL) as url:
         yield ObjectServer(url)
 
 
 @contextmanager
 def minio(directory: Path) -> Iterator[ObjectServer]:
     """Run MinIO, which checks signatures and keeps its objects on disk. `make test-stores` builds it."""
-    binary = fetched("minio-v0.0.0-20260212201848-7aac2a2c5b7c", "minio")
+    binary = program_path("minio-v0.0.0-20260212201848-7aac2a2c5b7c", "minio")
     command = [str(binary), "server", "--address", f"127.0.0.1:{free_port()}", str(directory / "minio")]
     env = {**os.environ, "MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off"}
-    with started(command, directory / "minio.log", _URL, env) as url:
+    with run_server(command, directory / "minio.log", _URL, env) as url:
         yield ObjectServer(url)
 
 
 @contextmanager
 def s3rver(directory: Path) -> Iterator[ObjectServer]:
     """Run s3rver, which ignores If-None-Match: no table may lie on it."""
-    program = fetched("s3rver-3.7.1", "node_modules/s3rver/bin/s3rver.js")
+    program = program_path("s3rver-3.7.1", "node_modules/s3rver/bin/s3rver.js")
     port = free_port()
     command = ["node", str(program), "-a", "127.0.0.1", "-p", str(port), "-d", str(directory / "s3rver")]
     (directory / "s3rver").mkdir()
-    with started(command, directory / "s3rver.log", str(port)):
+    with run_server(command, directory / "s3rver.log", str(port)):
         yield ObjectServer(f"http://127.0.0.1:{port}", "S3RVER", "S3RVER")
 
 
-def fetched(bundle: str, name: str) -> Path:
+def program_path(bundle: str, name: str) -> Path:
     """Return a program that `make test-stores` has fetched. Fails where it has not."""
     program = cache_dir() / bundle / name
     if not program.exists():
@@ -115,7 +115,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def started(command: list[str], log: Path, ready: str, env: dict[str, str] | None = None) -> Iterator[str]:
+def run_server(command: list[str], log: Path, ready: str, env: dict[str, str] | None = None) -> Iterator[str]:
     """Run a server until the end of the block. Yields what its log says that matches `ready`."""
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.servers import parts
-from tests.servers.objects import free_port, started
+from tests.servers.objects import free_port, run_server
 
 USER = "headrace"
 PASSWORD = "a-secret,=that no log@may hold"
@@ -35,5 +35,5 @@ def postgres() -> Iterator[str]:
         command = [*drop, str(home / "bin" / "postgres"), "-D", str(data), "-p", str(port), "-h", "127.0.0.1"]
         command += ["-k", folder, "-c", "fsync=off"]
         log = root / "postgres.log"
-        with started(command, log, "database system is ready to accept connections"):
+        with run_server(command, log, "database system is ready to accept connections"):
             yield f"postgresql+psycopg2://{USER}@127.0.0.1:{port}/postgres"

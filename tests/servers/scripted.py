@@ -44,7 +44,7 @@ class Scripted:
 
 
 @contextmanager
-def scripted(
+def serve_script(
     answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None, host: Host = THIS_HOST
 ) -> Iterator[Scripted]:
     """Serve on a host until the end of the block; with `tls`, over HTTPS."""
@@ -71,7 +71,7 @@ def scripted(
         def log_message(self, *_: object) -> None:
             pass
 
-    with host.entered():
+    with host.enter():
         server = ThreadingHTTPServer((host.address, 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)

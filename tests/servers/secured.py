@@ -45,7 +45,9 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "headrace test authority")])
-        made = self._built(self._name, self._key).add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        made = self._builder(self._name, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), True
+        )
         self.ca = folder / "ca.pem"
         self.ca.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(_PEM))
 
@@ -53,7 +55,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.IPAddress(IPv4Address(host)), x509.DNSName("localhost")]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        made = self._built(subject, key).add_extension(x509.SubjectAlternativeName(names), False)
+        made = self._builder(subject, key).add_extension(x509.SubjectAlternativeName(names), False)
         private = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         public = made.sign(self._key, hashes.SHA256()).public_bytes(_PEM)
         files = [self._folder / f"{name}{ending}" for ending in (".pem", ".key", ".both.pem")]
@@ -61,7 +63,7 @@ class Authority:
             path.write_bytes(content)
         return Certificate(*files)
 
-    def _built(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
         return (
             x509.CertificateBuilder()

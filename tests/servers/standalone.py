@@ -28,7 +28,7 @@ class Standalone:
 
     def add_worker(self, cores: int, memory: str = "8g", host: Host = THIS_HOST) -> Process:
         """Start another worker on a host, and wait until the master knows it."""
-        before = len(self.told()["workers"])
+        before = len(self.status()["workers"])
         number = len(self._servers)
         here = self.directory / f"worker-{number}"
         worker = _server(
@@ -50,19 +50,19 @@ class Standalone:
             self.url,
         )
         self._servers.append(worker)
-        with host.entered():
+        with host.enter():
             worker.launch()
-        worker.wait_until(lambda: len(self.told()["workers"]) > before, within=_WITHIN)
+        worker.wait_until(lambda: len(self.status()["workers"]) > before, within=_WITHIN)
         return worker
 
     def answers(self) -> bool:
         """Whether the master tells of its workers yet."""
         try:
-            return "workers" in self.told()
+            return "workers" in self.status()
         except OSError:
             return False
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What the master says of workers and applications."""
         with urlopen(f"{self._ui}/json/", timeout=20) as answer:
             found: dict[str, Any] = json.loads(answer.read())
@@ -96,7 +96,7 @@ def standalone(directory: Path, *, cores: int, host: Host = THIS_HOST) -> Iterat
     )
     cluster = Standalone(directory, f"spark://{host.address}:{port}", f"http://{host.address}:{ui}", [master])
     try:
-        with host.entered():
+        with host.enter():
             master.launch()
         master.wait_until(lambda: is_listening(port, host.address) and cluster.answers(), within=_WITHIN)
         cluster.add_worker(cores, host=host)

@@ -76,7 +76,7 @@ def three_brokers(folder: Path, hosts: Sequence[Host] = (THIS_HOST,) * 3) -> Ite
                 host=host.address,
                 overrides={"node.id": str(node), **_in_rack(node)},
             )
-            with host.entered():
+            with host.enter():
                 broker.launch()
             running.callback(broker.stop)
             brokers.append(broker)

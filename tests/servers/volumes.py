@@ -40,7 +40,7 @@ def volumes(api: Api, pod: Json, folder: Path) -> dict[str, Path]:
             case {"hostPath": source}:
                 place = Path(source["path"])
             case {"persistentVolumeClaim": source}:
-                place = _claimed(api, pod, source["claimName"])
+                place = _claim_path(api, pod, source["claimName"])
             case _:
                 raise AssertionError(f"no such volume here: {volume}")
         found[volume["name"]] = place
@@ -68,7 +68,7 @@ def environment(api: Api, pod: Json, container: Json, address: str) -> dict[str,
     return found
 
 
-def expanded(words: list[str], env: Mapping[str, str]) -> list[str]:
+def expand(words: list[str], env: Mapping[str, str]) -> list[str]:
     """Replace $(NAME) by what the environment says."""
     return [re.sub(r"\$\(([A-Za-z_]\w*)\)", lambda m: env.get(m[1], m[0]), word) for word in words]
 
@@ -76,7 +76,7 @@ def expanded(words: list[str], env: Mapping[str, str]) -> list[str]:
 def _value(api: Api, pod: Json, entry: Json, address: str, env: Mapping[str, str]) -> str:
     match entry.get("valueFrom"):
         case None:
-            return expanded([entry.get("value", "")], env)[0]
+            return expand([entry.get("value", "")], env)[0]
         case {"fieldRef": {"fieldPath": path}}:
             if path == "status.podIP":
                 return address
@@ -121,7 +121,7 @@ def _project(api: Api, pod: Json, place: Path, source: Json) -> None:
             raise AssertionError(f"no such projection here: {source}")
 
 
-def _claimed(api: Api, pod: Json, claim: str) -> Path:
+def _claim_path(api: Api, pod: Json, claim: str) -> Path:
     found = api.find(f"/api/v1/namespaces/{pod['metadata']['namespace']}/persistentvolumeclaims/{claim}")
     if found is None or not found["spec"].get("volumeName"):
         raise NotYet(f"persistentvolumeclaim {claim!r} is not bound")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.servers.standalone import standalone
 from tests.support import oracle
-from tests.support.cluster_driver import Autoscaler, Driver, autoscale, on_cluster, started
+from tests.support.cluster_driver import Autoscaler, Driver, autoscale, on_cluster, start_driver
 from tests.support.event_load import Load
 from tests.support.writer_process import Site
 
@@ -49,7 +49,7 @@ class Recorder:
         return time.monotonic() - self._began_s
 
     def look(self) -> dict[str, Any]:
-        status, told = self._driver.status(), self._scaler.told()
+        status, told = self._driver.status(), self._scaler.ask()
         (one,), executors = status["pipelines"].values(), status["executors"]
         sample = {
             "at_s": round(self.now_s, 1), "sent": self._load.sent, "load_per_s": self._load.per_s,
@@ -69,7 +69,7 @@ class Recorder:
             sample = self.look()
             if condition(sample):
                 return self.now_s
-            assert time.monotonic() < deadline, f"not within {seconds} s: {sample}\n{self._scaler.said()}"
+            assert time.monotonic() < deadline, f"not within {seconds} s: {sample}\n{self._scaler.output()}"
             time.sleep(1.0)
 
     def in_time_for(self, seconds: float) -> bool:
@@ -108,7 +108,7 @@ def _stepped(driver: Driver, scaler: Autoscaler, load: Load) -> tuple[Recorder, 
     recorder.through(15)
     load.end()
     recorder.until(lambda one: one["committed"] == load.sent and one["lag_offsets"] == 0, 120)
-    events = scaler.told()["events"][::-1]
+    events = scaler.ask()["events"][::-1]
     assert scaler.stop() == 0
     return recorder, events
 
@@ -122,10 +122,10 @@ def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, top
     )  # fmt: skip
     with standalone(tmp_path / "cluster", cores=6) as cluster:
         on_cluster(site, cluster.url, max_executors=6, policy=POLICY)
-        with started(site) as driver:
-            driver.until_registered(6)  # a standalone cluster gives all it has at first
+        with start_driver(site) as driver:
+            driver.wait_for_executors(6)  # a standalone cluster gives all it has at first
             assert driver.scale(1)[0] == 202
-            driver.until_registered(1)
+            driver.wait_for_executors(1)
             with Load(site, name, LOW) as load:
                 driver.writer.until(lambda: len(driver.commits()) >= WARM_COMMITS, 240)
                 with autoscale(site) as scaler:

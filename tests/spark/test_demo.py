@@ -35,15 +35,15 @@ class Demo:
     out: Path
     temporary: Path
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.out.read_text()
 
     def until(self, words: str, seconds: float = 240, of: Callable[[], str] | None = None) -> None:
         """Wait until the demo, or the text of `of`, says the words."""
-        deadline, text = time.monotonic() + seconds, of or self.said
+        deadline, text = time.monotonic() + seconds, of or self.output
         while words not in text():
-            assert self.process.poll() is None, f"the demo ended before it said {words!r}:\n{self.said()}"
-            assert time.monotonic() < deadline, f"not within {seconds} s: {words!r}\n{self.said()}"
+            assert self.process.poll() is None, f"the demo ended before it said {words!r}:\n{self.output()}"
+            assert time.monotonic() < deadline, f"not within {seconds} s: {words!r}\n{self.output()}"
             time.sleep(0.02)
 
     def alive(self) -> dict[int, str]:
@@ -63,7 +63,7 @@ class Demo:
             time.sleep(0.1)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
-        assert not left, f"left running: {left}\n{self.said()}"
+        assert not left, f"left running: {left}\n{self.output()}"
 
 
 @pytest.fixture
@@ -98,54 +98,54 @@ def numbers(found):
 def test_every_event_is_accounted_for(start, tmp_path):
     kept = tmp_path / "to keep"
     demo = start("--events", "20000", "--keep", str(kept))
-    assert demo.process.wait(400) == 0, demo.said()
+    assert demo.process.wait(400) == 0, demo.output()
     assert demo.alive() == {}
-    produced, rows, quarantined, dead_letters, lost, twice = numbers(SUM.search(demo.said()).groups())
+    produced, rows, quarantined, dead_letters, lost, twice = numbers(SUM.search(demo.output()).groups())
     assert (produced, lost, twice) == (20_000, 0, 0)
     assert rows + quarantined + dead_letters == 20_000
-    total, late, ahead, broken = numbers(PRODUCED.search(demo.said()).groups())
+    total, late, ahead, broken = numbers(PRODUCED.search(demo.output()).groups())
     assert (total, ahead, broken) == (20_000, quarantined, dead_letters)
     assert min(late, ahead, broken) > 0
-    assert re.search(r"\n  its page: http://127\.0\.0\.1:\d+/\n", demo.said())
-    assert re.search(r"\n✓ commit \d is the first to carry it: the table has its column ", demo.said())
+    assert re.search(r"\n  its page: http://127\.0\.0\.1:\d+/\n", demo.output())
+    assert re.search(r"\n✓ commit \d is the first to carry it: the table has its column ", demo.output())
     lake = kept / "lake" / "events"
     upgraded, clicks = oracle.rows(lake, "count(referrer_campaign), count(*) FILTER (_topic = 'clicks')")[0]
     assert 0 < upgraded < clicks, "it came while the writer ran"
-    assert f"\n  {upgraded:,} rows carry referrer_campaign, as many as were produced with it\n" in demo.said()
-    assert f"\n  {late:,} delayed rows, each in the bucket of its own hour\n" in demo.said()
+    assert f"\n  {upgraded:,} rows carry referrer_campaign, as many as were produced with it\n" in demo.output()
+    assert f"\n  {late:,} delayed rows, each in the bucket of its own hour\n" in demo.output()
     frontier = oracle.check(lake, "events")
-    assert "\n✓ topic app, 2 tables: 1,000 produced = 500 rows of Click + 500 rows of Install\n" in demo.said()
+    assert "\n✓ topic app, 2 tables: 1,000 produced = 500 rows of Click + 500 rows of Install\n" in demo.output()
     assert sum(frontier.values()) == 20_000
     assert len(frontier) == 6, "each partition got some"
     assert len(oracle.replay(lake).commits) > 3, "start and several batches"
     assert sorted(p.name for p in kept.iterdir()) == ["checkpoints", "headrace.yaml", "lake", "servers", "writer.log"]
     assert list(demo.temporary.iterdir()) == []
-    assert "\x1b" not in demo.said(), "a file is no terminal"
-    assert [line for line in demo.said().splitlines() if line != line.rstrip()] == []
-    assert "\n  commit " in demo.said(), "a line for each commit stands for the panel"
+    assert "\x1b" not in demo.output(), "a file is no terminal"
+    assert [line for line in demo.output().splitlines() if line != line.rstrip()] == []
+    assert "\n  commit " in demo.output(), "a line for each commit stands for the panel"
 
-    hint = demo.said().split("\nask DuckDB\n")[1]
+    hint = demo.output().split("\nask DuckDB\n")[1]
     look = subprocess.run(shlex.split(hint), capture_output=True, text=True, check=True)
     assert "clicks" in look.stdout
 
     again = start("--keep", str(kept))
     assert again.process.wait(120) == 2
-    assert again.said() == f"headrace: {kept} is not empty. Give --keep a directory that is new.\n"
+    assert again.output() == f"headrace: {kept} is not empty. Give --keep a directory that is new.\n"
 
 
 def test_an_iceberg_demo_counts_what_a_scan_returns(start, tmp_path):
     kept = tmp_path / "kept"
     demo = start("--events", "3000", "--keep", str(kept), "--format", "iceberg")
-    assert demo.process.wait(400) == 0, demo.said()
-    produced, rows, quarantined, dead_letters, lost, twice = numbers(SUM.search(demo.said()).groups())
+    assert demo.process.wait(400) == 0, demo.output()
+    produced, rows, quarantined, dead_letters, lost, twice = numbers(SUM.search(demo.output()).groups())
     assert (produced, rows + quarantined + dead_letters, lost, twice) == (3_000, 3_000, 0, 0)
     seen = oracle.scan(kept / "lake" / "events", "_topic", "_kafka_partition", "_offset", "referrer_campaign")
     assert len({*zip(seen["_topic"], seen["_kafka_partition"], seen["_offset"], strict=True)}) == rows
     upgraded = sum(one is not None for one in seen["referrer_campaign"])
     assert 0 < upgraded < seen["_topic"].count("clicks")
-    assert f"\n  {upgraded:,} rows carry referrer_campaign, as many as were produced with it\n" in demo.said()
-    assert "\n✓ topic app, 2 tables: 200 produced = 100 rows of Click + 100 rows of Install\n" in demo.said()
-    hint = demo.said().split("\nask DuckDB\n")[1]
+    assert f"\n  {upgraded:,} rows carry referrer_campaign, as many as were produced with it\n" in demo.output()
+    assert "\n✓ topic app, 2 tables: 200 produced = 100 rows of Click + 100 rows of Install\n" in demo.output()
+    hint = demo.output().split("\nask DuckDB\n")[1]
     look = subprocess.run(shlex.split(hint), capture_output=True, text=True, check=True)
     assert "clicks" in look.stdout
 
@@ -159,18 +159,18 @@ def test_a_demo_with_hold_takes_events_of_a_user_until_a_signal(start, tmp_path)
     kept = tmp_path / "kept"
     demo = start("--events", "6000", "--keep", str(kept), "--hold")
     demo.until("\nask DuckDB\n", 400)
-    assert numbers(SUM.search(demo.said()).groups())[0] == 6_000
-    page = demo.said().split("\nopen its page\n")[1].split()[0]
+    assert numbers(SUM.search(demo.output()).groups())[0] == 6_000
+    page = demo.output().split("\nopen its page\n")[1].split()[0]
     assert page in (kept / "writer.log").read_text(), "as `headrace run` prints it"
     asked = urllib.request.Request(page, headers={"Accept": "text/html"})
     with urllib.request.urlopen(asked, timeout=60) as answer:
         assert b"<title>headrace</title>" in answer.read()
-    look = next(line for line in demo.said().splitlines() if " explain " in line)
+    look = next(line for line in demo.output().splitlines() if " explain " in line)
     told = subprocess.run(shlex.split(look), capture_output=True, text=True, check=True)
     assert "\nIts batch ended because " in told.stdout
     lake = kept / "lake" / "events"
     before = late_rows(lake)
-    hint = next(line for line in demo.said().splitlines() if "writer.demo.produce" in line)
+    hint = next(line for line in demo.output().splitlines() if "writer.demo.produce" in line)
     told = subprocess.run(shlex.split(hint), capture_output=True, text=True, check=True)
     assert told.stdout.startswith("10,010 events in clicks, ")
     unknown = subprocess.run([*shlex.split(hint), "--kind", "nothing"], capture_output=True, text=True, check=False)
@@ -182,11 +182,11 @@ def test_a_demo_with_hold_takes_events_of_a_user_until_a_signal(start, tmp_path)
     command = [sys.executable, "-m", "writer.cli", "delete-rows", str(kept / "headrace.yaml"), "--pipeline", "events"]
     subprocess.run([*command, "--where", f"user_id = '{user}'", "--no-dead-letters", "--yes"], check=True)
     demo.process.send_signal(signal.SIGINT)
-    assert demo.process.wait(120) == 0, demo.said()
-    assert f" + {count:,} taken by delete + 0 lost, 0 twice\n" in demo.said()
+    assert demo.process.wait(120) == 0, demo.output()
+    assert f" + {count:,} taken by delete + 0 lost, 0 twice\n" in demo.output()
     assert demo.alive() == {}
-    assert "writer drained: SIGTERM, then exit code 0" in demo.said()
-    last = numbers(SUM.findall(demo.said())[-1])
+    assert "writer drained: SIGTERM, then exit code 0" in demo.output()
+    last = numbers(SUM.findall(demo.output())[-1])
     assert (last[0], last[-2:]) == (16_010, [0, 0])
     assert list(demo.temporary.iterdir()) == []
 
@@ -198,8 +198,8 @@ def test_an_impatient_second_signal_ends_a_held_demo_at_once(start):
     demo.process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     demo.process.send_signal(signal.SIGINT)
-    assert demo.process.wait(60) == 128 + signal.SIGINT, demo.said()
-    assert demo.said().splitlines()[-1] == "stopped; nothing is left running"
+    assert demo.process.wait(60) == 128 + signal.SIGINT, demo.output()
+    assert demo.output().splitlines()[-1] == "stopped; nothing is left running"
     assert demo.alive() == {}
     assert list(demo.temporary.iterdir()) == []
 
@@ -224,13 +224,13 @@ def test_a_signal_at_any_moment_leaves_nothing(start, number, moment):
     time.sleep(0.15)
     demo.process.send_signal(asked)  # by somebody impatient; of two different ones, either may be handled first
     code = demo.process.wait(60)
-    assert demo.alive() == {}, demo.said()
+    assert demo.alive() == {}, demo.output()
     assert list(demo.temporary.iterdir()) == []
-    assert code in (128 + asked, -asked), demo.said()  # the latter before it could take the signal over
+    assert code in (128 + asked, -asked), demo.output()  # the latter before it could take the signal over
     if words:
         assert code == 128 + asked
-        assert demo.said().splitlines()[-1] == "stopped; nothing is left running"
-        assert "Traceback" not in demo.said()
+        assert demo.output().splitlines()[-1] == "stopped; nothing is left running"
+        assert "Traceback" not in demo.output()
 
 
 @pytest.mark.parametrize(("words", "later"), [("topics created", 1.0), ("writer started", 2.0)])
@@ -254,15 +254,15 @@ def test_a_writer_that_dies_is_told_with_its_last_words(start):
     assert demo.process.wait(120) == 1
     assert demo.alive() == {}
     assert list(demo.temporary.iterdir()) == []
-    assert "headrace: the writer was ended by SIGKILL" in demo.said()
-    assert "schema_admitted" in demo.said()
-    assert "Traceback" not in demo.said()
+    assert "headrace: the writer was ended by SIGKILL" in demo.output()
+    assert "schema_admitted" in demo.output()
+    assert "Traceback" not in demo.output()
 
 
 def test_without_java_it_is_one_line(start):
     demo = start(PATH="/nonexistent", JAVA_HOME="")
     assert demo.process.wait(120) == 2
-    assert re.fullmatch(r"headrace: No JDK 17 or newer found.*\n", demo.said()), demo.said()
+    assert re.fullmatch(r"headrace: No JDK 17 or newer found.*\n", demo.output()), demo.output()
 
 
 def test_without_a_repository_it_is_one_line_after_the_header(start, tmp_path):
@@ -273,6 +273,6 @@ def test_without_a_repository_it_is_one_line_after_the_header(start, tmp_path):
     )
     demo = start(HEADRACE_CACHE=str(tmp_path / "cache"), HEADRACE_IVY_SETTINGS=str(settings))
     assert demo.process.wait(120) == 2
-    assert demo.said().splitlines()[-1].startswith("headrace: ")
-    assert "Traceback" not in demo.said()
+    assert demo.output().splitlines()[-1].startswith("headrace: ")
+    assert "Traceback" not in demo.output()
     assert list(demo.temporary.iterdir()) == []

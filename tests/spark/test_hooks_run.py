@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.scripted import Asked, Reply, scripted
+from tests.servers.scripted import Asked, Reply, serve_script
 from tests.support.writer_process import Site
 from writer.config.loader import load
 from writer.hooks.dispatcher import hook_health
@@ -48,7 +48,7 @@ def test_each_sealed_version_is_delivered_when_a_server_is_away_or_a_driver_dies
     site: Site, topic: Callable[..., str]
 ) -> None:
     name = topic(2)
-    with scripted(lambda _: Reply(503)) as server:
+    with serve_script(lambda _: Reply(503)) as server:
         hook = {"type": "webhook", "url": server.url, "timeout": "5 s"}
         site.pipeline("events", [name], seal={"reopen_after": "0 s"}, hooks=[hook])
         site.fill(name, 400, seed=1)

@@ -27,10 +27,10 @@ def test_a_table_that_forgot_its_frontier_is_walked_back_by_itself(site: Site, t
     forget(lake)
     site.fill(name, 400, seed=8)
     supervised = start()
-    supervised.until(supervised.recovered)
-    supervised.worked("L4", "the table's log forgot the frontier", 120)
-    assert "recovery_finished pipeline=events recovery_level=L4" in supervised.said()
-    assert supervised.stop() == 0, supervised.said()
+    supervised.until(supervised.recoveries)
+    supervised.check_recovery("L4", "the table's log forgot the frontier", 120)
+    assert "recovery_finished pipeline=events recovery_level=L4" in supervised.output()
+    assert supervised.stop() == 0, supervised.output()
     site.once()
     oracle.check(lake, "events", site.ends(name))
     assert audit(load(site.config), "events", since=None, deep=True).adds_up
@@ -49,12 +49,12 @@ def test_where_kafka_lost_records_and_no_new_run_begins_the_rest_is_skipped_and_
     site.forget(name, {0: 450})
     dies = f'grep -q _level=L5 {site.root}/supervisor-0.log || export HEADRACE_FAULT=before_commit:1; exec "$@"'
     supervised = start("--", "sh", "-c", dies, "sh", sys.executable, "-m", "writer.cli", "run", str(site.config))
-    supervised.until(lambda: "recovery_finished pipeline=events recovery_level=L5" in supervised.said(), 600)
+    supervised.until(lambda: "recovery_finished pipeline=events recovery_level=L5" in supervised.output(), 600)
     assert oracle.gaps(lake) == {(name, 0): list(range(300, 1_300))}
     site.fill(name, 200, seed=9)
-    supervised.until(supervised.recovered)
-    supervised.worked("L5", "Kafka lost records, and no new run began", 300)
-    assert supervised.stop() == 0, supervised.said()
+    supervised.until(supervised.recoveries)
+    supervised.check_recovery("L5", "Kafka lost records, and no new run began", 300)
+    assert supervised.stop() == 0, supervised.output()
     backfill = [sys.executable, "-m", "writer.cli", "backfill", str(site.config), "--yes", "--json"]
     done = subprocess.run(backfill, capture_output=True, text=True, check=False, timeout=300)
     assert json.loads(done.stdout.splitlines()[-1])["gaps"], done.stderr

@@ -31,7 +31,7 @@ def test_a_paused_writer_commits_nothing_drains_and_goes_on_within_seconds(site:
     writer = site.start()
     writer.until(lambda: writer.commits() == 1)
     say("pause", str(site.config), "--reason", "the table moves")
-    writer.until(lambda: "pipeline_paused" in writer.said())
+    writer.until(lambda: "pipeline_paused" in writer.output())
     site.fill(name, 50)
     writer.until(lambda: status(site)["lag"]["offsets"] == 50)
     time.sleep(3)
@@ -54,7 +54,7 @@ def test_a_paused_writer_commits_nothing_drains_and_goes_on_within_seconds(site:
     version = oracle.replay(lake).version
     assert "is paused since" in site.once(code=5)
     again = site.start()
-    again.until(lambda: "pipeline_paused" in again.said())
+    again.until(lambda: "pipeline_paused" in again.output())
     time.sleep(5)
     assert oracle.replay(lake).version == version, "a start waits as well"
     say("resume", str(site.config))

@@ -38,7 +38,7 @@ def test_a_rate_limit_holds_and_is_lifted_while_the_driver_runs(site: Site, topi
     free = site.pipeline("free", [name], commit={"max_delay": "4 s"}, scheduling={"weight": 3, "min_share": 1})
     site.fill(name, 1_000)
     writer = site.start()
-    writer.until(lambda: writer.said().count("batch_committed") >= 4)
+    writer.until(lambda: writer.output().count("batch_committed") >= 4)
     told = status(site)
     assert told["limited"]["rate_limit"]["records_per_second"] == 50
     assert told["free"]["rate_limit"] is None
@@ -85,7 +85,7 @@ def test_forty_pipelines_share_the_slots_by_weight(site: Site, topic: MakeTopic)
         )  # fmt: skip
     writer = site.start()
     try:
-        writer.until(lambda: writer.said().count("pipeline_started") == PIPELINES, 300)
+        writer.until(lambda: writer.output().count("pipeline_started") == PIPELINES, 300)
         values = site.values(name, 2_000)
         for _ in range(RECORDS // len(values)):
             site.send(name, values)

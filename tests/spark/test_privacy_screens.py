@@ -259,7 +259,7 @@ def test_no_command_and_no_endpoint_shows_a_protected_value(site: Site, topic: M
     run = site.once()
     writer = site.start()
     try:
-        writer.until(lambda: "pipeline_started" in writer.said())
+        writer.until(lambda: "pipeline_started" in writer.output())
         driver = site.root / "checkpoints" / "clear" / "driver.json"
         writer.until(driver.exists)
         url = json.loads(driver.read_text())["url"]

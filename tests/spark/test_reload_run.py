@@ -51,16 +51,16 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
     now = driver(site)
     assert now["clicks"]["epoch"] == before["clicks"]["epoch"], "it goes on"
     assert len(supervised.drivers()) == 1
-    assert supervised.told("/status")["pipelines"]["orders"]["lease_epoch"] == 1
+    assert supervised.ask("/status")["pipelines"]["orders"]["lease_epoch"] == 1
 
     site.pipelines["orders"]["topcs"] = ["wrong"]
     assert "did you mean 'topics'" in refused(site)
-    assert "did you mean 'topics'" in supervised.told("/status")["config"]["error"], "the writer knows, too"
+    assert "did you mean 'topics'" in supervised.ask("/status")["config"]["error"], "the writer knows, too"
     del site.pipelines["orders"]["topcs"]
 
     del site.pipelines["views"]
     assert "views" in say("reload", str(site.config))
-    supervised.until(lambda: "views" not in supervised.told("/status")["pipelines"])
+    supervised.until(lambda: "views" not in supervised.ask("/status")["pipelines"])
     for name in names.values():
         site.fill(name, 100, seed=8)
     for pipeline in ("clicks", "orders"):
@@ -73,7 +73,7 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
     site.pipelines["views"]["table"] = {"location": str(lakes["views"]), "format": "delta"}
     say("reload", str(site.config))
     supervised.until(arrived(lakes["views"], "views", 300))
-    assert supervised.stop() == 0, supervised.said()
+    assert supervised.stop() == 0, supervised.output()
     assert len(supervised.drivers()) == 1
     for pipeline, lake in lakes.items():
         oracle.check(lake, pipeline, site.ends(names[pipeline]))
@@ -95,7 +95,7 @@ def test_all_pipelines_are_exchanged_while_the_driver_is_killed(
     os.kill(supervised.drivers()[-1], signal.SIGKILL)
     site.fill(name, 100, seed=8)
     supervised.until(arrived(lakes["new"], "new", 300))
-    supervised.until(lambda: set(supervised.told("/status")["pipelines"]) == {"new"})
+    supervised.until(lambda: set(supervised.ask("/status")["pipelines"]) == {"new"})
     before = supervised.times("config_reloaded")
     site.pipelines.clear()
     site.pipeline("old", [name], **FAST)
@@ -103,8 +103,8 @@ def test_all_pipelines_are_exchanged_while_the_driver_is_killed(
     supervised.process.send_signal(signal.SIGHUP)
     supervised.until(lambda: supervised.times("config_reloaded") > before)
     supervised.until(arrived(lakes["old"], "old", 300))
-    supervised.until(lambda: set(supervised.told("/status")["pipelines"]) == {"old"})
-    assert supervised.stop() == 0, supervised.said()
+    supervised.until(lambda: set(supervised.ask("/status")["pipelines"]) == {"old"})
+    assert supervised.stop() == 0, supervised.output()
     for pipeline, lake in lakes.items():
         oracle.check(lake, pipeline, site.ends(name))
 
@@ -135,13 +135,13 @@ def test_a_watched_file_and_a_signal_do_the_same_without_a_supervisor(site: Site
     good = site.config.read_text()
     site.config.write_text("pipelines: [")
     writer.process.send_signal(signal.SIGHUP)
-    writer.until(lambda: "config_reload_failed" in writer.said())
+    writer.until(lambda: "config_reload_failed" in writer.output())
     (site.root / "headrace.yaml").write_text(good)
     assert driver(site)["clicks"]["state"] == "running"
     del site.pipelines["clicks"]
     assert site.config.exists(), "written"
     writer.process.send_signal(signal.SIGHUP)
-    writer.until(lambda: "pipeline_removed pipeline=clicks" in writer.said())
+    writer.until(lambda: "pipeline_removed pipeline=clicks" in writer.output())
     site.fill(names["views"], 50, seed=8)
     writer.until(arrived(lakes["views"], "views", 150))
     writer.stop()

@@ -47,13 +47,13 @@ def test_topics_fields_and_types_that_appear_have_their_tables_while_one_pipelin
     writer.until(arrived("by_record", {us: 40}))
 
     say("pause", str(site.config), "--pipeline", "by_topic")
-    writer.until(lambda: "pipeline_paused pipeline=by_topic" in writer.said())
+    writer.until(lambda: "pipeline_paused pipeline=by_topic" in writer.output())
     site.fill(eu, 15, seed=8)
     site.send(us, site.values(us, 30, kind="installs", subject=f"{us}-installs"))
     writer.until(arrived("by_field", {eu: 75}))
     writer.until(arrived("by_record", {us: 70}))
     assert arrived("by_topic", {eu: 60, us: 40, other: 20})(), "it is paused, the others are not"
-    assert f"target_made pipeline=by_record name={INSTALL}" in writer.said()
+    assert f"target_made pipeline=by_record name={INSTALL}" in writer.output()
     say("resume", str(site.config), "--pipeline", "by_topic")
     writer.until(arrived("by_topic", {eu: 75, us: 70, other: 20}))
     writer.stop()

@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.servers.faulty import SLOW_DOWN, proxy
 from tests.servers.objects import ObjectServer
-from tests.servers.scripted import Reply, scripted
+from tests.servers.scripted import Reply, serve_script
 from tests.support import oracle
 from tests.support.process import say
 from tests.support.promql import Series, evaluate
-from tests.support.supervisor_process import Supervised, explained
+from tests.support.supervisor_process import Supervised, explain
 from tests.support.writer_process import Site, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -46,8 +46,8 @@ def pending(url: str) -> set[str]:
 
 
 def url_of(writer: Writer) -> str:
-    writer.until(lambda: "http_listening" in writer.said())
-    return re.findall(r"http_listening \S*?url=(\S+)", writer.said())[-1]
+    writer.until(lambda: "http_listening" in writer.output())
+    return re.findall(r"http_listening \S*?url=(\S+)", writer.output())[-1]
 
 
 def test_storage_that_is_down_is_waited_for_at_the_foot_of_the_ladder(
@@ -63,22 +63,22 @@ def test_storage_that_is_down_is_waited_for_at_the_foot_of_the_ladder(
         site.pipeline("events", [name], table={"location": lake}, commit={"max_delay": "1 s"})
         site.fill(name, 500)
         running = start()
-        running.until_committed()
+        running.wait_for_commits()
         faults.always(SLOW_DOWN)
         made = site.fill(name, 300, seed=8)
         running.until(lambda: waits(running) >= 2, seconds=420)
         committed = running.times("batch_committed")
-        metrics = running.told("/metrics")
+        metrics = running.ask("/metrics")
         assert 'headrace_recovery_level{pipeline="events"} 0.0' in metrics
         assert 'headrace_recovery_halted{pipeline="events"} 0.0' in metrics
-        known = explained(site)["events"]
+        known = explain(site)["events"]
         assert known["next"].startswith("L0"), known
         assert running.process.poll() is None
         faults.calm()
         running.until(lambda: running.times("batch_committed") > committed, seconds=420)
-        running.until(running.recovered)
-        assert {level for level, _ in running.recovered()} == {"L0"}
-        assert running.stop() == 0, running.said()
+        running.until(running.recoveries)
+        assert {level for level, _ in running.recoveries()} == {"L0"}
+        assert running.stop() == 0, running.output()
         site.once()
         found = json.loads(say("audit", str(site.config), "--deep", "--json"))["pipelines"]["events"]
     assert (found["adds_up"], found["records"]["rows"]) == (True, 500 + made)
@@ -90,8 +90,8 @@ def test_storage_that_is_down_is_waited_for_at_the_foot_of_the_ladder(
 
 def waits(running: Supervised) -> int:
     """How often the supervisor decided to wait and start again as it was; anything else is a failure."""
-    decided = re.findall(r"recovery_decided .*decided='?(L\d)", running.said())
-    assert set(decided) <= {"L0"}, running.said()
+    decided = re.findall(r"recovery_decided .*decided='?(L\d)", running.output())
+    assert set(decided) <= {"L0"}, running.output()
     return len(decided)
 
 
@@ -153,7 +153,7 @@ def test_a_driver_tells_at_once_of_a_gap_and_of_a_topic_that_was_created_again(s
     lake = site.pipeline("events", [name])
     site.overrides = {"notifications": {"url_env": "TEST_NOTIFY_URL"}}
     failing = [503, 500]
-    with scripted(lambda _: Reply(failing.pop() if failing else 200)) as server:
+    with serve_script(lambda _: Reply(failing.pop() if failing else 200)) as server:
         env = {"TEST_NOTIFY_URL": f"{server.url}/services/T0/s3cr3t"}
         site.fill(name, 200)
         said = site.once(env=env)

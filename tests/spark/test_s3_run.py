@@ -45,7 +45,7 @@ def test_a_table_in_a_bucket_survives_a_kill_and_a_bad_network_and_is_seen_by_al
     site.fill(name, 2_000, seed=8)
     with proxy(s3.url, tmp_path) as faults:
         site.overrides["s3"] = {"endpoint": faults.url}
-        faults.seeded(7, 0.05)
+        faults.draw(7, 0.05)
         logs += site.once()
         assert sum(faults.done.values()) > 5
     site.overrides["s3"] = {"endpoint": s3.url}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support import oracle
-from tests.support.cluster_driver import autoscale, kill_executor, on_cluster, started
+from tests.support.cluster_driver import autoscale, kill_executor, on_cluster, start_driver
 from tests.support.writer_process import Site
 
 pytestmark = pytest.mark.slow
@@ -25,25 +25,25 @@ def test_executors_go_without_a_failed_task_come_back_and_one_that_is_killed_is_
     )  # fmt: skip
     on_cluster(site, "local-cluster[2,1,1024]", max_executors=2)
     site.fill(name, 3_000)
-    with started(site) as driver:
+    with start_driver(site) as driver:
         writer = driver.writer
-        driver.until_registered(2)
+        driver.wait_for_executors(2)
         assert driver.scale(1, token=None)[0] == driver.scale(1, token="wrong")[0] == 403
         assert driver.scale(3) == (400, "executors='3' is no number from min_executors 1 to max_executors 2\n")
         assert driver.scale(1)[0] == 202
-        driver.until_registered(1)
+        driver.wait_for_executors(1)
         told = driver.executors()
         assert (told["gone"], told["lost"], told["failed_tasks"]) == (1, 0, 0)
         site.fill(name, 600, seed=8)
         writer.until(lambda: any(one["work"]["slots"] == 1 for one in driver.commits()))
         assert driver.scale(2)[0] == 202
-        driver.until_registered(2)
+        driver.wait_for_executors(2)
         site.fill(name, 4_000, seed=9)  # more than a batch holds
         writer.until(lambda: any(one["tasks"] == 2 and one["reason"] == "backlog" for one in driver.commits()))
         site.fill(name, 1_000, seed=10)
         kill_executor(driver)
-        writer.until(lambda: "executor_lost" in writer.said())
-        driver.until_registered(2)
+        writer.until(lambda: "executor_lost" in writer.output())
+        driver.wait_for_executors(2)
         writer.until(lambda: driver.lag() == 0)
         assert driver.executors()["lost"] == 1
         told_last = driver.commits()
@@ -71,11 +71,11 @@ def test_the_autoscaler_asks_the_driver_and_dies_without_harm(site: Site, topic:
     site.pipeline("events", [name], commit={"max_delay": "3 s", "min_records": 200})
     on_cluster(site, "local-cluster[1,1,1024]", max_executors=1)
     site.fill(name, 1_000)
-    with started(site) as driver, autoscale(site, "--interval", "1 s") as scaler:
+    with start_driver(site) as driver, autoscale(site, "--interval", "1 s") as scaler:
         scaler.until(lambda: scaler.times("scaling_decided") >= 1)
-        scaler.until(lambda: (scaler.told()["executors"] or {}).get("requested") == 1)
-        assert "headrace_executors_registered 1.0" in scaler.told("/metrics")
-        assert scaler.told("/healthz") == "ok\n"
+        scaler.until(lambda: (scaler.ask()["executors"] or {}).get("requested") == 1)
+        assert "headrace_executors_registered 1.0" in scaler.ask("/metrics")
+        assert scaler.ask("/healthz") == "ok\n"
         done = subprocess.run(
             [sys.executable, "-m", "writer.cli", "status", str(site.config)],
             capture_output=True, text=True, timeout=400, check=True,

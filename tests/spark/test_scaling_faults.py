@@ -13,7 +13,7 @@ import pytest
 
 from tests.servers.standalone import Standalone, standalone
 from tests.support import oracle
-from tests.support.cluster_driver import Driver, autoscale, on_cluster, started
+from tests.support.cluster_driver import Driver, autoscale, on_cluster, start_driver
 from tests.support.event_load import Load
 from tests.support.writer_process import Site
 
@@ -54,7 +54,7 @@ def at_work(
     )  # fmt: skip
     with standalone(site.root / "cluster", cores=cores) as cluster:
         on_cluster(site, cluster.url, max_executors=3, policy={**POLICY, **policy})
-        with started(site) as driver, Load(site, name, load_per_s) as load:
+        with start_driver(site) as driver, Load(site, name, load_per_s) as load:
             yield Work(cluster, driver, load, lake)
     assert sum(oracle.check(lake, "clicks", site.ends(name)).values()) == load.sent
 
@@ -77,26 +77,26 @@ def test_the_autoscaler_an_executor_and_the_driver_are_killed_and_what_was_asked
 ) -> None:
     with at_work(site, topic(3), 150, cores=3) as work:
         driver = work.driver
-        driver.until_registered(3)
+        driver.wait_for_executors(3)
         with autoscale(site) as scaler:
-            driver.writer.until(lambda: "executor_decommission_requested" in driver.writer.said(), 300)
+            driver.writer.until(lambda: "executor_decommission_requested" in driver.writer.output(), 300)
             scaler.process.send_signal(signal.SIGKILL)  # it asked for fewer, and they are on their way out
             scaler.process.wait(20)
         fewer = driver.executors()["requested"]
         assert fewer < 3
-        driver.until_registered(fewer)
+        driver.wait_for_executors(fewer)
         driver.writer.until(lambda: len(executors(work.cluster)) == fewer)  # the others have gone for good
         executors(work.cluster)[0].kill()
         driver.writer.until(lambda: driver.executors()["lost"] == 1)
-        driver.until_registered(fewer)  # Spark's own total was never lowered below what was asked for
+        driver.wait_for_executors(fewer)  # Spark's own total was never lowered below what was asked for
         with autoscale(site) as scaler:
-            scaler.until(lambda: scaler.told()["decision"])
-            assert scaler.told()["decision"]["executors"] == fewer, "it goes on with what the one before decided"
+            scaler.until(lambda: scaler.ask()["decision"])
+            assert scaler.ask()["decision"]["executors"] == fewer, "it goes on with what the one before decided"
             scaler.kill()
         driver.writer.kill()
-        with started(site) as again:
-            assert f"executors={fewer} reason='a driver before this one had this request'" in again.writer.said()
-            again.until_registered(fewer)
+        with start_driver(site) as again:
+            assert f"executors={fewer} reason='a driver before this one had this request'" in again.writer.output()
+            again.wait_for_executors(fewer)
             assert again.executors()["failed_tasks"] == 0
             work.rest(again)
 
@@ -105,8 +105,8 @@ def test_a_cluster_that_grants_no_more_is_told_as_a_quota_and_gives_when_it_can(
     slow = {"slot_per_s": 400, "records_max": 8_000, "window_s": 120, "catch_up_duration_s": 600}
     with at_work(site, topic(4), 600, cores=1, **slow) as work, autoscale(site) as scaler:
         driver = work.driver
-        scaler.until(lambda: scaler.told()["executors"] and (scaler.told()["executors"]["requested"] or 0) > 1, 240)
-        scaler.until(lambda: any(one["by"] == "quota" for one in scaler.told()["events"]), 240)
+        scaler.until(lambda: scaler.ask()["executors"] and (scaler.ask()["executors"]["requested"] or 0) > 1, 240)
+        scaler.until(lambda: any(one["by"] == "quota" for one in scaler.ask()["events"]), 240)
         assert driver.executors()["registered"] == 1
         work.cluster.add_worker(2)
         scaler.until(lambda: driver.executors()["registered"] == 3, 300)
@@ -120,7 +120,7 @@ def test_executors_that_come_and_go_every_half_minute_for_ten_minutes_leave_the_
 ) -> None:
     with at_work(site, topic(3), 600, cores=3) as work:
         driver = work.driver
-        driver.until_registered(3)
+        driver.wait_for_executors(3)
         until = time.monotonic() + float(os.environ.get("HEADRACE_SCALING_MINUTES", "10")) * 60
         turn = 0
         while time.monotonic() < until:

@@ -81,8 +81,8 @@ def test_a_batch_is_judged_again_when_its_buckets_are_closed_beside_it(site: Sit
     told = json.loads(say("seal", str(site.config), "--until", "2026-11-21T00:00Z", "--yes", "--json"))
     assert told["sealed"]
     flag.unlink()
-    assert writer.wait(120) == 0, writer.said()
-    assert "batch_reclassified" in writer.said()
+    assert writer.wait(120) == 0, writer.output()
+    assert "batch_reclassified" in writer.output()
     before, after = (c["late"] for c in facts(lake))
     assert sum(before["beyond"]) == 0
     assert sum(after["beyond"]) > 0

@@ -150,7 +150,7 @@ def shown(workspace: Ground, writer: Writer) -> dict[str, str]:
     found |= ui_pages(workspace.ui)
     family = [psutil.Process(writer.process.pid), *writer.family()]
     found["ps"] = "\n".join(command(process) for process in family)
-    found["log"] = writer.said()
+    found["log"] = writer.output()
     found["headrace status"] = verb(site, "status", "--json")
     found["headrace validate"] = verb(site, "validate", "--json")
     for folder in ("checkpoints", "spark-events"):
@@ -182,8 +182,8 @@ def test_a_writer_that_logs_in_everywhere_loses_nothing_and_tells_no_secret(
         assert "headrace.yaml" in found["ps"]
         assert "sasl.jaas.config = [hidden]" in found["log"], "Kafka's own client says what it was given"
         writer.process.send_signal(signal.SIGTERM)
-        assert writer.wait(120) == 0, writer.said()
-        assert holds(writer.said()) == []
+        assert writer.wait(120) == 0, writer.output()
+        assert holds(writer.output()) == []
     finally:
         if writer.process.poll() is None:
             writer.kill()

@@ -100,8 +100,8 @@ def test_a_batch_is_judged_again_when_buckets_of_one_table_are_closed_beside_it(
     assert told["closed_until"] == "2026-11-21T00:00:00+00:00", "who seals then, it or the driver, is a race"
     before = rows(lake / "clicks")
     flag.unlink()
-    assert writer.wait(120) == 0, writer.said()
-    assert "batch_reclassified" in writer.said()
+    assert writer.wait(120) == 0, writer.output()
+    assert "batch_reclassified" in writer.output()
     assert rows(lake / "clicks") == before == sum(m.rows for m in manifests(site, CLICK).values())
     assert rows(lake / "clicks_late") > 0
     audited(site)

@@ -6,7 +6,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.servers.scripted import Asked, Reply, scripted
+from tests.servers.scripted import Asked, Reply, serve_script
 from tests.support import oracle
 from tests.support.cluster_driver import Driver
 from tests.support.writer_process import Site
@@ -22,7 +22,7 @@ def hanging() -> Iterator[str]:
         released.wait(240)
         return Reply(200)
 
-    with scripted(answer) as server:
+    with serve_script(answer) as server:
         yield server.url
         released.set()
 
@@ -32,7 +32,7 @@ def test_each_commit_is_lineage_and_a_receiver_that_hangs_delays_none(
 ) -> None:
     name = topic(1)
     lake = site.pipeline("clicks", [name], commit={"max_delay": "1 s"})
-    with scripted(lambda _: Reply(200)) as receiver:
+    with serve_script(lambda _: Reply(200)) as receiver:
         site.overrides["openlineage"] = {"url": receiver.url}
         site.overrides["opentelemetry"] = {"url": f"{hanging}/v1/traces", "timeout": "4 min"}
         writer = site.start()

@@ -16,7 +16,7 @@ OLD = NOW - timedelta(days=400)
 P0 = TopicPartition("clicks", 1, 0)
 
 
-def mixed(start: int, end: int) -> dict[int, bytes | None]:
+def mixed_values(start: int, end: int) -> dict[int, bytes | None]:
     """Of ten records one is a tombstone, one is cut, one is too old."""
     kinds = {3: None, 5: b"\0\0\0\0\1cut", 7: None}
     return {
@@ -38,9 +38,9 @@ def driver(tmp_path: Path, form: str) -> Driver:
     return made
 
 
-def audited(driver: Driver, since=None, *, deep: bool = True) -> Audit:
+def run_audit(driver: Driver, since=None, *, deep: bool = True) -> Audit:
     return audit(driver.config, "clicks", since=since, deep=deep)
 
 
-def said(found: Audit) -> str:
+def describe_problems(found: Audit) -> str:
     return "; ".join(f"{p.description} {p.part} {p.spans}" for p in found.problems)

@@ -71,12 +71,12 @@ def facts(*pipelines: Pipeline, executors: int = 2, at: datetime = NOW, **more: 
     return Facts(at, Executors(**{**given, **more}), pipelines)
 
 
-def decided(known: Facts, memory: Memory | None = None, policy: Policy = POLICY) -> Decision:
+def decide_once(known: Facts, memory: Memory | None = None, policy: Policy = POLICY) -> Decision:
     """Decide once."""
     return tick(policy, memory or Memory(), known, known.at)[0]
 
 
-def through(known: Sequence[Facts] | Iterable[Facts], memory: Memory | None = None, policy: Policy = POLICY):
+def decide_each(known: Sequence[Facts] | Iterable[Facts], memory: Memory | None = None, policy: Policy = POLICY):
     """Decide on facts one after the other; executors are there at once. Returns decisions and the memory."""
     found = []
     memory = memory or Memory()

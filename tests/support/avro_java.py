@@ -41,7 +41,7 @@ class AvroJudge:
             assert pipe is not None
             pipe.close()
 
-    def rewritten(self, schema_text: str, values: Sequence[bytes]) -> list[bytes | None]:
+    def rewrite(self, schema_text: str, values: Sequence[bytes]) -> list[bytes | None]:
         """Return each value as the library writes what it reads; None: it refuses the value, or leaves bytes over."""
         return self._ask(schema_text, values)[1]
 
@@ -55,16 +55,16 @@ class AvroJudge:
         assert request is not None
         assert answer is not None
         text = schema_text.encode(errors="replace")  # as Java writes half of a pair of characters
-        request.write(_framed(text) + struct.pack(">i", len(values)) + b"".join(map(_framed, values)))
+        request.write(_frame(text) + struct.pack(">i", len(values)) + b"".join(map(_frame, values)))
         request.flush()
         is_schema = answer.read(1) == b"\x01"
-        return is_schema, [_answered(answer) for _ in values]
+        return is_schema, [_read_answer(answer) for _ in values]
 
 
-def _framed(content: bytes) -> bytes:
+def _frame(content: bytes) -> bytes:
     return struct.pack(">i", len(content)) + content
 
 
-def _answered(answer: IO[Any]) -> bytes | None:
+def _read_answer(answer: IO[Any]) -> bytes | None:
     (size,) = struct.unpack(">i", answer.read(4))
     return None if size == _REFUSED else bytes(answer.read(size))

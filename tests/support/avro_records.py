@@ -25,14 +25,14 @@ MICROS = logical("timestamp-micros", "long")
 MONEY = logical("decimal", "bytes", precision=9, scale=2)
 
 
-def encoded(schema: Any, value: Any) -> bytes:
+def encode(schema: Any, value: Any) -> bytes:
     out = BytesIO()
     out.write(HEAD)
     schemaless_writer(out, schema, value)
     return out.getvalue()
 
 
-def same(left: pa.Table, right: pa.Table) -> bool:
+def are_equal(left: pa.Table, right: pa.Table) -> bool:
     """Equal, NaN to NaN."""
     return left.schema.equals(right.schema) and (
         left.equals(right) or repr(left.to_pylist()) == repr(right.to_pylist())

@@ -88,7 +88,7 @@ class Browser:
                     found.append(json.dumps(params))
         return found
 
-    def asked(self) -> list[str]:
+    def requested_urls(self) -> list[str]:
         """URLs that the page asked for."""
         sent = [e["params"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
         return [params["request"]["url"] for params in sent]
@@ -98,13 +98,13 @@ class Browser:
         about = {"id": self._number, "method": method, "params": given}
         os.write(self._to, json.dumps(about | ({"sessionId": session} if session else {})).encode() + b"\0")
         while True:
-            said = self._said(method)
+            said = self._read_message(method)
             if said.get("id") == self._number:
                 assert "error" not in said, f"{method}: {said['error']}"
                 return dict(said["result"])
             self.events.append(said)
 
-    def _said(self, method: str) -> dict[str, Any]:
+    def _read_message(self, method: str) -> dict[str, Any]:
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._back], [], [], 60)
             assert ready, f"Chromium does not answer {method}"

@@ -128,5 +128,5 @@ class Lake:
     def rows(self) -> int:
         """What a reader counts."""
         if self.form == "parquet":
-            return hive_readers.seen(self.table.location).num_rows
+            return hive_readers.read_rows(self.table.location).num_rows
         return self.table.rows().count_rows() if self.form == "delta" else oracle.count(Path(self.table.location))

@@ -165,14 +165,14 @@ def value(schema_id: int, at: datetime, share: int) -> bytes:
     """Return an Avro value of a schema, behind Confluent's header; `share` is a column that is not protected."""
     row = {name: one for name, (_, one) in (NATIVE | BY_RECORD).items()}
     row |= {"at": round(at.timestamp() * 1000), "share": share, "text": f"{STEM}-text{share}"}
-    return _written(schema_id, row)
+    return _write_value(schema_id, row)
 
 
 def key(number: int) -> bytes:
-    return _written(5, {"user": _text("user"), "shard": number})
+    return _write_value(5, {"user": _text("user"), "shard": number})
 
 
-def _written(schema_id: int, row: Mapping[str, Any]) -> bytes:
+def _write_value(schema_id: int, row: Mapping[str, Any]) -> bytes:
     out = io.BytesIO(struct.pack(">bI", 0, schema_id))
     out.seek(0, io.SEEK_END)
     fastavro.schemaless_writer(out, _PARSED[schema_id], dict(row))
@@ -247,11 +247,11 @@ def files(root: Path, but: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:
             continue
         content = path.read_bytes()
         yield name, name.encode() + b"\n" + content
-        for inside in unpacked(content):
+        for inside in unpack(content):
             yield name, inside
 
 
-def unpacked(content: bytes) -> Iterator[bytes]:
+def unpack(content: bytes) -> Iterator[bytes]:
     """Yield what a file holds besides its bytes; also of one that was not completed."""
     for opened in (_parquet, _avro, _arrow):
         with suppress(pa.ArrowException, ValueError, OSError, EOFError, IndexError, KeyError):

@@ -14,11 +14,11 @@ from typing import Any
 from tests.contract.test_compact import compactor
 from tests.contract.test_privacy import ring_at, started
 from tests.support import canaries
-from tests.support.audits import audited, said
+from tests.support.audits import describe_problems, run_audit
 from tests.support.canaries import EVENT, KEY, ODD, STEM, WIDER
 from tests.support.killed_process import SPAWNED
 from tests.support.local_driver import Driver, log
-from tests.support.reprocess_lake import reprocessed
+from tests.support.reprocess_lake import run_reprocess
 from tests.support.sample_records import NOW, Schemas
 from writer.cli.write import delete_rows
 from writer.core import logging
@@ -43,7 +43,7 @@ _ALL = 42
 _DELETED = 12, 37  # of rows in the table, and of one in the late table
 
 
-def opened(root: Path, form: str, policy: str) -> Driver:
+def open_driver(root: Path, form: str, policy: str) -> Driver:
     """Start the table's next writer. It holds so few bytes of rows that each batch spills."""
     place = {"raw": str(root / "lake" / "raw"), **({"name": "s.clicks"} if form == "iceberg" else {})}
     specs = {"Event": {"derive": {"ratio": "1 / share"}}}
@@ -64,9 +64,9 @@ def opened(root: Path, form: str, policy: str) -> Driver:
     )
 
 
-def live(root: Path, form: str, policy: str) -> Driver:
+def run_life(root: Path, form: str, policy: str) -> Driver:
     """Lead a table through its life: commits, late rows, seals, compaction, replay, reprocess, deletion, vacuum."""
-    driver = opened(root, form, policy)
+    driver = open_driver(root, form, policy)
     driver.carry([_records(0, 18), _records(18, _ON_TIME)], {0: _ON_TIME})
     sealer = Sealer("clicks", driver.config)
     if (standing := sealer.follow()).closed_until is None:
@@ -81,7 +81,7 @@ def live(root: Path, form: str, policy: str) -> Driver:
         list(compact.carry_out(snapshot, pieces, here))
     DeadLetterReplay("clicks", driver.config, _LATER).run(Selection(schema_id=9), NOW)
     driver.schemas = _LATER
-    reprocessed(driver)
+    run_reprocess(driver)
     texts = [f"share IN ({', '.join(map(str, _DELETED))})"]
     if policy in ("hash", "mixed"):
         texts.append(f"text = '{STEM}-text24'")
@@ -123,10 +123,10 @@ def _value(at: int) -> bytes:
     return broken.get(at % 12, sound)
 
 
-def lived(root: Path, form: str, policy: str, point: str = "") -> bytes:
+def run_life_in_process(root: Path, form: str, policy: str, point: str = "") -> bytes:
     """Lead the life on in a process that dies at a fault point; without one to its end. Returns what it said."""
     said_to = root / "said"
-    process = SPAWNED.Process(target=_apart, args=[root, form, policy, point, said_to])
+    process = SPAWNED.Process(target=_run_life_with_output, args=[root, form, policy, point, said_to])
     process.start()
     process.join()
     words = said_to.read_bytes()
@@ -134,7 +134,7 @@ def lived(root: Path, form: str, policy: str, point: str = "") -> bytes:
     return words
 
 
-def _apart(root: Path, form: str, policy: str, point: str, said_to: Path) -> None:
+def _run_life_with_output(root: Path, form: str, policy: str, point: str, said_to: Path) -> None:
     with said_to.open("wb") as out:
         for stream in (1, 2):
             os.dup2(out.fileno(), stream)
@@ -143,8 +143,8 @@ def _apart(root: Path, form: str, policy: str, point: str, said_to: Path) -> Non
     scratch.mkdir(exist_ok=True)
     tempfile.tempdir = str(scratch)
     logging.set_up()
-    found = audited(live(root, form, policy))
-    assert found.adds_up, said(found)
+    found = run_audit(run_life(root, form, policy))
+    assert found.adds_up, describe_problems(found)
 
 
 def keys(root: Path) -> list[bytes]:

@@ -19,7 +19,7 @@ from tests.servers.kubelet import Kubelet, kubelet
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.support import oracle
 from tests.support.class_archive import QUICK_START
-from tests.support.cluster_driver import as_configured
+from tests.support.cluster_driver import policy_settings
 from tests.support.helm_chart import CHART, PLACES, ROOT
 from tests.support.writer_process import Site
 from writer.clients import java_artifacts
@@ -88,7 +88,7 @@ def image(folder: Path, **env: str) -> Image:
 
 
 @dataclass
-class Deployed:
+class Release:
     """One namespace with one release."""
 
     cluster: Cluster
@@ -147,7 +147,7 @@ class Deployed:
         """The executors' pods that run."""
         return [pod for pod in self.pods("executor") if pod["status"].get("phase") == "Running"]
 
-    def told(self) -> Json:
+    def executor_status(self) -> Json:
         """What the driver says of its executors; nothing while it does not answer."""
         try:
             with urlopen(f"http://127.0.0.1:{self.values['ports']['driver']}/status", timeout=20) as answer:
@@ -158,7 +158,7 @@ class Deployed:
 
     def has(self, executors: int) -> bool:
         """Whether so many are wanted, take tasks, and run as pods."""
-        told = self.told()
+        told = self.executor_status()
         return (
             told.get("requested") == told.get("registered") == executors
             and not told["draining"]
@@ -186,18 +186,18 @@ class Deployed:
         pods = [p for p in list(self.node.pods.values()) if p.name == f"{DRIVER}-0" and not p.deleted.is_set()]
         return pods[0].mains[0].run if pods else None
 
-    def said(self) -> str:
-        return self.node.said(f"{DRIVER}-0", "driver")
+    def output(self) -> str:
+        return self.node.output(f"{DRIVER}-0", "driver")
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = 300) -> None:
         try:
             until(condition, seconds, what)
         except AssertionError as error:
-            autoscaler = self.node.said(f"{DRIVER}-0", "autoscaler")[-3000:]
-            said = f"{self.driver().get('status')}\n{autoscaler}\n{self.said()[-6000:]}"
+            autoscaler = self.node.output(f"{DRIVER}-0", "autoscaler")[-3000:]
+            said = f"{self.driver().get('status')}\n{autoscaler}\n{self.output()[-6000:]}"
             raise AssertionError(f"{error}\n{said}") from None
 
-    def until_carried(self) -> None:
+    def wait_for_commits(self) -> None:
         """Wait until the lake holds all that was produced, each record once."""
         ends = self.site.ends(self.topic)
 
@@ -221,7 +221,7 @@ def node(folder: Path) -> Iterator[tuple[Cluster, Kubelet]]:
         yield found, running
 
 
-def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) -> Deployed:
+def prepare_release(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) -> Release:
     """Prepare a release, and a volume for its lake; nothing is there yet, not even the namespace."""
     found, running = place
     shared = site.root / "shared"
@@ -242,7 +242,7 @@ def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) 
             "maximum": 3,
             "interval": "5 s",
             "arguments": [
-                word for name, value in as_configured(HASTE).items() for word in ("--set", f"{name}={value}")
+                word for name, value in policy_settings(HASTE).items() for word in ("--set", f"{name}={value}")
             ],
         },
         "driver": {"memory": "512m", "terminationGracePeriodSeconds": 45},
@@ -271,10 +271,10 @@ def deployed(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) 
     config |= {"checkpoints": "/lake/checkpoints", "supervisor": {"lease_expiry": "6 s"}}
     config["kafka"]["lag_interval"] = "2 s"
     config["pipelines"][PIPELINE]["table"]["location"] = f"/lake/{PIPELINE}"
-    return Deployed(found, running, name, site, topic, values, config, shared / PIPELINE)
+    return Release(found, running, name, site, topic, values, config, shared / PIPELINE)
 
 
-def settled(one: Deployed) -> None:
+def prepare_namespace(one: Release) -> None:
     """Let its namespace take restricted pods only, and have the volume."""
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     one.cluster.api.merge(f"/api/v1/namespaces/{one.namespace}", {"metadata": {"labels": label}})
@@ -296,7 +296,7 @@ def _volume(found: Cluster, name: str, path: Path) -> None:
     found.api.create(path_, {"metadata": {"name": "lake"}, "spec": claim})
 
 
-def gone(one: Deployed) -> None:
+def uninstall(one: Release) -> None:
     """Remove the release, and wait until its pods are gone."""
     one.cluster.helm("uninstall", RELEASE, "-n", one.namespace)
     place = PLACES["Pod"].format(one.namespace)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from tests.fault import outcomes
-from tests.support.damaged_checkpoint import Place, move, rewrite
+from tests.support.damaged_checkpoint import PipelineCopy, move, rewrite
 
 OTHER_ID = b'{"id":"11111111-2222-3333-4444-555555555555"}'
 
@@ -16,7 +16,7 @@ class Case:
 
     row: str
     what: str
-    damage: Callable[[Place], None]
+    damage: Callable[[PipelineCopy], None]
     half: bool = False
     lost: int = 0  # records that plain Spark passes over in silence
     twice: int = 0  # that it reads again
@@ -51,14 +51,14 @@ class Outcome:
         outcomes.put("damages", f"{self.test} | {self.row} | {self.damage} | {self.moment}", asdict(self))
 
 
-def _newest(content: bytes) -> Callable[[Place], None]:
+def _newest(content: bytes) -> Callable[[PipelineCopy], None]:
     return lambda place: rewrite(place.newest(), content)
 
 
-def _cut(line: int, keep: int) -> Callable[[Place], None]:
+def _cut(line: int, keep: int) -> Callable[[PipelineCopy], None]:
     """Cut the newest offsets inside a line, counted from 0."""
 
-    def damage(place: Place) -> None:
+    def damage(place: PipelineCopy) -> None:
         lines = place.newest().read_text().splitlines()
         kept = [*lines[:line], lines[line][:keep]] if keep else lines[:line]
         rewrite(place.newest(), "\n".join(kept).encode())
@@ -66,10 +66,10 @@ def _cut(line: int, keep: int) -> Callable[[Place], None]:
     return damage
 
 
-def _before_newest(content: bytes | None) -> Callable[[Place], None]:
+def _before_newest(content: bytes | None) -> Callable[[PipelineCopy], None]:
     """Write, or remove, the offsets before the newest."""
 
-    def damage(place: Place) -> None:
+    def damage(place: PipelineCopy) -> None:
         newest = place.newest()
         before = newest.with_name(str(int(newest.name) - 1))
         rewrite(before, content or b"")
@@ -79,16 +79,16 @@ def _before_newest(content: bytes | None) -> Callable[[Place], None]:
     return damage
 
 
-def _newest_two(content: bytes) -> Callable[[Place], None]:
-    def damage(place: Place) -> None:
+def _newest_two(content: bytes) -> Callable[[PipelineCopy], None]:
+    def damage(place: PipelineCopy) -> None:
         _before_newest(content)(place)
         _newest(content)(place)
 
     return damage
 
 
-def _without_newest(folder: str) -> Callable[[Place], None]:
-    def damage(place: Place) -> None:
+def _without_newest(folder: str) -> Callable[[PipelineCopy], None]:
+    def damage(place: PipelineCopy) -> None:
         newest = place.newest(folder)
         rewrite(newest, b"")
         newest.unlink()
@@ -96,22 +96,22 @@ def _without_newest(folder: str) -> Callable[[Place], None]:
     return damage
 
 
-def _emptied(*folders: str) -> Callable[[Place], None]:
-    def damage(place: Place) -> None:
+def _empty_folders(*folders: str) -> Callable[[PipelineCopy], None]:
+    def damage(place: PipelineCopy) -> None:
         for path in (path for folder in folders for path in (place.checkpoint / folder).iterdir()):
             path.unlink()
 
     return damage
 
 
-def _commits_trail(place: Place) -> None:
+def _commits_trail(place: PipelineCopy) -> None:
     for path in (place.checkpoint / "commits").glob("*"):
         if int(path.name.strip(".").split(".")[0]) >= int(place.newest().name) - 2:
             path.unlink()
 
 
-def _metadata(content: bytes | None) -> Callable[[Place], None]:
-    def damage(place: Place) -> None:
+def _metadata(content: bytes | None) -> Callable[[PipelineCopy], None]:
+    def damage(place: PipelineCopy) -> None:
         rewrite(place.checkpoint / "metadata", content or b"")
         if content is None:
             (place.checkpoint / "metadata").unlink()
@@ -119,25 +119,25 @@ def _metadata(content: bytes | None) -> Callable[[Place], None]:
     return damage
 
 
-def _edited(by: int) -> Callable[[Place], None]:
+def _move_offset(by: int) -> Callable[[PipelineCopy], None]:
     return lambda place: move(place.newest(), place.topic, by)
 
 
-def _without_partition(place: Place) -> None:
+def _without_partition(place: PipelineCopy) -> None:
     *head, last = place.newest().read_text().splitlines()
     kept = {place.topic: {"0": json.loads(last)[place.topic]["0"]}}
     rewrite(place.newest(), "\n".join([*head, json.dumps(kept)]).encode())
 
 
-def _checksum_of_next(place: Place) -> None:
+def _checksum_of_next(place: PipelineCopy) -> None:
     newest = place.newest()
     (newest.parent / f".{int(newest.name) + 1}.crc").write_bytes(b"crc\0 of a file that is gone")
 
 
-def _directory(folder: str, beyond: int) -> Callable[[Place], None]:
+def _directory(folder: str, beyond: int) -> Callable[[PipelineCopy], None]:
     """Put a directory in the place of a log's newest file, or of one beyond it, or of the metadata."""
 
-    def damage(place: Place) -> None:
+    def damage(place: PipelineCopy) -> None:
         newest = place.newest(folder) if folder else place.checkpoint / "metadata"
         path = newest.with_name(str(int(newest.name) + beyond)) if folder else newest
         rewrite(path, b"")
@@ -148,12 +148,12 @@ def _directory(folder: str, beyond: int) -> Callable[[Place], None]:
     return damage
 
 
-def _deleted_by_hand(name: str) -> Callable[[Place], None]:
+def _deleted_by_hand(name: str) -> Callable[[PipelineCopy], None]:
     """Delete a file, and leave its checksum."""
     return lambda place: (place.checkpoint / name).unlink()
 
 
-def _leftovers(place: Place) -> None:
+def _leftovers(place: PipelineCopy) -> None:
     for name in ("offsets/.6.6b1f.tmp", "commits/.6.77aa.tmp"):
         (place.checkpoint / name).write_bytes(b"v1")
     for name in ("0", ".0.crc"):
@@ -178,20 +178,20 @@ CASES = [
     Case("1", "the one before is empty", _before_newest(b""), half=True, ended=3, level="L3"),
     Case("1", "the newest two are empty", _newest_two(b""), half=True, ended=3, level="L3"),
     Case("9", "gone", _without_newest("offsets"), twice=50, ended=3, level="L3"),
-    Case("10", "offsets gone", _emptied("offsets"), twice=50, ended=3, level="L3"),
-    Case("11", "offsets and commits gone", _emptied("offsets", "commits"), twice=300),
+    Case("10", "offsets gone", _empty_folders("offsets"), twice=50, ended=3, level="L3"),
+    Case("11", "offsets and commits gone", _empty_folders("offsets", "commits"), twice=300),
     Case("12", "empty", lambda place: rewrite(place.newest("commits"), b""), ended=3, level="L3"),
     Case("3", "the newest commit", lambda place: rewrite(place.newest("commits"), b'v1\n{"next'), ended=3, level="L3"),
     Case("13", "newest gone", _without_newest("commits"), twice=50),
-    Case("13", "all gone", _emptied("commits"), twice=50),
+    Case("13", "all gone", _empty_folders("commits"), twice=50),
     Case("14", "three gone", _commits_trail, twice=50, ended=3, level="L3"),
     Case("15", "gone", _metadata(None)),
     Case("16", "empty", _metadata(b""), ended=3, level="L3"),
     Case("16", "cut", _metadata(b'{"id":"5f'), ended=3, level="L3"),
     Case("17", "of another query", _metadata(OTHER_ID)),
-    Case("18", "seven up", _edited(7), lost=7, ended=3, level="L3"),
-    Case("18-", "seven down", _edited(-7), twice=7),
-    Case("18p", "seven less", _edited(-7), half=True),
+    Case("18", "seven up", _move_offset(7), lost=7, ended=3, level="L3"),
+    Case("18-", "seven down", _move_offset(-7), twice=7),
+    Case("18p", "seven less", _move_offset(-7), half=True),
     Case("19", "partition 1 gone", _without_partition, twice=180),
     Case("20", "of the next offsets", _checksum_of_next, level="L3", asked=True),
     Case("20", "of the next offsets, after a start", _checksum_of_next, ended=1, level="L3"),
@@ -203,5 +203,5 @@ CASES = [
     Case("20d", "in place of the newest commit", _directory("commits", 0), twice=50, ended=3, level="L3"),
     Case("16", "a directory", _directory("", 0), ended=3, level="L3"),
     Case("21", "drafts, no beginning", _leftovers),
-    Case("34", "a thousand up", _edited(1000), ended=3, level="L3"),
+    Case("34", "a thousand up", _move_offset(1000), ended=3, level="L3"),
 ]

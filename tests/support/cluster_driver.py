@@ -25,7 +25,7 @@ TOKEN = "a-token-of-the-tests"
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
-def as_configured(fields: Mapping[str, Any]) -> dict[str, Any]:
+def policy_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of the policy, times in seconds, as the configuration has them: `window_s` 40 is `window` 40 s."""
     return {name.removesuffix("_s"): f"{value} s" if name.endswith("_s") else value for name, value in fields.items()}
 
@@ -54,7 +54,7 @@ def on_cluster(
         "token": TOKEN,
         "port": 0,
         "max_executors": max_executors,
-        "policy": as_configured(policy or {}),
+        "policy": policy_settings(policy or {}),
         **autoscaler,
     }
 
@@ -79,7 +79,7 @@ class Driver:
 
     @property
     def url(self) -> str:
-        found = re.findall(r"http_listening url=(\S+)", self.writer.said())
+        found = re.findall(r"http_listening url=(\S+)", self.writer.output())
         return str(found[-1])
 
     def status(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Driver:
     def scale(self, executors: object, token: str | None = TOKEN) -> tuple[int, str]:
         return scale(self.url, executors, token)
 
-    def until_registered(self, executors: int, seconds: float = 240) -> None:
+    def wait_for_executors(self, executors: int, seconds: float = 240) -> None:
         """Wait until so many take tasks, and none drains."""
         self.writer.until(lambda: self._is(executors), seconds)
 
@@ -113,11 +113,11 @@ class Driver:
 
 
 @contextmanager
-def started(site: Site, *flags: str, env: Mapping[str, str] | None = None) -> Iterator[Driver]:
+def start_driver(site: Site, *flags: str, env: Mapping[str, str] | None = None) -> Iterator[Driver]:
     """Start a driver, and wait until Spark has executors. Whatever happens, nothing of it is left."""
     driver = Driver(site.start(*flags, env=env))
     try:
-        driver.writer.until(lambda: "executor_added" in driver.writer.said(), 240)
+        driver.writer.until(lambda: "executor_added" in driver.writer.output(), 240)
         yield driver
     finally:
         if driver.writer.process.poll() is None:
@@ -128,8 +128,8 @@ def started(site: Site, *flags: str, env: Mapping[str, str] | None = None) -> It
 class Autoscaler(Supervised):
     """`headrace autoscaler run`, and what it says."""
 
-    def told(self, path: str = "/status") -> Any:
-        url = re.findall(r"autoscaler_listening url=(\S+)", self.said())[-1]
+    def ask(self, path: str = "/status") -> Any:
+        url = re.findall(r"autoscaler_listening url=(\S+)", self.output())[-1]
         with urlopen(url + path, timeout=60) as answer:
             text = answer.read().decode()
         return json.loads(text) if path == "/status" else text

@@ -46,7 +46,7 @@ def session(config: Config) -> Iterator[Any]:
 
 
 @dataclass
-class Seen:
+class QueryResult:
     """What a plain query saw: each offset, how often; and what it ended with."""
 
     offsets: dict[Source, Counter[int]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Seen:
         return sum(counter.total() for counter in self.offsets.values())
 
 
-def plain(
+def run_plain_query(
     spark: Any,
     bootstrap: str,
     checkpoint: Path,
@@ -67,9 +67,9 @@ def plain(
     options: dict[str, str] | None = None,
     before: Callable[[int], None] | None = None,
     configuration: dict[str, str] | None = None,
-) -> Seen:
+) -> QueryResult:
     """Start a query of plain Spark from a checkpoint, as one would write it first, and let it read what is there."""
-    seen = Seen()
+    seen = QueryResult()
 
     def take(frame: Any, batch: int) -> None:
         if before is not None:
@@ -111,7 +111,7 @@ def plain(
 
 
 @dataclass
-class Place:
+class PipelineCopy:
     """A lake and its checkpoints, a copy of the golden ones, with the topic that they were filled from."""
 
     site: Site
@@ -135,7 +135,7 @@ class Place:
         """The newest file of a log of the checkpoint's."""
         return max((self.checkpoint / folder).glob("[0-9]*"), key=lambda path: int(path.name))
 
-    def copy(self, root: Path) -> "Place":
+    def copy(self, root: Path) -> "PipelineCopy":
         root.mkdir(parents=True, exist_ok=True)
         for name in ("lake", "checkpoints"):
             shutil.copytree(self.site.root / name, root / name)
@@ -143,7 +143,7 @@ class Place:
         for name, settings in self.site.pipelines.items():
             about = {**settings["table"], "location": str(root / "lake" / name)}
             site.pipelines[name] = {**settings, "table": about}
-        return Place(site, self.topic)
+        return PipelineCopy(site, self.topic)
 
     def carry(self, spark: Any, *, new_run: bool = False) -> tuple[int, str]:
         """Run headrace until it has read what is there. Returns exit code and all causes of its error."""
@@ -162,30 +162,30 @@ class Place:
         return exit_code(running.error), restart_policy.causes(running.error)
 
 
-def blank(root: Path, bootstrap: str, registry_url: str, topic: str) -> Place:
+def blank(root: Path, bootstrap: str, registry_url: str, topic: str) -> PipelineCopy:
     """A pipeline that never ran."""
     root.mkdir(parents=True)
     site = Site(root, bootstrap, registry_url)
     site.pipeline(PIPELINE, [topic], commit={"max_records": 50})
     site.overrides["spark"] = {"master": "local[2]", "conf": {"spark.driver.extraJavaOptions": QUICK_START}}
-    return Place(site, topic)
+    return PipelineCopy(site, topic)
 
 
-def golden(place: Place, spark: Any) -> None:
+def fill_golden(place: PipelineCopy, spark: Any) -> None:
     """Let a pipeline commit six batches, run 1."""
     place.site.fill(place.topic, 300)
     code, text = place.carry(spark)
     assert code == 0, text
 
 
-def die_in_a_batch(spark: Any, place: Place) -> None:
+def die_in_a_batch(spark: Any, place: PipelineCopy) -> None:
     """Leave a batch that is planned and not committed, as a driver that dies in it does."""
     place.site.fill(place.topic, 20, seed=11)
 
     def die(batch: int) -> None:
         raise Unfinished(f"batch {batch} dies")
 
-    seen = plain(spark, place.site.bootstrap, place.checkpoint, topics=place.topic, before=die)
+    seen = run_plain_query(spark, place.site.bootstrap, place.checkpoint, topics=place.topic, before=die)
     assert "Unfinished" in seen.text, seen.text
 
 

@@ -32,11 +32,11 @@ def create(location: Path, **properties: str) -> Log:
     return log_at(location)
 
 
-def moved(name: str, version: int) -> dict[str, Any]:
+def txn_action(name: str, version: int) -> dict[str, Any]:
     return {"txn": {"appId": name, "version": version, "lastUpdated": 1}}
 
 
-def added(location: Path, hour: str | None = "x") -> dict[str, Any]:
+def add_action(location: Path, hour: str | None = "x") -> dict[str, Any]:
     """Return the action for a file that is there."""
     path = f"hour=some/{uuid4().hex}.parquet"
     target = location / path
@@ -54,7 +54,7 @@ def added(location: Path, hour: str | None = "x") -> dict[str, Any]:
     }
 
 
-def grown(log: Log, *actions: dict[str, Any]) -> State:
+def append_actions(log: Log, *actions: dict[str, Any]) -> State:
     assert log.append(log.state(), [SAID, *actions])
     return log.state()
 
@@ -66,11 +66,11 @@ def facts(state: State) -> list[Any]:
     return [state.table_version, dict(state.transactions), dict(state.configuration), *metadata, *protocol]
 
 
-def logged(location: Path, pattern: str = "*") -> list[Path]:
+def log_files(location: Path, pattern: str = "*") -> list[Path]:
     return sorted((location / "_delta_log").glob(pattern))
 
 
-def checkpointed(location: Path) -> Path:
+def write_checkpoint(location: Path) -> Path:
     """Write a checkpoint of the newest version. Returns its file."""
     DeltaTable(str(location)).create_checkpoint()
-    return logged(location, "*.checkpoint.parquet")[-1]
+    return log_files(location, "*.checkpoint.parquet")[-1]

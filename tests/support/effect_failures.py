@@ -18,7 +18,9 @@ class Died(BaseException):
     """The process is gone, at this moment."""
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, after: int, effects: Mapping[Any, Sequence[str]] = _ANY) -> Iterator[None]:
+def die_after(
+    monkeypatch: pytest.MonkeyPatch, after: int, effects: Mapping[Any, Sequence[str]] = _ANY
+) -> Iterator[None]:
     """Die at the effect after so many, from the first step of the iterator to the second.
 
     `effects`: names of methods, by who has them; default: of any local store and SQL catalog.

@@ -94,7 +94,7 @@ def evaluate(sql: str, seed: int) -> str:
 
 def main() -> None:
     evaluate("repeat(t, i)", 0)
-    resource.setrlimit(resource.RLIMIT_AS, (_used() + MEMORY_BYTES, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (_memory_bytes() + MEMORY_BYTES, resource.RLIM_INFINITY))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
@@ -104,7 +104,7 @@ def main() -> None:
             sys.stdout.flush()
 
 
-def _used() -> int:
+def _memory_bytes() -> int:
     pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     return int(pages) * resource.getpagesize()
 

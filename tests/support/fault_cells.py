@@ -52,6 +52,6 @@ class Tally:
         return Tally(**{name: value - getattr(before, name) for name, value in asdict(self).items()})
 
 
-def ended(ways: Counter[str]) -> str:
+def describe_ends(ways: Counter[str]) -> str:
     """Say how often it ended in which way."""
     return ", ".join(f"{way} {times}" for way, times in sorted(ways.items()))

@@ -66,7 +66,7 @@ class Producer:
         registry.deks.append({**about, "encryptedKeyMaterial": wrapped, "ts": 0})
         return key
 
-    def sealed(self, plain: str | bytes, algorithm: str = "AES256_GCM", version: int | None = None) -> Any:
+    def encrypt(self, plain: str | bytes, algorithm: str = "AES256_GCM", version: int | None = None) -> Any:
         """Encrypt a text or bytes; with a version, as a rule whose keys are renewed."""
         key = self.key(algorithm, version or 1)
         content = plain.encode() if isinstance(plain, str) else plain

@@ -44,14 +44,14 @@ def carry(root: Path, location: str, form: str, clock: Sequence[datetime] = (), 
 
 
 @dataclass(frozen=True)
-class Place:
+class TableLocation:
     """Where a table lies: below a directory, or below a prefix of a bucket. Readers and judges read files."""
 
     root: Path
     location: str
     server: ObjectServer | None = None
 
-    def fetched(self) -> Path:
+    def download(self) -> Path:
         """Return the table as files."""
         local = self.root / "lake" / "clicks"
         if self.server is not None:
@@ -60,12 +60,12 @@ class Place:
         return local
 
 
-def places(root: Path, server: ObjectServer | None) -> Iterator[Place]:
+def empty_locations(root: Path, server: ObjectServer | None) -> Iterator[TableLocation]:
     """Yield one place after the other, each empty."""
     for number in count():
         there = root / str(number)
         local = str(there / "lake" / "clicks")
-        yield Place(there, local if server is None else f"{server.bucket()}/lake/clicks", server)
+        yield TableLocation(there, local if server is None else f"{server.bucket()}/lake/clicks", server)
 
 
 def judge(driver: Driver, lake: Path) -> None:

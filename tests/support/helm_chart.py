@@ -45,7 +45,7 @@ def helm(*arguments: str | Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def rendered(values: Path, *flags: str, release: str = "clicks", namespace: str = "lake") -> list[Json]:
+def render(values: Path, *flags: str, release: str = "clicks", namespace: str = "lake") -> list[Json]:
     """Every object of a release with these values."""
     code, said = helm("template", release, CHART, "-n", namespace, "-f", values, *flags)
     assert code == 0, said

@@ -9,7 +9,7 @@ from writer.storage.locations import on_s3, store_at
 BUCKETS = pa.schema([("hour", pa.string())])
 
 
-def seen(location: str, columns: pa.Schema = BUCKETS) -> pa.Table:
+def read_rows(location: str, columns: pa.Schema = BUCKETS) -> pa.Table:
     """Rows of all files that Arrow finds, with their buckets; every one of them is read to its end."""
     filesystem, root = store_at(location).files()
     found = dataset.dataset(
@@ -17,11 +17,11 @@ def seen(location: str, columns: pa.Schema = BUCKETS) -> pa.Table:
     )
     rows = found.to_table()
     if not on_s3(location):
-        assert asked(location, "count(*)") == [(rows.num_rows,)]
+        assert query(location, "count(*)") == [(rows.num_rows,)]
     return rows
 
 
-def asked(location: str, what: str, tail: str = "") -> list[tuple[object, ...]]:
+def query(location: str, what: str, tail: str = "") -> list[tuple[object, ...]]:
     """Ask DuckDB over every *.parquet at any depth, as careless as can be: `SELECT what FROM files tail`."""
     glob = f"{location}/**/*.parquet"
     if not duckdb.execute("SELECT count(*) FROM glob($1)", [glob]).fetchone() > (0,):

@@ -12,7 +12,7 @@ from writer.cli.main import InstalledCommands
 
 
 @cache
-def documented() -> Mapping[str, Mapping[str, str]]:
+def documented_keys() -> Mapping[str, Mapping[str, str]]:
     """What is said of each command's keys."""
     path = Path(__file__).parents[2] / "docs" / "json_keys.yaml"
     found: Mapping[str, Mapping[str, str]] = yaml.safe_load(path.read_text())
@@ -49,6 +49,6 @@ def check(document: Any) -> None:
         return
     if name == "explain":  # an entry of another kind is shown as it stands in the log
         document = {pipeline: one for pipeline, one in document.items() if one["kind"] == "batch"}
-    keys = documented()[name]
+    keys = documented_keys()[name]
     unknown = set(paths(document, keys)) - set(keys)
     assert not unknown, f"docs/json_keys.yaml does not say what these keys of `headrace {name} --json` are: {unknown}"

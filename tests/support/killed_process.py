@@ -13,7 +13,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy.orm import Session
 
 from tests.support.table_formats import iceberg_table
-from tests.support.tables import COLUMNS, batch, begun, written
+from tests.support.tables import COLUMNS, batch, begin, write_file
 from writer.core.files import StagedFile
 from writer.storage.local import LocalStore
 from writer.table.log.operations.rows import Rewrite
@@ -43,7 +43,7 @@ def _rewrite(table: PipelineTable, file: StagedFile) -> None:
 
 OPERATIONS: dict[str, Operation] = {
     "create": lambda table, _: table.create(COLUMNS, ["hour"]),
-    "start": lambda table, _: begun(table),
+    "start": lambda table, _: begin(table),
     "commit": lambda table, file: table.append(batch(EPOCH, 20, 40, file), table.snapshot()),
     "rewrite": _rewrite,
     "grow": lambda table, _: table.grow([pa.field("price", pa.float64())], EPOCH),
@@ -78,7 +78,7 @@ def _call(function: Callable[..., None], args: Sequence[Any], at: str) -> None:
 
 def _run_operation(location: str, operation: str, number: int) -> None:
     table = iceberg_table(location, "events")
-    file = written(location, HOUR, 20, "iceberg")
+    file = write_file(location, HOUR, 20, "iceberg")
     with _kill_before(number):
         OPERATIONS[operation](table, file)
 

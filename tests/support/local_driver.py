@@ -60,7 +60,7 @@ def log(
     )
 
 
-def configured(root: Path, form: str, *, interval: int = 50, **settings: Any) -> Config:
+def pipeline_config(root: Path, form: str, *, interval: int = 50, **settings: Any) -> Config:
     """Return the configuration of pipeline `clicks`."""
     table = {"location": str(root / "lake" / "clicks"), **settings.pop("table", {})}
     return config(root, table={**table, "format": form, "checkpoint_interval": interval}, **settings)
@@ -82,7 +82,7 @@ class Driver:
     ) -> None:
         """`whole`: the configuration, in place of one that is made from the rest; `budget`: bytes before rows spill."""
         self.budget = budget
-        self.config = whole or configured(root, form, interval=interval, **settings)
+        self.config = whole or pipeline_config(root, form, interval=interval, **settings)
         self.settings = self.config.pipelines["clicks"]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
         self.lake = self.settings.table.location
@@ -109,7 +109,7 @@ class Driver:
         self.tables.apply_side_files()
         self.specs = set_rules(self.table, self.epoch, self.settings, self._walk.schemas)
 
-    def needed(self) -> pa.Schema:
+    def row_columns(self) -> pa.Schema:
         """Columns that rows have by now, those of buckets apart."""
         return self._walk.schemas.columns()
 

@@ -28,15 +28,15 @@ class Process:
         if self.process.poll() is None:
             self.kill()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")
 
     def until(self, condition: Callable[[], object], seconds: float = 240) -> None:
         """Wait until something is so; fail with its words when it is not, or when it ends."""
         deadline = time.monotonic() + seconds
         while not condition():
-            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.said()}"
-            assert time.monotonic() < deadline, f"not within {seconds} s:\n{self.said()}"
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.output()}"
+            assert time.monotonic() < deadline, f"not within {seconds} s:\n{self.output()}"
             time.sleep(0.05)
 
     def wait(self, seconds: float) -> int:
@@ -46,11 +46,11 @@ class Process:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"it did not end within {seconds} s:\n{self.said()}") from None
+            raise AssertionError(f"it did not end within {seconds} s:\n{self.output()}") from None
         alive = _alive(family)
         for process in alive:
             process.kill()
-        assert not alive, f"left running: {alive}\n{self.said()}"
+        assert not alive, f"left running: {alive}\n{self.output()}"
         return code
 
     def family(self) -> list[psutil.Process]:
@@ -100,7 +100,7 @@ def say(*words: str, code: int = 0, **environment: str) -> str:
     return done.stdout
 
 
-def run_killed(code: str, *arguments: str, point: str) -> None:
+def run_code_until(code: str, *arguments: str, point: str) -> None:
     """Run Python code that dies at a fault point."""
     root = Path(__file__).parents[2]
     env = {**os.environ, "HEADRACE_FAULT": point, "PYTHONPATH": str(root)}

@@ -90,17 +90,17 @@ def _value(node: Any, data: Sequence[Series], at_s: float) -> Vector | float:
         case pp.NumberLiteral():
             return float(node.val)
         case pp.VectorSelector():
-            return {s.labels: s.samples[-1][1] for s in _chosen(node, data, at_s, LOOKBACK_S)}
+            return {s.labels: s.samples[-1][1] for s in _select_series(node, data, at_s, LOOKBACK_S)}
         case pp.Call():
-            return _called(node, data, at_s)
+            return _call_function(node, data, at_s)
         case pp.AggregateExpr():
-            return _aggregated(node, data, at_s)
+            return _aggregate(node, data, at_s)
         case pp.BinaryExpr():
-            return _combined(node, data, at_s)
+            return _combine(node, data, at_s)
     raise NotImplementedError(f"{type(node).__name__}: {node}")
 
 
-def _chosen(node: Any, data: Sequence[Series], at_s: float, back_s: float) -> list[Series]:
+def _select_series(node: Any, data: Sequence[Series], at_s: float, back_s: float) -> list[Series]:
     """Return the series that a selector names, with the samples of (at - back, at]."""
     assert node.offset is None
     assert node.at is None
@@ -125,13 +125,13 @@ def _matches(matcher: Any, labels: Mapping[str, str]) -> bool:
     raise NotImplementedError(f"{matcher.op} is not known here")
 
 
-def _called(node: Any, data: Sequence[Series], at_s: float) -> Vector:
+def _call_function(node: Any, data: Sequence[Series], at_s: float) -> Vector:
     name = node.func.name
     (matrix,) = node.args
     if not isinstance(matrix, pp.MatrixSelector):
         raise NotImplementedError(str(node))
     range_: timedelta = matrix.range
-    chosen = _chosen(matrix.vector_selector, data, at_s, range_.total_seconds())
+    chosen = _select_series(matrix.vector_selector, data, at_s, range_.total_seconds())
     match name:
         case "rate" | "increase":
             each = {s.labels: _increase(s.samples, at_s, range_.total_seconds()) for s in chosen if len(s.samples) > 1}
@@ -164,7 +164,7 @@ def _increase(samples: Sequence[Sample], at_s: float, range_s: float) -> float:
     return total * (covered_s + start_s + end_s) / covered_s
 
 
-def _aggregated(node: Any, data: Sequence[Series], at_s: float) -> Vector:
+def _aggregate(node: Any, data: Sequence[Series], at_s: float) -> Vector:
     if str(node.op) == "topk":
         inner = _value(node.expr, data, at_s)
         assert isinstance(inner, dict)
@@ -190,7 +190,7 @@ def _only(labels: Labels, names: Sequence[str]) -> Labels:
     return frozenset((name, value) for name, value in labels if name in names)
 
 
-def _combined(node: Any, data: Sequence[Series], at_s: float) -> Vector | float:
+def _combine(node: Any, data: Sequence[Series], at_s: float) -> Vector | float:
     left = _value(node.lhs, data, at_s)
     right = _value(node.rhs, data, at_s)
     op = str(node.op)

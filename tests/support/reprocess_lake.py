@@ -9,7 +9,7 @@ from typing import Any
 from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.source import Chunk, Source
 from recovery.reprocess.run import ReprocessRequest, ReprocessResult, ReprocessRun, SourceChoice
-from tests.support.audits import OLD, audited, said
+from tests.support.audits import OLD, describe_problems, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
 from writer.avro.schema_plan import SchemaPlan
@@ -31,7 +31,7 @@ def wider(number: int) -> bytes:
     return value(2, WIDER, {"id": number, "at": NOW - number * HOUR / 6, "note": None, "extra": number})
 
 
-def mixed(start: int, end: int, *, tombstones: bool = True) -> dict[int, bytes | None]:
+def mixed_values(start: int, end: int, *, tombstones: bool = True) -> dict[int, bytes | None]:
     """Rows of four hours; of ten records one is a tombstone, one is cut, one too old, one of a schema yet unknown."""
     kinds: dict[int, Callable[[int], bytes | None]] = {
         3: lambda _: None,
@@ -45,7 +45,7 @@ def mixed(start: int, end: int, *, tombstones: bool = True) -> dict[int, bytes |
     return {at: kinds.get(at % 10, other)(at) for at in range(start, end)}
 
 
-def made(root: Path, form: str, *, schemas: Schemas = TWO, **settings: Any) -> Driver:
+def start_writer(root: Path, form: str, *, schemas: Schemas = TWO, **settings: Any) -> Driver:
     table = {"raw": {"location": str(root / "lake" / "clicks_raw")}, **settings.pop("table", {})}
     limits = {"max_failed_ratio": 1}
     driver = Driver(root, form, schemas=schemas, table=table, limits=limits, **settings)
@@ -56,12 +56,12 @@ def made(root: Path, form: str, *, schemas: Schemas = TWO, **settings: Any) -> D
 RAW = SourceChoice("raw")
 
 
-def doing(driver: Driver, buckets: str = ALL, source: Any = RAW) -> ReprocessRun:
+def reprocess_run(driver: Driver, buckets: str = ALL, source: Any = RAW) -> ReprocessRun:
     return ReprocessRun("clicks", driver.config, driver.schemas, ReprocessRequest(buckets, source, by="ann"))
 
 
-def reprocessed(driver: Driver, buckets: str = ALL, source: Any = RAW) -> ReprocessResult:
-    return doing(driver, buckets, source).run(NOW)
+def run_reprocess(driver: Driver, buckets: str = ALL, source: Any = RAW) -> ReprocessResult:
+    return reprocess_run(driver, buckets, source).run(NOW)
 
 
 @dataclass
@@ -112,15 +112,15 @@ class _Seam:
 def rows(driver: Driver) -> list[dict[str, Any]]:
     """Return the rows that readers see, by offset, each with its bucket."""
     found = driver.table.rows().to_table().to_pylist()
-    return sorted(found, key=place)
+    return sorted(found, key=offset_key)
 
 
-def place(row: Mapping[str, Any]) -> tuple[int, int]:
+def offset_key(row: Mapping[str, Any]) -> tuple[int, int]:
     """Return partition and offset; Iceberg has another name for the partition."""
     return row.get("_kafka_partition", row.get("_partition")), row["_offset"]
 
 
-def letters(driver: Driver) -> list[tuple[Any, ...]]:
+def dead_letter_rows(driver: Driver) -> list[tuple[Any, ...]]:
     names = ["_partition", "_offset", "outcome", "schema_id", "value"]
     found = driver.side(driver.dead_letters).rows().to_table().to_pylist()
     return sorted(tuple(row.get(n, row.get("_kafka_partition")) for n in names) for row in found)
@@ -128,8 +128,8 @@ def letters(driver: Driver) -> list[tuple[Any, ...]]:
 
 def check_sound(driver: Driver) -> None:
     for deep in (False, True):
-        found = audited(driver, deep=deep)
-        assert found.adds_up, said(found)
+        found = run_audit(driver, deep=deep)
+        assert found.adds_up, describe_problems(found)
 
 
 def delete(driver: Driver, text: str) -> None:
@@ -143,14 +143,16 @@ def delete(driver: Driver, text: str) -> None:
     )
 
 
-def history(driver: Driver, start: int = 0, end: int = 60, *, tombstones: bool = True) -> None:
+def write_history(driver: Driver, start: int = 0, end: int = 60, *, tombstones: bool = True) -> None:
     for at in range(start, end, 20):
         ends = {0: at + 20, 1: (at + 20) // 2}
-        first, second = (mixed(*part, tombstones=tombstones) for part in ((at, at + 20), (at // 2, at // 2 + 10)))
+        first, second = (
+            mixed_values(*part, tombstones=tombstones) for part in ((at, at + 20), (at // 2, at // 2 + 10))
+        )
         driver.carry([log(first), log(second, 1)], ends)
 
 
-def both(
+def table_pair(
     tmp_path: Path,
     form: str,
     old: Mapping[str, Any],
@@ -159,22 +161,22 @@ def both(
     schemas: tuple[Schemas, Schemas] = (ONE, TWO),
 ) -> tuple[Driver, Driver]:
     """Return a table of old rules whose writer goes on by new ones, and one of the new rules from the start."""
-    before = made(tmp_path / "old", form, schemas=schemas[0], **old)
+    before = start_writer(tmp_path / "old", form, schemas=schemas[0], **old)
     during(before)
-    after = made(tmp_path / "old", form, schemas=schemas[1], **new)
-    oracle_ = made(tmp_path / "new", form, schemas=schemas[1], **new)
+    after = start_writer(tmp_path / "old", form, schemas=schemas[1], **new)
+    oracle_ = start_writer(tmp_path / "new", form, schemas=schemas[1], **new)
     during(oracle_)
     return after, oracle_
 
 
-def check_like(driver: Driver, wanted: Driver) -> None:
+def check_equal(driver: Driver, wanted: Driver) -> None:
     assert rows(driver) == rows(wanted)
-    assert letters(driver) == letters(wanted)
+    assert dead_letter_rows(driver) == dead_letter_rows(wanted)
     check_sound(driver)
     check_sound(wanted)
 
 
-def opened(root: Path, form: str) -> Driver:
+def open_writer(root: Path, form: str) -> Driver:
     """Open the tables as another process does; its writer is not started."""
     raw = {"raw": {"location": str(root / "lake" / "clicks_raw")}}
     return Driver(root, form, schemas=TWO, table=raw, limits={"max_failed_ratio": 1}, **BERLIN)

@@ -91,21 +91,21 @@ def start(source: Source, rules: ColumnRules | None = None, **more: Any) -> Sche
     return schemas
 
 
-def numbered(texts: Sequence[str], first: int = TEXT) -> dict[int, str]:
+def texts_by_id(texts: Sequence[str], first: int = TEXT) -> dict[int, str]:
     return dict(enumerate(texts, first))
 
 
 def around(texts: Sequence[str]) -> dict[int, str]:
-    return {GOOD: TEXTS[GOOD], **numbered(texts), WIDER: TEXTS[WIDER]}
+    return {GOOD: TEXTS[GOOD], **texts_by_id(texts), WIDER: TEXTS[WIDER]}
 
 
 def as_value(texts: Sequence[str]) -> Outcome:
     """Fill a Delta or a Parquet table, whose log has Delta's schema."""
-    schemas = start(Source(around(texts) | numbered(texts, LATER)))
+    schemas = start(Source(around(texts) | texts_by_id(texts, LATER)))
     before = DeltaSchema.from_arrow(pa.schema([pa.field("good", pa.int64())])).to_json()
     after, _ = merge_columns(before, list(schemas.columns()))
     assert len(DeltaSchema.from_json(after).fields) == len(schemas.columns())
-    for schema_id, text in numbered(texts).items():
+    for schema_id, text in texts_by_id(texts).items():
         if isinstance(schemas.plan.schemas[schema_id], WriterSchema):
             assert avro_fingerprint(text) is not None
             assert full_name(text) == parse(text).root["name"]
@@ -113,7 +113,7 @@ def as_value(texts: Sequence[str]) -> Outcome:
 
 
 def as_key(texts: Sequence[str]) -> Outcome:
-    keys = start(Source(keys={**numbered(texts), WIDER: '"string"'}), record_columns=KEY_COLUMNS).keys
+    keys = start(Source(keys={**texts_by_id(texts), WIDER: '"string"'}), record_columns=KEY_COLUMNS).keys
     assert keys is not None
     return Outcome(keys.plan.schemas, keys.plan.columns)
 

@@ -208,7 +208,7 @@ _OF_TYPES = {
 
 def _part(rng: random.Random) -> Json:
     """Return a type, as a schema may have one anywhere."""
-    return _copied(_part_of_constants(rng))
+    return _copy(_part_of_constants(rng))
 
 
 def _part_of_constants(rng: random.Random) -> Json:
@@ -308,9 +308,9 @@ def _change(root: list[Json], rng: random.Random) -> None:
             holder[rng.choice([*KEYS, *NAMES])] = holder.pop(key)
         case 2:
             other, place = rng.choice(places)
-            holder[key] = _copied(other[place])
+            holder[key] = _copy(other[place])
         case 3 if isinstance(part, list) and part:
-            part += _copied(part) * rng.choice([1, 1, 30])
+            part += _copy(part) * rng.choice([1, 1, 30])
         case 4 if isinstance(part, str):
             holder[key] = rng.choice([*NAMES, *TYPES])
         case _:
@@ -339,7 +339,7 @@ def _change_type(holder: Json, key: Any, rng: random.Random) -> None:
         case 4:
             holder[key] = {"type": part, rng.choice(ATTRIBUTES): rng.choice([*_odd_values(rng), rng.choice(LOGICAL)])}
         case 5:
-            holder[key] = [part, _copied(rng.choice(["null", "string", "long", ADDRESS]))]
+            holder[key] = [part, _copy(rng.choice(["null", "string", "long", ADDRESS]))]
         case 6 if isinstance(holder, dict) and "name" in holder:
             holder["name"] = rng.choice(NAMES)
         case 7:
@@ -348,7 +348,7 @@ def _change_type(holder: Json, key: Any, rng: random.Random) -> None:
             holder[key] = rng.choice([*PRIMITIVES, rng.choice(_odd_values(rng))])
 
 
-def _copied(part: Json) -> Json:
+def _copy(part: Json) -> Json:
     return json.loads(json.dumps(part))
 
 
@@ -414,7 +414,7 @@ def random_text(rng: random.Random) -> str:
         return json.dumps(random_json(rng), ensure_ascii=rng.random() < 0.5)
     if kind < 16:
         return "".join(chr(rng.choice([rng.randrange(128), rng.randrange(0x3000)])) for _ in range(rng.randrange(60)))
-    root = [_copied(rng.choice(REAL))]
+    root = [_copy(rng.choice(REAL))]
     for _ in range(rng.choice([1, 1, 1, 1, 2, 3, 6])):
         _change(root, rng)
     text = json.dumps(root[0], ensure_ascii=rng.random() < 0.7)

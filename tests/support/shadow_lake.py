@@ -11,7 +11,7 @@ import yaml
 from pyiceberg.catalog import load_catalog
 from typer.testing import CliRunner
 
-from tests.support.local_driver import Driver, configured, log
+from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import EVENT, NOW, event
 from writer.cli.main import app
 from writer.config.loader import load
@@ -52,7 +52,7 @@ class Lake:
         self.topic = values(0, 200)
         table = {"location": f"{home}/lake/clicks", "raw": {"location": f"{home}/lake/raw"}}
         about = {"limits": {"max_failed_ratio": 1}, "seal": {"late": "late_table"}, **settings}
-        made = configured(root, form, table=table, sections=sections, **about)
+        made = pipeline_config(root, form, table=table, sections=sections, **about)
         raw = made.model_dump(mode="json", exclude_unset=True)
         (root / "1.avsc").write_text(json.dumps(EVENT))
         raw["registry"] = {"files": {1: str(root / "1.avsc")}}
@@ -93,7 +93,7 @@ class Lake:
         assert done.exit_code == 0, (done.output, done.exception)
         return json.loads(done.stdout) if "--json" in flags else done.output
 
-    def promoted(self, other: Path | None = None) -> Path:
+    def write_promoted_config(self, other: Path | None = None) -> Path:
         """The configuration file of the pipeline from now on, as `promote` says."""
         raw = yaml.safe_load((other or self.other).read_text())
         for key, value in self.promote("--json")["changes"].items():
@@ -125,7 +125,7 @@ def names(root: Path) -> dict[str, str]:
     return {name[-1]: catalog.load_table(name).metadata_location for name in catalog.list_tables("headrace")}
 
 
-def compared(lake: Lake, *flags: str) -> dict[str, Any]:
+def run_diff(lake: Lake, *flags: str) -> dict[str, Any]:
     done = CliRunner().invoke(
         app, ["diff", str(lake.file), "--with", str(lake.other), "--shadow", lake.place, "--json", *flags]
     )
@@ -151,7 +151,7 @@ def writer_fixture(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return ends
 
 
-def shadowed(lake: Lake, *flags: str, code: int = 0) -> str:
+def run_shadow(lake: Lake, *flags: str, code: int = 0) -> str:
     words = ["shadow", str(lake.file), "--with", str(lake.other), "--location", lake.place, *flags]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == code, (done.output, done.exception)

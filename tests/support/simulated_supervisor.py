@@ -106,12 +106,12 @@ class RunningPipeline(EndlessPipeline):
     def __init__(self, progress: Progress, rounds: Callable[[], int]) -> None:
         self._progress = progress
         self._rounds = rounds
-        self._made = 0
+        self._make_runner = 0
 
     def drain(self) -> bool:
         self._progress.set_draining()
-        self._made += 1
-        return self._made > self._rounds()
+        self._make_runner += 1
+        return self._make_runner > self._rounds()
 
 
 class SimulatedDriver:
@@ -132,7 +132,7 @@ class SimulatedDriver:
         self._late = list[Callable[[], None]]()
         self._words = dict[str, ExitReport]()
         self.running = dict[str, int]()  # pipeline → the setting that it runs with
-        self.runners = PipelineRunners(self._made, self.asked, self.board.remove, supervised=True)
+        self.runners = PipelineRunners(self._make_runner, self.asked, self.board.remove, supervised=True)
         self._post = starts(
             self.board, "token", lambda *request: self._arrive(partial(self.asked.put, StartRequest(*request)))
         )
@@ -201,7 +201,7 @@ class SimulatedDriver:
         answer = self._post(f"/pipelines/{pipeline}/start?new_run={str(new_run).lower()}{held}", "Bearer token")
         return answer is not None and answer[0] == 202
 
-    def _made(self, name: str) -> PipelineRunner:
+    def _make_runner(self, name: str) -> PipelineRunner:
         if name not in self.board:
             self.board.add(name)
 

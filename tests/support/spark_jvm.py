@@ -77,7 +77,7 @@ class Shared:
         atexit.register(self._stop)
 
     @contextmanager
-    def lent(self) -> Iterator[Mapping[str, str]]:
+    def lend(self) -> Iterator[Mapping[str, str]]:
         """Give the variables that make a driver use the JVM.
 
         There are none while another driver uses it, or when a test changed what a running JVM would not see.

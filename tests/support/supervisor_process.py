@@ -22,28 +22,28 @@ class Supervised(Process):
 
     def drivers(self) -> list[int]:
         """Process ids of all drivers so far."""
-        return [int(pid) for pid in re.findall(r"driver_started pid=(\d+)", self.said())]
+        return [int(pid) for pid in re.findall(r"driver_started pid=(\d+)", self.output())]
 
     def times(self, words: str) -> int:
-        return self.said().count(words)
+        return self.output().count(words)
 
-    def until_committed(self, more_than: int = 0) -> None:
+    def wait_for_commits(self, more_than: int = 0) -> None:
         self.until(lambda: self.times("batch_committed") > more_than)
 
-    def recovered(self) -> list[tuple[str, float]]:
+    def recoveries(self) -> list[tuple[str, float]]:
         """Level and seconds of each recovery so far."""
-        found = re.findall(r"pipeline_recovered \S+ recovery_level=(\S+) seconds=(\S+)", self.said())
+        found = re.findall(r"pipeline_recovered \S+ recovery_level=(\S+) seconds=(\S+)", self.output())
         return [(level, float(seconds)) for level, seconds in found]
 
-    def worked(self, level: str, after: str, aim_s: float) -> None:
+    def check_recovery(self, level: str, after: str, aim_s: float) -> None:
         """Note how long the last recovery took, from where the failure was found to the first new commit."""
-        last, seconds = self.recovered()[-1]
-        assert last == level, self.said()
-        took(level, after, seconds, aim_s)
+        last, seconds = self.recoveries()[-1]
+        assert last == level, self.output()
+        record_recovery(level, after, seconds, aim_s)
 
-    def told(self, path: str) -> Any:
+    def ask(self, path: str) -> Any:
         """Ask it over HTTP."""
-        url = re.findall(r"supervisor_listening url=(\S+)", self.said())[-1]
+        url = re.findall(r"supervisor_listening url=(\S+)", self.output())[-1]
         with urlopen(url + path, timeout=60) as answer:
             text = answer.read().decode()
         return json.loads(text) if path == "/status" else text
@@ -68,7 +68,7 @@ class Supervised(Process):
         psutil.wait_procs(family, timeout=60)
 
 
-def took(level: str, after: str, seconds: float, aim_s: float) -> None:
+def record_recovery(level: str, after: str, seconds: float, aim_s: float) -> None:
     """Note the seconds of a recovery. The aim is for a machine of its own; the limit here, for one that is shared."""
     print(f"\n{level}, {after}: {seconds:.1f} s to the first new commit (aim: {aim_s:.0f} s)")
     outcomes.put("levels", f"{level}: {after}", {"seconds": round(seconds, 1), "aim_seconds": aim_s})
@@ -91,7 +91,7 @@ def supervise(site: Site, *flags: str, env: Mapping[str, str] | None = None, und
     return Supervised(process, log)
 
 
-def explained(site: Site, code: int = 0) -> dict[str, Any]:
+def explain(site: Site, code: int = 0) -> dict[str, Any]:
     """What `headrace supervisor explain --json` says."""
     done = subprocess.run(
         [sys.executable, "-m", "writer.cli", "supervisor", "explain", str(site.config), "--json"],

@@ -43,33 +43,33 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def table(location: str, form: str) -> PipelineTable:
-    return made(location, form)
+    return create_table(location, form)
 
 
 @pytest.fixture
 def stage(location: str, form: str) -> Callable[[int], StagedFile]:
-    return lambda rows: written(location, "2026-11-20T05", rows, form)
+    return lambda rows: write_file(location, "2026-11-20T05", rows, form)
 
 
 @pytest.fixture
 def delta(location: str) -> PipelineTable:
     """A table that other clients write to as well."""
-    return made(location, "delta")
+    return create_table(location, "delta")
 
 
 @pytest.fixture
 def add(location: str) -> Callable[[int], StagedFile]:
     """Stage a file for that one."""
-    return lambda rows: written(location, "2026-11-20T05", rows, "delta")
+    return lambda rows: write_file(location, "2026-11-20T05", rows, "delta")
 
 
-def made(location: str, form: str) -> PipelineTable:
+def create_table(location: str, form: str) -> PipelineTable:
     table = OPENED[form](location, "events", retry_timeout=timedelta(seconds=30))
     table.create(COLUMNS, ["hour"])
     return table
 
 
-def written(location: str, hour: str, rows: int, form: str) -> StagedFile:
+def write_file(location: str, hour: str, rows: int, form: str) -> StagedFile:
     """Write a file as a task does."""
     now = datetime(2026, 11, 20, 5, tzinfo=UTC)
     to = Destination(store_at(location), ("hour",), "test", 2**20, hidden=form == "parquet")
@@ -82,7 +82,7 @@ def written(location: str, hour: str, rows: int, form: str) -> StagedFile:
     return StagedFile(path, (hour,), rows, size, delta_statistics(metadata), now, now, {("clicks", 0): rows})
 
 
-def opened(location: str) -> DeltaTable:
+def delta_client(location: str) -> DeltaTable:
     """Open a table as another client does."""
     return DeltaTable(location, storage_options=delta_options(location))
 
@@ -95,7 +95,7 @@ def iceberg_table_of(location: str, place: CatalogTable | None = None) -> Table:
     )
 
 
-def begun(table: PipelineTable, **starts: int) -> int:
+def begin(table: PipelineTable, **starts: int) -> int:
     parts = {P0: starts.get("p0", 0), P1: starts.get("p1", 0)}
     return table.begin(parts, {"clicks": ["uuid-1"]})
 
@@ -107,10 +107,10 @@ def batch(epoch: int, start: int, end: int, *files: StagedFile, part: TopicParti
 def rows(table: PipelineTable) -> int:
     """Count what a reader sees."""
     if isinstance(table._format, Parquet):
-        return int(hive_readers.seen(table.location).num_rows)
+        return int(hive_readers.read_rows(table.location).num_rows)
     if isinstance(table._format, Iceberg):
         return int(iceberg_table_of(table.location).scan().count())
-    return int(opened(table.location).count())
+    return int(delta_client(table.location).count())
 
 
 def put_table(location: str, kind: str) -> None:

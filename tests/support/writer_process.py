@@ -150,10 +150,10 @@ class Site:
     def once(self, *flags: str, env: Mapping[str, str] | None = None, code: int = 0) -> str:
         """Run the writer to its end. Asserts the exit code; returns what it said."""
         shares = not env and self._fits_a_running_jvm()
-        with spark_jvm.SHARED.lent() if shares else nullcontext(cast(Mapping[str, str], {})) as jvm:
+        with spark_jvm.SHARED.lend() if shares else nullcontext(cast(Mapping[str, str], {})) as jvm:
             writer = self.start("--once", *flags, env={**jvm, **(env or {})})
             found = writer.wait(240)
-        said = writer.said()
+        said = writer.output()
         assert found == code, f"exit code {found}, expected {code}:\n{said}"
         return said
 
@@ -164,8 +164,8 @@ class Writer(Process):
     def stop(self) -> str:
         """Ask it to stop as a supervisor does, and expect that it does well. Returns what it said."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.wait(120) == 0, self.said()
-        return self.said()
+        assert self.wait(120) == 0, self.output()
+        return self.output()
 
     def commits(self) -> int:
-        return self.said().count("batch_committed")
+        return self.output().count("batch_committed")

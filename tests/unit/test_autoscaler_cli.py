@@ -14,7 +14,7 @@ from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
 from autoscaler.decision.symptoms import Symptom
 from autoscaler.runtime import state_store
-from tests.support.autoscaler_facts import decided, facts, pipeline
+from tests.support.autoscaler_facts import decide_once, facts, pipeline
 from writer.clients.driver_endpoint import announce, this_driver
 from writer.config.connections import Autoscaler, Http
 from writer.core import logging
@@ -77,7 +77,7 @@ def test_explain_says_what_is_in_the_way(tmp_path):
 
 def test_all_there_may_be_and_not_enough_is_said_so():
     by = Symptom("driver_bound", "no_more", "most of a batch is the driver's own", "Larger batches.")
-    known = decided(facts(pipeline(40_000)))
+    known = decide_once(facts(pipeline(40_000)))
     assert isinstance(known, Stay)
     word, why = verdict(Blocked(3, (by,), known.terms, 3, by))
     assert word == "blocked"

@@ -10,7 +10,7 @@ from autoscaler.decision.decide import ScaleUp
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, observe, slot_yield, start_s
 from autoscaler.runtime import state_store
-from tests.support.autoscaler_facts import NOW, POLICY, batches, decided, facts, minutes, pipeline
+from tests.support.autoscaler_facts import NOW, POLICY, batches, decide_once, facts, minutes, pipeline
 from writer.core.errors import ConfigError
 
 SHAPE = {"clicks": 480, "slots of an executor": 4}
@@ -80,7 +80,7 @@ def test_a_lower_yield_asks_for_more_executors():
     known = facts(pipeline(200_000), executors=2)
     learned = tuple(replace(CAME, at=NOW - minutes(100), there_at=NOW - minutes(99), yield_=0.5) for _ in range(3))
     policy = replace(POLICY, up_factor=20.0)
-    plain, careful = (decided(known, Memory(desired=2, scalings=s, shape=SHAPE), policy) for s in ((), learned))
+    plain, careful = (decide_once(known, Memory(desired=2, scalings=s, shape=SHAPE), policy) for s in ((), learned))
     assert isinstance(plain, ScaleUp)
     assert isinstance(careful, ScaleUp)
     assert careful.executors > plain.executors

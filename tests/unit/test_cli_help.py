@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from tests.support.json_keys import documented
+from tests.support.json_keys import documented_keys
 from writer.cli.command_catalogue import EXAMPLES, GROUPS
 from writer.cli.main import app
 
@@ -126,5 +126,5 @@ def test_json_is_an_option_of_one_wording_whose_keys_are_documented():
     options = {name: option for name, one in COMMANDS.items() for option in one.params if "--json" in option.opts}
     assert options.pop("bench").help.startswith("Write JSON to this file: ")
     assert all(option.help.startswith("Print JSON: ") for option in options.values())
-    assert set(options) == set(documented())
+    assert set(options) == set(documented_keys())
     assert set(COMMANDS) - set(options) == {"autoscaler run", "bench", "demo", "init", "run", "supervisor run"}

@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from tests.support.audits import mixed
+from tests.support.audits import mixed_values
 from tests.support.local_driver import Driver, log
 from writer.audit.audit import audit
 from writer.cli.read.audit import run_audit, to_dict
@@ -35,9 +35,9 @@ def policy(request: pytest.FixtureRequest) -> str:
 def driver(tmp_path, policy: str) -> Driver:
     made = Driver(tmp_path, seal={"late": policy})
     made.start(1)
-    made.carry([log(mixed(0, 20))], {0: 20})
+    made.carry([log(mixed_values(0, 20))], {0: 20})
     made.table.append(Closing("c", NOON + timedelta(days=1), {"reason": "command"}), made.table.snapshot())
-    made.carry([log(mixed(20, 40))], {0: 40})
+    made.carry([log(mixed_values(20, 40))], {0: 40})
     return made
 
 

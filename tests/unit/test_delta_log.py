@@ -17,7 +17,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.commits import PARTS, Lake
-from tests.support.delta_logs import SAID, added, checkpointed, create, facts, grown, log_at, logged, moved
+from tests.support.delta_logs import (
+    SAID,
+    add_action,
+    append_actions,
+    create,
+    facts,
+    log_at,
+    log_files,
+    txn_action,
+    write_checkpoint,
+)
 from writer.core.errors import ConfigError
 from writer.storage.base import NotExclusive, StoredObject
 from writer.storage.local import LocalStore
@@ -77,21 +87,21 @@ def test_a_corrupt_entry_is_named_by_its_path_and_nothing_is_written_after_it(tm
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version":"x"}', '{"version":99}', '{"version":0}', "{}"])
 def test_a_wrong_last_checkpoint_costs_nothing(tmp_path: Path, content: str) -> None:
     log = create(tmp_path)
-    grown(log, moved("a", 1))
-    checkpointed(tmp_path)
-    state = grown(log, moved("b", 2))
+    append_actions(log, txn_action("a", 1))
+    write_checkpoint(tmp_path)
+    state = append_actions(log, txn_action("b", 2))
     (tmp_path / "_delta_log" / "_last_checkpoint").write_text(content)
     assert facts(log.state()) == facts(log_at(tmp_path).state()) == facts(state)
-    assert grown(log, moved("c", 3)).version == state.version + 1
+    assert append_actions(log, txn_action("c", 3)).version == state.version + 1
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -8])
 def test_a_corrupt_checkpoint_is_passed_over_while_the_entries_are_there(tmp_path: Path, keep: int) -> None:
     log = create(tmp_path)
-    grown(log, moved("a", 1))
-    checkpointed(tmp_path)
-    state = grown(log, moved("b", 2))
-    newest = checkpointed(tmp_path)
+    append_actions(log, txn_action("a", 1))
+    write_checkpoint(tmp_path)
+    state = append_actions(log, txn_action("b", 2))
+    newest = write_checkpoint(tmp_path)
     newest.write_bytes(newest.read_bytes()[:keep])
     assert facts(log_at(tmp_path).state()) == facts(state)
 
@@ -99,10 +109,10 @@ def test_a_corrupt_checkpoint_is_passed_over_while_the_entries_are_there(tmp_pat
 def test_a_corrupt_checkpoint_whose_entries_are_gone_is_refused(tmp_path: Path) -> None:
     """Else the writer would go on at the end of the older checkpoint, where no reader looks."""
     log = create(tmp_path)
-    checkpointed(tmp_path)
+    write_checkpoint(tmp_path)
     for n in range(3):
-        grown(log, moved("a", n))
-    newest = checkpointed(tmp_path)
+        append_actions(log, txn_action("a", n))
+    newest = write_checkpoint(tmp_path)
     newest.write_bytes(b"PAR1")
     for version in range(3):
         (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
@@ -113,7 +123,7 @@ def test_a_corrupt_checkpoint_whose_entries_are_gone_is_refused(tmp_path: Path) 
 def test_an_entry_that_is_missing_in_between_is_told(tmp_path: Path) -> None:
     log = create(tmp_path)
     for n in range(4):
-        grown(log, moved("a", n))
+        append_actions(log, txn_action("a", n))
     (tmp_path / "_delta_log" / f"{2:020}.json").unlink()
     with pytest.raises(LogUnreadable, match="goes to version 4, but there is neither an entry 2"):
         log_at(tmp_path).state()
@@ -132,13 +142,13 @@ def parted(checkpoint: Path, total: int, *, leave_out: int = 0) -> None:
 def test_a_checkpoint_in_parts_is_read_and_an_incomplete_one_is_not(tmp_path: Path) -> None:
     log = create(tmp_path)
     for n in range(5):
-        state = grown(log, moved(f"a{n}", n), added(tmp_path))
-    whole = checkpointed(tmp_path)
+        state = append_actions(log, txn_action(f"a{n}", n), add_action(tmp_path))
+    whole = write_checkpoint(tmp_path)
     parted(whole, 3, leave_out=2)
     assert facts(log_at(tmp_path).state()) == facts(state)  # beside the whole one
     whole.unlink()
     assert facts(log_at(tmp_path).state()) == facts(state)  # from the entries
-    for entry in logged(tmp_path, "*.json")[:-1]:
+    for entry in log_files(tmp_path, "*.json")[:-1]:
         entry.unlink()
     with pytest.raises(LogUnreadable):
         log_at(tmp_path).state()
@@ -147,12 +157,12 @@ def test_a_checkpoint_in_parts_is_read_and_an_incomplete_one_is_not(tmp_path: Pa
 def test_a_checkpoint_in_parts_serves_when_the_entries_are_gone(tmp_path: Path) -> None:
     log = create(tmp_path)
     for n in range(5):
-        state = grown(log, moved(f"a{n}", n), added(tmp_path))
-    whole = checkpointed(tmp_path)
+        state = append_actions(log, txn_action(f"a{n}", n), add_action(tmp_path))
+    whole = write_checkpoint(tmp_path)
     parted(whole, 3)
     parted(whole, 2, leave_out=1)
     whole.unlink()
-    for entry in logged(tmp_path, "*.json"):
+    for entry in log_files(tmp_path, "*.json"):
         entry.unlink()
     assert facts(log_at(tmp_path).state()) == facts(state)
 
@@ -160,12 +170,12 @@ def test_a_checkpoint_in_parts_serves_when_the_entries_are_gone(tmp_path: Path) 
 def test_of_two_checkpoints_of_a_version_the_sound_one_serves(tmp_path: Path) -> None:
     log = create(tmp_path)
     for n in range(5):
-        state = grown(log, moved(f"a{n}", n), added(tmp_path))
-    whole = checkpointed(tmp_path)
+        state = append_actions(log, txn_action(f"a{n}", n), add_action(tmp_path))
+    whole = write_checkpoint(tmp_path)
     parted(whole, 2)
-    for entry in logged(tmp_path, "*.json"):
+    for entry in log_files(tmp_path, "*.json"):
         entry.unlink()
-    for torn in (whole, *logged(tmp_path, "*.checkpoint.0*")[:1]):
+    for torn in (whole, *log_files(tmp_path, "*.checkpoint.0*")[:1]):
         sound = torn.read_bytes()
         torn.write_bytes(b"PAR1")
         assert facts(log_at(tmp_path).state()) == facts(state)
@@ -177,7 +187,7 @@ def test_a_checkpoint_with_statistics_as_structs_says_rows_and_offsets(tmp_path:
     properties = {"delta.checkpoint.writeStatsAsStruct": "true", "delta.checkpoint.writeStatsAsJson": "false"}
     rows = pa.table({"_offset": pa.array([3, 9], pa.int64()), "at": pa.array([0, 1], pa.timestamp("us", "UTC"))})
     write_deltalake(str(tmp_path), rows, configuration=properties)
-    path = checkpointed(tmp_path)
+    path = write_checkpoint(tmp_path)
     assert "stats" not in pq.read_table(path).schema.field("add").type.names, "nothing as JSON"
     log = log_at(tmp_path)
     (file,) = list_bucket_files(log, log.state(), None)
@@ -186,12 +196,12 @@ def test_a_checkpoint_with_statistics_as_structs_says_rows_and_offsets(tmp_path:
 
 def test_a_clean_up_below_a_follower_is_seen(tmp_path: Path) -> None:
     log, other = create(tmp_path), log_at(tmp_path)
-    grown(log, moved("a", 1))
+    append_actions(log, txn_action("a", 1))
     for n in range(3):
-        grown(other, moved("b", n))
-    checkpointed(tmp_path)
-    last = grown(other, moved("b", 4))
-    for entry in logged(tmp_path, "*.json")[:-1]:
+        append_actions(other, txn_action("b", n))
+    write_checkpoint(tmp_path)
+    last = append_actions(other, txn_action("b", 4))
+    for entry in log_files(tmp_path, "*.json")[:-1]:
         entry.unlink()
     assert facts(log.state()) == facts(last)
     assert [version for version, _ in log.entries_after(-1)] == [last.version]
@@ -202,23 +212,23 @@ def test_nothing_is_put_at_a_version_that_a_clean_up_removed(tmp_path: Path) -> 
     log, other = create(tmp_path), log_at(tmp_path)
     stale = log.state()
     for n in range(3):
-        grown(other, moved("b", n))
-    checkpointed(tmp_path)
+        append_actions(other, txn_action("b", n))
+    write_checkpoint(tmp_path)
     for version in (1, 2):  # in whatever order a clean-up takes them
         (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
     assert not log.append(stale, [SAID])
     assert log.state().version == 3
-    assert not logged(tmp_path, f"{1:020}.json")
+    assert not log_files(tmp_path, f"{1:020}.json")
 
 
 def test_another_table_in_the_same_place_is_seen(tmp_path: Path) -> None:
     log = create(tmp_path / "lake")
-    old = grown(log, moved("a", 1))
+    old = append_actions(log, txn_action("a", 1))
     shutil.rmtree(tmp_path / "lake")
     with pytest.raises(FileNotFoundError):
         log.state()
     fresh = create(tmp_path / "lake")
-    grown(fresh, moved("a", 7))
+    append_actions(fresh, txn_action("a", 7))
     assert log.state() == fresh.state() != old
     assert not log.append(old, [SAID])
 
@@ -238,17 +248,17 @@ def test_no_table_is_no_table(tmp_path: Path) -> None:
 def test_an_entry_is_put_where_nothing_is(tmp_path: Path) -> None:
     log, other = create(tmp_path), log_at(tmp_path)
     at = log.state()
-    assert other.append(other.state(), [SAID, moved("theirs", 1)])
-    assert not log.append(at, [SAID, moved("ours", 1)])
+    assert other.append(other.state(), [SAID, txn_action("theirs", 1)])
+    assert not log.append(at, [SAID, txn_action("ours", 1)])
     assert dict(log.state().transactions) == {"theirs": 1}
-    assert not logged(tmp_path, ".*")
+    assert not log_files(tmp_path, ".*")
 
 
 def test_an_entry_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
     log = create(tmp_path)
     before = os.umask(0o027)
     try:
-        grown(log, moved("a", 1))
+        append_actions(log, txn_action("a", 1))
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "_delta_log" / f"{1:020}.json").stat().st_mode) == 0o640
@@ -280,7 +290,7 @@ def test_a_storage_that_fails_around_the_link_leaves_one_commit_or_none(
     found = lake.table.commits_since(-1)
     assert [commit.version for commit in found] == [version]
     assert lake.table.snapshot().frontier(PARTS[0]) == 10
-    assert not logged(tmp_path, ".*")
+    assert not log_files(tmp_path, ".*")
 
 
 def test_a_full_disk_leaves_no_entry_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +298,7 @@ def test_a_full_disk_leaves_no_entry_and_no_draft(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "fsync", failing(os.fsync, at="before", code=errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):
         log.append(log.state(), [SAID])
-    assert (log.state().version, logged(tmp_path, ".*")) == (0, [])
+    assert (log.state().version, log_files(tmp_path, ".*")) == (0, [])
 
 
 def test_without_hard_links_a_start_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,8 +316,8 @@ def test_a_draft_that_a_dead_writer_left_does_no_harm_and_is_swept(tmp_path: Pat
     left = [tmp_path / "_delta_log" / f".{n:020}.json.{uuid4().hex}.tmp" for n in (1, 2)]
     for draft in left:
         draft.write_text('{"txn":')
-    state = grown(log, moved("a", 1))
-    checkpointed(tmp_path)
+    state = append_actions(log, txn_action("a", 1))
+    write_checkpoint(tmp_path)
     assert DeltaTable(str(tmp_path)).version() == log_at(tmp_path).state().version == state.version
     os.utime(left[0], (1_000, 1_000))
     log.sweep(before=2_000)
@@ -330,7 +340,7 @@ def test_threads_racing_for_one_place_leave_one_entry_in_it(tmp_path: Path) -> N
         for _ in range(10):
             state = log.state()
             begin.wait()
-            if log.append(state, [SAID, moved(f"w{who}", state.version)]):
+            if log.append(state, [SAID, txn_action(f"w{who}", state.version)]):
                 won.append(state.version)
             begin.wait()
 

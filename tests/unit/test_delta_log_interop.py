@@ -12,7 +12,18 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from hypothesis import given, settings, strategies as st
 
-from tests.support.delta_logs import COLUMNS, LINES, SAID, added, checkpointed, create, grown, log_at, logged, moved
+from tests.support.delta_logs import (
+    COLUMNS,
+    LINES,
+    SAID,
+    add_action,
+    append_actions,
+    create,
+    log_at,
+    log_files,
+    txn_action,
+    write_checkpoint,
+)
 from tests.support.example_counts import share
 from writer.batch.staging.parquet_files import delta_statistics
 from writer.table.log.log import Log
@@ -58,9 +69,14 @@ def act(action: str, log: Log, location: Path, numbers: Iterator[int]) -> None:
     rows = pa.table({"id": [next(numbers)], "text": [LINES], "hour": ["odd :%/ü" + LINES]}, schema=COLUMNS)
     match action:
         case "append":
-            grown(log, moved("ours", next(numbers)), added(location, None), added(location, "a b/ü%:=" + LINES))
+            append_actions(
+                log,
+                txn_action("ours", next(numbers)),
+                add_action(location, None),
+                add_action(location, "a b/ü%:=" + LINES),
+            )
         case "move":
-            grown(log, *(moved(name, next(numbers)) for name in ("ours", "both", "ours/ü " + LINES)))
+            append_actions(log, *(txn_action(name, next(numbers)) for name in ("ours", "both", "ours/ü " + LINES)))
         case "bare":
             assert log.append(log.state(), [SAID])
         case "write":
@@ -99,16 +115,16 @@ def test_delta_rs_and_we_see_the_same_table_from_every_writer(actions: list[str]
         for action in actions:
             act(action, log, location, numbers)
             agree(log, location, {"ours", "both", "theirs", "ours/ü " + LINES})
-        assert not logged(location, ".*")
+        assert not log_files(location, ".*")
 
 
 def test_null_and_odd_bucket_values_read_back_through_delta_rs(tmp_path: Path) -> None:
     values = [None, "2026-11-20T05", "a b", "100%", "%41", "a/b=c", "ü", LINES, "\U00020000", "\U0010ffff", '"', "\\"]
-    grown(create(tmp_path), *(added(tmp_path, value) for value in values))
+    append_actions(create(tmp_path), *(add_action(tmp_path, value) for value in values))
     found = [bucket["hour"] for bucket in DeltaTable(str(tmp_path)).partitions()]
     assert sorted(found, key=str) == sorted(values, key=str)
     assert DeltaTable(str(tmp_path)).count() == 2 * len(values)
-    checkpointed(tmp_path)
+    write_checkpoint(tmp_path)
     assert sorted((bucket["hour"] for bucket in DeltaTable(str(tmp_path)).partitions()), key=str) == sorted(
         values, key=str
     )
@@ -118,11 +134,11 @@ def test_bounds_of_texts_read_back_through_delta_rs_as_they_were_written(tmp_pat
     """A bound that reads as less than it is hides rows."""
     log = create(tmp_path)
     for text in ("\U00020000", "\U0002a6df" * 40, LINES, "\U0001f600", "\U0010ffff", "a" * 40, '"\\'):
-        action = added(tmp_path)
+        action = add_action(tmp_path)
         path = tmp_path / action["add"]["path"]
         pq.write_table(pa.table({"id": [1], "text": [text]}), path)
         stats = delta_statistics(pq.read_metadata(path))
-        grown(log, {"add": {**action["add"], "size": path.stat().st_size, "stats": stats}})
+        append_actions(log, {"add": {**action["add"], "size": path.stat().st_size, "stats": stats}})
         found = {
             row["path"]: row for row in pa.table(DeltaTable(str(tmp_path)).get_add_actions(flatten=True)).to_pylist()
         }
@@ -134,7 +150,7 @@ def test_bounds_of_texts_read_back_through_delta_rs_as_they_were_written(tmp_pat
 
 def test_thousands_of_offsets_are_read_from_entry_and_checkpoint_alike(tmp_path: Path) -> None:
     log = create(tmp_path)
-    state = grown(log, *(moved(f"events/clicks@1/{n}", n) for n in range(2_000)))
-    checkpointed(tmp_path)
+    state = append_actions(log, *(txn_action(f"events/clicks@1/{n}", n) for n in range(2_000)))
+    write_checkpoint(tmp_path)
     assert state.transactions == log_at(tmp_path).state().transactions
     assert len(state.transactions) == 2_000

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from tests.servers.scripted import Asked, Reply, Scripted, scripted
+from tests.servers.scripted import Asked, Reply, Scripted, serve_script
 from writer.clients.http import RequestFailed, ask
 from writer.config.hooks import Druid, Presto, Trino, Webhook
 from writer.core.files import BucketFile
@@ -66,7 +66,7 @@ def test_a_signature_is_that_of_standard_webhooks():
 
 
 def test_a_webhook_gets_the_manifest_signed_under_an_id_that_stays():
-    with scripted(lambda _: Reply(204)) as server:
+    with serve_script(lambda _: Reply(204)) as server:
         hook = webhook(f"{server.url}/in?key=1", secret="a plain secret", headers={"X-Team": "lake"})
         assert hook.deliver(sealed(), {}) == Receipt("answered 204")
         hook.deliver(sealed(), {})
@@ -81,7 +81,7 @@ def test_a_webhook_gets_the_manifest_signed_under_an_id_that_stays():
 
 
 def test_a_webhook_that_refuses_says_so_and_shows_no_secret():
-    with scripted(lambda _: Reply(503, b"later\nplease", {"Retry-After": "120"})) as server:
+    with serve_script(lambda _: Reply(503, b"later\nplease", {"Retry-After": "120"})) as server:
         hook = webhook(f"{server.url}/secret-path", secret="a plain secret")
         with pytest.raises(HookFailed, match="answered 503: later please") as failure:
             hook.deliver(sealed(), {})
@@ -101,7 +101,7 @@ def test_an_answer_that_does_not_come_or_breaks_off_is_a_failure():
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RequestFailed, match=r"within 0\.2 s"):
         ask(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.2)
     short = Reply(200, b"x", {"Content-Length": "9"})
-    with scripted(lambda _: short) as server, pytest.raises(RequestFailed, match="broke off"):
+    with serve_script(lambda _: short) as server, pytest.raises(RequestFailed, match="broke off"):
         ask(server.url, timeout_s=2)
 
 
@@ -135,7 +135,7 @@ class Overlord:
 @contextmanager
 def overlord() -> Iterator[tuple[Overlord, Scripted]]:
     druid = Overlord()
-    with scripted(druid) as server:
+    with serve_script(druid) as server:
         yield druid, server
 
 
@@ -206,7 +206,7 @@ def test_a_bucket_without_rows_is_dropped_from_druid():
 
 def test_a_leader_elsewhere_is_followed_with_the_same_request():
     with overlord() as (there, leader):
-        with scripted(lambda asked: Reply(307, b"", {"Location": f"{leader.url}{asked.path}"})) as follower:
+        with serve_script(lambda asked: Reply(307, b"", {"Location": f"{leader.url}{asked.path}"})) as follower:
             assert isinstance(druid(follower.url).deliver(sealed(), {}), StillRunning)
         assert len(there.tasks) == 1
 
@@ -237,7 +237,7 @@ class Statements:
 @contextmanager
 def coordinator() -> Iterator[tuple[Statements, Scripted]]:
     statements = Statements()
-    with scripted(statements) as server:
+    with serve_script(statements) as server:
         yield statements, server
 
 

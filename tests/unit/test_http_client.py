@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.scripted import Reply, Scripted, scripted
+from tests.servers.scripted import Reply, Scripted, serve_script
 from writer.clients import http
 from writer.clients.http import RequestFailed, ask
 
@@ -17,12 +17,12 @@ TOKEN = {"Authorization": "Bearer the-token"}
 
 @pytest.fixture
 def server() -> Iterator[Scripted]:
-    with scripted(lambda _: Reply(body={"well": True})) as found:
+    with serve_script(lambda _: Reply(body={"well": True})) as found:
         yield found
 
 
 def test_a_redirect_is_an_answer_unless_it_is_allowed_and_another_server_gets_no_token(server: Scripted) -> None:
-    with scripted(lambda _: Reply(302, headers={"Location": f"{server.url}/there"})) as first:
+    with serve_script(lambda _: Reply(302, headers={"Location": f"{server.url}/there"})) as first:
         assert ask(first.url, headers=TOKEN, timeout_s=5).status == 302
         assert server.asked == []
         assert ask(first.url, headers=TOKEN, timeout_s=5, redirects=True).json() == {"well": True}

@@ -31,7 +31,7 @@ from recovery.lease.kubernetes_lease import (
 from recovery.lease.lease import LeaseRecord, StoreLeases
 from recovery.supervisor.settings import store
 from tests.servers.leases import LeaseApi, account, lease_api, refusal
-from tests.servers.scripted import Asked, Reply, scripted
+from tests.servers.scripted import Asked, Reply, serve_script
 from tests.servers.secured import Authority
 from tests.support.sample_records import config
 from writer.config.pipelines import Config
@@ -155,7 +155,7 @@ def test_a_renewal_is_one_question(api: tuple[LeaseApi, str], tmp_path: Path) ->
         asked.append(found.method)
         return before(found)
 
-    with scripted(counted) as script:
+    with serve_script(counted) as script:
         one._api = Api(script.url, tmp_path)
         assert one.renew(4, "a")
     assert asked == ["PUT"]
@@ -169,7 +169,7 @@ def test_an_answer_that_is_lost_loses_no_lease(api: tuple[LeaseApi, str], tmp_pa
         reply = api[0].answer(asked)
         return refusal(504, "timeout") if asked.method == "PUT" and broken.pop() else reply
 
-    with scripted(answer) as script:
+    with serve_script(answer) as script:
         one = leases(script.url, tmp_path)
         assert one.take(4, "a")
         broken[:] = [False, True]
@@ -182,7 +182,10 @@ def test_a_lease_that_never_stands_still_is_said(tmp_path: Path) -> None:
     def answer(asked: Asked) -> Reply:
         return Reply(200, HELD) if asked.method == "GET" else refusal(409, "the object has been modified")
 
-    with scripted(answer) as script, pytest.raises(ApiFailed, match=r"changed by others 5 times.*kubectl get lease"):
+    with (
+        serve_script(answer) as script,
+        pytest.raises(ApiFailed, match=r"changed by others 5 times.*kubectl get lease"),
+    ):
         leases(script.url, tmp_path).renew(4, "a")
 
 
@@ -204,7 +207,7 @@ ASKED: dict[str, Callable[[KubernetesLeases], object]] = {
 @pytest.mark.parametrize("verb", ASKED)
 def test_a_forbidden_request_names_the_verb_that_the_role_lacks(verb: str, tmp_path: Path) -> None:
     there = {"get": None, "create": refusal(404, "not found"), "update": Reply(200, HELD)}[verb]
-    with scripted(lambda asked: there if there and asked.method == "GET" else refusal(403, FORBIDDEN)) as script:
+    with serve_script(lambda asked: there if there and asked.method == "GET" else refusal(403, FORBIDDEN)) as script:
         asking = leases(script.url, tmp_path)
         with pytest.raises(ApiFailed) as failed:
             ASKED[verb](asking)
@@ -224,7 +227,7 @@ def test_a_forbidden_request_names_the_verb_that_the_role_lacks(verb: str, tmp_p
     ],
 )
 def test_an_error_has_the_words_of_the_api_server(reply: Reply, said: str, tmp_path: Path) -> None:
-    with scripted(lambda _: reply) as script:
+    with serve_script(lambda _: reply) as script:
         one = leases(script.url, tmp_path)
         with pytest.raises(ApiFailed) as failed:
             one.look()
@@ -243,7 +246,7 @@ def test_a_silent_api_server_or_a_missing_account_is_named(tmp_path: Path) -> No
 
 
 def test_a_namespace_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with scripted(lambda _: refusal(404, 'namespaces "lake" not found')) as script:
+    with serve_script(lambda _: refusal(404, 'namespaces "lake" not found')) as script:
         one = leases(script.url, tmp_path)
         assert one.look() is None, "as where there is no Lease yet"
         with pytest.raises(ApiFailed, match=r'cannot create lease .*404: namespaces "lake" not found'):
@@ -265,7 +268,7 @@ def test_only_the_server_of_the_pods_authority_is_told_the_token(tmp_path: Path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(shown.certificate, shown.key)
     api = LeaseApi()
-    with scripted(api.answer, tls=context) as script:
+    with serve_script(api.answer, tls=context) as script:
         files = account(tmp_path / "account", ca=other.ca.read_bytes())
         one = KubernetesLeases(Api(script.url, files), ABOUT)
         with pytest.raises(ApiFailed, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):

@@ -11,7 +11,7 @@ import pytest
 
 from recovery.escalation.levels import RecoveryLevel
 from recovery.supervisor.notifications import halt_event, level_event
-from tests.servers.scripted import Asked, Reply, Scripted, scripted
+from tests.servers.scripted import Asked, Reply, Scripted, serve_script
 from writer.clients.notifications import (
     Event,
     Notifier,
@@ -54,7 +54,7 @@ def test_a_slack_compatible_server_gets_a_text_and_the_facts_beside_it():
     gap = {"id": "g1", "cause": "retention", "ranges": [
         {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 5, "end": 1_005},
     ]}  # fmt: skip
-    with scripted(answering(200)) as script:
+    with serve_script(answering(200)) as script:
         sender = notifier(f"{script.url}/services/T0/secret")
         sender.send(gap_event("clicks", gap, 12, AT))
         assert sender.close(SOON)
@@ -68,7 +68,7 @@ def test_a_slack_compatible_server_gets_a_text_and_the_facts_beside_it():
 
 
 def test_a_server_that_fails_first_gets_the_same_message_again_and_the_order_stays():
-    with scripted(answering(503, 429, 500)) as script:
+    with serve_script(answering(503, 429, 500)) as script:
         sender = notifier(script.url)
         for number in (1, 2, 3):
             sender.send(event(number))
@@ -78,7 +78,7 @@ def test_a_server_that_fails_first_gets_the_same_message_again_and_the_order_sta
 
 
 def test_a_message_that_is_refused_is_logged_and_does_not_hold_up_the_next(caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.INFO, "headrace"), scripted(answering(404)) as script:
+    with caplog.at_level(logging.INFO, "headrace"), serve_script(answering(404)) as script:
         sender = notifier(f"{script.url}/services/secret")
         sender.send(event(1))
         sender.send(event(2))
@@ -96,7 +96,7 @@ def test_no_caller_waits_for_a_server_that_does_not_answer():
         held.wait(60)
         return Reply()
 
-    with scripted(hang) as script:
+    with serve_script(hang) as script:
         sender = notifier(script.url)
         began = time.monotonic()
         for number in range(300):
@@ -107,7 +107,7 @@ def test_no_caller_waits_for_a_server_that_does_not_answer():
 
 
 def test_a_server_that_is_down_is_tried_until_patience_ends(caplog: pytest.LogCaptureFixture):
-    with scripted(answering()) as script:
+    with serve_script(answering()) as script:
         url = script.url
     with caplog.at_level(logging.INFO, "headrace"):
         sender = notifier(url, retry_timeout=timedelta(seconds=0.05))
@@ -117,7 +117,7 @@ def test_a_server_that_is_down_is_tried_until_patience_ends(caplog: pytest.LogCa
 
 
 def test_the_end_of_the_process_does_not_wait_for_a_pause_that_is_longer():
-    with scripted(answering(503, **{"Retry-After": "30"})) as script:
+    with serve_script(answering(503, **{"Retry-After": "30"})) as script:
         sender = notifier(script.url)
         sender.send(event())
         began = time.monotonic()
@@ -126,7 +126,7 @@ def test_the_end_of_the_process_does_not_wait_for_a_pause_that_is_longer():
 
 
 def test_only_the_chosen_kinds_are_told():
-    with scripted(answering()) as script:
+    with serve_script(answering()) as script:
         sender = notifier(script.url, kinds=("topic_recreated",))
         sender.send(event())
         sender.send(topic_recreation("clicks", "clicks", "a", "b", AT))

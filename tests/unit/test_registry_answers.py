@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.scripted import Asked, Reply, Scripted, scripted
+from tests.servers.scripted import Asked, Reply, Scripted, serve_script
 from tests.support.sample_records import EVENT
 from writer.avro.fingerprint import schema_fingerprint
 from writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
@@ -90,7 +90,7 @@ ILL: Mapping[str, Answer] = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Scripted]:
-    with scripted(well) as found:
+    with serve_script(well) as found:
         yield found
 
 

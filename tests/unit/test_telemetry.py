@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.servers.scripted import Asked, Reply, Scripted, scripted
+from tests.servers.scripted import Asked, Reply, Scripted, serve_script
 from tests.support.commits import account, facts
 from tests.support.sample_records import config
 from writer.config.pipelines import Config
@@ -36,7 +36,7 @@ COMMIT = Commit(5, AT, FACTS, PHASES)
 
 @pytest.fixture
 def receiver() -> Iterator[Scripted]:
-    with scripted(lambda _: Reply(200)) as server:
+    with serve_script(lambda _: Reply(200)) as server:
         yield server
 
 
@@ -163,7 +163,7 @@ def test_a_receiver_that_hangs_costs_a_batch_nothing_and_what_is_dropped_is_coun
         released.wait(60)
         return Reply(200)
 
-    with scripted(hang) as server:
+    with serve_script(hang) as server:
         sections = {"openlineage": {"url": server.url, "timeout": "60 s"},
                     "opentelemetry": {"url": server.url, "timeout": "60 s"}}  # fmt: skip
         progress = Progress("clicks")
