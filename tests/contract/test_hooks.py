@@ -270,7 +270,7 @@ def test_a_driver_delivers_in_threads_of_their_own_and_ends_while_a_server_hangs
 def test_how_the_hooks_are_is_in_status_and_metrics(tmp_path: Path):
     progress = Progress("clicks", now=lambda: NOW)
     sealed = NOW - timedelta(minutes=5)
-    progress.set_hooks({"druid": Health("http://druid", 3, 2, 1, sealed, "no disk")})
+    progress.set(hooks={"druid": Health("http://druid", 3, 2, 1, sealed, "no disk")})
     told = document([progress.view()], NOW)["pipelines"]["clicks"]
     assert told["hooks"]["druid"] == {
         "target": "http://druid", "delivered": 3, "failures": 2, "waiting": 1, "oldest_waiting_seconds": 300.0,

@@ -76,11 +76,11 @@ def test_a_paused_pipeline_neither_closes_nor_seals_and_then_does(driver: Driver
     calls: list[datetime] = []
     progress = Progress("clicks")
     rounds = Rounds(Sealer("clicks", driver.config), {"step": lambda _, now: calls.append(now)}, progress)
-    progress.set_pause(Pause("2026-11-20T12:00:00+00:00", "ada@ops", ""))
+    progress.set(pause=Pause("2026-11-20T12:00:00+00:00", "ada@ops", ""))
     rounds.once()
     assert calls == []
     assert progress.view().bucket_counts is not None, "it goes on saying how the buckets are"
-    progress.set_pause(None)
+    progress.set(pause=None)
     rounds.once()
     assert len(calls) == 1
 

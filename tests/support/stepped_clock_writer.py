@@ -107,7 +107,9 @@ def carry(root: Path, form: str, step: timedelta, moment: str) -> Result:
     sealer = Sealer("clicks", driver.config)
     closer = Closer(LogEndWatch(topic, ["clicks"]), lambda: {"clicks": 1})
     rounds = Rounds(sealer, {"close": closer, "seal": seal_due}, progress)
-    throttle = Throttle(driver.table.store, "clicks", driver.settings.commit, progress.set_rate_limit)
+    throttle = Throttle(
+        driver.table.store, "clicks", driver.settings.commit, lambda limit: progress.set(rate_limit=limit)
+    )
     throttle.begin([])
     waits_s = list[tuple[float, float]]()
     asked_s = 0.0

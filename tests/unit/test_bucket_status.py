@@ -176,7 +176,7 @@ def test_nothing_is_said_of_buckets_that_were_not_looked_at():
 
 def test_a_scraper_sees_them_too(counts):
     progress = Progress("clicks", now=lambda: NOON + HOUR)
-    progress.set_bucket_counts(counts)
+    progress.set(bucket_counts=counts)
     text = exposition({"clicks": progress}, "")[0].decode()
     for line in (
         'headrace_unsealed_buckets{pipeline="clicks",state="blocked"} 1.0',

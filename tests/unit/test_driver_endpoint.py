@@ -87,7 +87,7 @@ def test_a_start_is_proven_where_nothing_waits_and_where_nothing_is_to_be_commit
 
 def test_a_start_that_is_paused_is_as_well_as_it_was_asked_to_be(url, progress):
     begun(progress)
-    progress.set_pause(Pause(at="2026-11-20T12:00:00Z", by="ann", reason="a migration"))
+    progress.set(pause=Pause(at="2026-11-20T12:00:00Z", by="ann", reason="a migration"))
     assert get(url, "/rolloutz")[0] == 200
 
 

@@ -64,9 +64,9 @@ def url() -> Iterator[str]:
         ("2026-11-20T05",), "hour=2026-11-20T05", NOW, NOW + HOUR, BucketState("sealed"),
         rows=7, files=1, bytes=100, late=2, version=1, manifest=None, late_elsewhere={},
     )  # fmt: skip
-    progress.set_listed_buckets((bucket,))
-    progress.set_recovery(
-        ({"at": "2026-11-20T12:00:00+00:00", "verdict": "killed", "reason": "x", "from": "a", "to": "L1"},)
+    progress.set(listed_buckets=(bucket,))
+    progress.set(
+        recovery=({"at": "2026-11-20T12:00:00+00:00", "verdict": "killed", "reason": "x", "from": "a", "to": "L1"},)
     )
     with serving(Http(port=0), {"clicks": progress}) as found:
         assert found is not None

@@ -113,10 +113,10 @@ def test_a_gap_has_an_age_while_one_is_open_and_what_is_settled_is_known_from_th
     start = {"epoch": 3, "run": 2, "frontier": {A: 25}, "limits": {}, "buckets": [], "recent": []}
     board["clicks"].record_start(**start, gaps=(2, 90), gap_offsets_closed=700)
     assert told() == (90, 700, None)
-    board["clicks"].set_oldest_gap(NOON - timedelta(hours=2))
-    board["clicks"].set_open_gaps((2, 40), 750)
+    board["clicks"].set(gap_oldest=NOON - timedelta(hours=2))
+    board["clicks"].set(gaps=(2, 40), gap_offsets_closed=750)
     assert told() == (40, 750, 7200)
-    board["clicks"].set_open_gaps((0, 0), 790)
+    board["clicks"].set(gaps=(0, 0), gap_offsets_closed=790)
     assert told() == (0, 790, None)
 
 

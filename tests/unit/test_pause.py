@@ -57,7 +57,7 @@ def test_an_object_that_cannot_be_read_holds_too(store: LocalStore, content: byt
 def test_a_batch_is_held_until_the_pause_is_over(store: LocalStore) -> None:
     progress, done = Progress("clicks"), threading.Event()
     progress.set_running()
-    gate = PauseGate(store, "clicks", progress.set_pause)
+    gate = PauseGate(store, "clicks", lambda pause: progress.set(pause=pause))
     gate.enter(once=False)
     asked(store)
 
@@ -78,11 +78,11 @@ def test_a_held_batch_drains(store: LocalStore) -> None:
     stopping = threading.Event()
     stopping.set()
     with pytest.raises(Draining):
-        PauseGate(store, "clicks", Progress("clicks").set_pause).hold(stopping)
+        PauseGate(store, "clicks", lambda _: None).hold(stopping)
 
 
 def test_once_does_not_wait(store: LocalStore) -> None:
-    gate = PauseGate(store, "clicks", Progress("clicks").set_pause)
+    gate = PauseGate(store, "clicks", lambda _: None)
     gate.enter(once=True)
     asked(store)
     with pytest.raises(
@@ -96,7 +96,7 @@ def test_once_does_not_wait(store: LocalStore) -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_pause_is_noticed_while_no_records_come(store: LocalStore) -> None:
     progress = Progress("clicks")
-    gate = PauseGate(store, "clicks", progress.set_pause)
+    gate = PauseGate(store, "clicks", lambda pause: progress.set(pause=pause))
     gate.watch()
     try:
         asked(store)
@@ -122,7 +122,7 @@ def test_a_storage_that_fails_leaves_a_held_batch_held(store: LocalStore) -> Non
 
     failing = Failing(store.location)
     asked(store)
-    gate, done = PauseGate(failing, "clicks", Progress("clicks").set_pause), threading.Event()
+    gate, done = PauseGate(failing, "clicks", lambda _: None), threading.Event()
 
     def batch() -> None:
         gate.hold(threading.Event())
@@ -176,7 +176,7 @@ def test_a_paused_driver_is_healthy_and_ready_and_says_so() -> None:
     progress = Progress("clicks")
     progress.record_start(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
     progress.set_running()
-    progress.set_pause(WHO)
+    progress.set(pause=WHO)
     board = {"clicks": progress}
     assert answer("/healthz", "", board, NOW)[0] == 200
     status, _, body = answer("/readyz", "", board, NOW)

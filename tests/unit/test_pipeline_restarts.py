@@ -190,7 +190,7 @@ def test_topics_that_appear_are_no_restarts_and_their_batch_is_not_cancelled(
         progress.record_start(
             epoch=n, run=n, frontier={}, limits={}, buckets=[], recent=[], incarnations=dict.fromkeys(range(n), 1)
         )  # fmt: skip
-        progress.set_topics_appeared("1 topic to read appeared: b")
+        progress.set(topics_appeared="1 topic to read appeared: b")
         for _ in range(10):
             assert not r.look(stopping=False)
             if r._due_s is not None:
@@ -221,7 +221,7 @@ def test_a_query_of_a_log_that_moved_is_told_to_end(starts: Callable[..., Pipeli
     r.query, r.pipeline = Idle(), Obedient()  # type: ignore[assignment]
     assert not r.look(stopping=False)
     assert r.query.isActive
-    r.progress.set_log_moved("the log of clicks/0 ends at 3, 1 offset before the table")
+    r.progress.set(log_moved="the log of clicks/0 ends at 3, 1 offset before the table")
     assert not r.look(stopping=False)
     assert not r.query.isActive
     assert not r.look(stopping=False)
@@ -261,7 +261,7 @@ def test_the_batch_of_a_topic_that_is_gone_is_cancelled_and_the_pipeline_starts_
     r = carrying(starts, batch, None)
     assert not r.look(stopping=False)
     assert not batch.cancelled
-    r.progress.set_log_moved("topic 'clicks' does not exist")
+    r.progress.set(log_moved="topic 'clicks' does not exist")
     assert not r.look(stopping=False)
     assert batch.cancelled == 1
     assert not r.look(stopping=False)
@@ -291,7 +291,7 @@ def test_an_error_of_the_batch_itself_is_not_hidden_by_its_cancelling(
     starts: Callable[..., PipelineRunner], error: HeadraceError
 ) -> None:
     r = carrying(starts, Batch(error=error))
-    r.progress.set_log_moved("topic 'clicks' does not exist")
+    r.progress.set(log_moved="topic 'clicks' does not exist")
     assert not r.look(stopping=False)
     assert r.look(stopping=True)
     assert r.error is error
@@ -313,7 +313,7 @@ def test_a_pipeline_whose_next_batch_began_before_its_query_ended_starts_again(
 ) -> None:
     batch = Batch(error=Draining("asked to stop"))
     r = carrying(starts, batch, None)
-    r.progress.set_log_moved("the log of clicks/0 ends at 3, 1 offset before the table")
+    r.progress.set(log_moved="the log of clicks/0 ends at 3, 1 offset before the table")
     assert not r.look(stopping=False)
     assert ended(r) is None
     assert r.progress.view().restarts == 1

@@ -192,8 +192,8 @@ def limited_driver() -> dict[str, Progress]:
     progress = Progress("clicks")
     progress.record_start(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[])
     progress.set_running()
-    progress.set_rate_limit(
-        LimitState(EffectiveLimit(BY.limit, BY), NOON + timedelta(seconds=12), holds=True, wait_seconds=3.25)
+    progress.set(
+        rate_limit=LimitState(EffectiveLimit(BY.limit, BY), NOON + timedelta(seconds=12), holds=True, wait_seconds=3.25)
     )
     return {"clicks": progress}
 

@@ -95,7 +95,7 @@ def test_the_clock_of_a_table_behind_does_not_begin_anew_with_a_process(tmp_path
         assert state.pending.since == first
         assert state.why
         progress = Progress("p", now=lambda: LATER)
-        progress.set_targets({"a": state}, {}, None)
+        progress.set(targets={"a": state})
         samples = {s.name: s.value for family in families({"p": progress}, LATER) for s in family.samples}
         assert samples["headrace_target_behind_seconds"] == 1_800.0
         assert samples["headrace_target_waiting_entries"] == 1

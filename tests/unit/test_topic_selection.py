@@ -96,7 +96,7 @@ def started(chosen: TopicSelection, known: Collection[str], before: dict[str, in
         epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[], incarnations=dict.fromkeys(before, 1)
     )
     ends = {(topic, 0): unread for topic, unread in before.items()}
-    progress.set_lag(dict.fromkeys(ends, 0), Logs((Sample(datetime.now(UTC), ends),)))
+    progress.set(frontier=dict.fromkeys(ends, 0), logs=Logs((Sample(datetime.now(UTC), ends),)))
     return topics_of_start(chosen, Asked(THERE), table, progress, said.append), said
 
 

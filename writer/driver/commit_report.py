@@ -67,7 +67,7 @@ class CommitReport:
         self._refused_names = frozenset(refused)
         self._is_beyond = self._is_beyond or bool(beyond)
         counts = dict(zip(WITHOUT_TABLE, (len(refused), len(beyond)), strict=True))
-        self._progress.set_targets(states, counts, route.held.max_bytes)
+        self._progress.set(targets=dict(states), without_table=dict(counts), max_held_bytes=route.held.max_bytes)
 
     def report_commit(self, version: int, batch: Batch, seconds: float) -> None:
         """Report a commit. `seconds`: from Spark's call on."""

@@ -206,7 +206,7 @@ def _beat(
         channel.beat()
         for name, decisions in channel.new_decisions().items():
             if name in progresses:
-                progresses[name].set_recovery(tuple(decisions))
+                progresses[name].set(recovery=tuple(decisions))
         if not stop.is_set() and channel.is_orphaned():
             logging.warning("supervisor_lost", reason="its lock is free")
             stop.set()
@@ -299,4 +299,4 @@ def _measure_lag(config: Config, name: str, cluster: Cluster, progress: Progress
         return
     with suppress(HeadraceError, OSError):
         frontier, logs = from_table.logs_now(name, config, cluster, now)
-        progress.set_lag(frontier, replace(logs, interval=config.kafka.lag_interval))
+        progress.set(frontier=dict(frontier), logs=replace(logs, interval=config.kafka.lag_interval))

@@ -51,7 +51,7 @@ class PipelineRun:
             queue=queue,
         )
         self.gate = self.parts.gate
-        self.progress.set_scheduling(self.config.scheduling)
+        self.progress.set(scheduling=self.config.scheduling)
         self.error: BaseException | None = None
         self._state = self.parts.state
         self._processor = BatchProcessor(self.parts)

@@ -88,8 +88,10 @@ class PipelineParts:
             self.targets = Targets(name, config, self.tables, self.schemas)
         self.log_check = log_check(name, config.kafka, lambda: self.table.entries(-1))
         self.tasks = self._build_tasks(queue)
-        self.throttle = Throttle(self.table.store, name, self.settings.commit, progress.set_rate_limit)
-        self.gate = PauseGate(self.table.store, name, progress.set_pause, self.throttle.refresh)
+        self.throttle = Throttle(
+            self.table.store, name, self.settings.commit, lambda limit: progress.set(rate_limit=limit)
+        )
+        self.gate = PauseGate(self.table.store, name, lambda pause: progress.set(pause=pause), self.throttle.refresh)
         self.report = CommitReport(name, progress, notifier)
 
     def apply_side_files(self) -> None:

@@ -83,7 +83,7 @@ class PipelineRunner:
 
     def begin(self, *, new_run: bool = False) -> None:
         """Start. An error is stored, because it concerns only this pipeline."""
-        self.progress.set_starting()
+        self.progress.set(state="starting", batch=None)
         self.pipeline = None
         self.query = None
         self.error = None
@@ -240,7 +240,7 @@ class PipelineRunner:
             logging.warning("pipeline_restarting", **facts, error=sentence(self.error))
         self._renewal_reason = ""
         self._due_s = time.monotonic()
-        self.progress.set_starting()
+        self.progress.set(state="starting", batch=None)
 
     def _classify_error(self) -> None:
         """Two writers on one checkpoint make each other fail in many ways; the one that was replaced is just fenced.

@@ -261,7 +261,7 @@ class LagListener:
     def _compare_logs(self) -> None:
         reason = self._log_break()
         if reason:
-            self._progress.set_log_moved(reason)
+            self._progress.set(log_moved=reason)
 
     def _listen(self) -> None:
         now = datetime.now(UTC)
@@ -271,10 +271,10 @@ class LagListener:
             sample, starts = read_log_bounds(self._cluster, self._topics, now)
             ids = {topic.name: topic.id for topic in self._cluster.topics(self._topics).values()}
         except TopicMissing as error:
-            self._progress.set_log_moved(str(error))
+            self._progress.set(log_moved=str(error))
             raise
         self._progress.add_sample(sample, starts)
-        self._progress.set_log_moved(log_change(self._topics, ids, frontier, sample.ends))
+        self._progress.set(log_moved=log_change(self._topics, ids, frontier, sample.ends))
         if not self._has_history:
             history = read_history(self._cluster, sample)
             self._progress.set_lag_history(timedelta(seconds=self._interval_s), history)
@@ -291,7 +291,7 @@ class LagListener:
         new_topics = [name for name in names if name not in self._topics]
         if new_topics:
             count = plural(len(new_topics), "topic")
-            self._progress.set_topics_appeared(f"{count} to read appeared: {join_first(new_topics, _SHOWN)}")
+            self._progress.set(topics_appeared=f"{count} to read appeared: {join_first(new_topics, _SHOWN)}")
 
     def _mirror(self) -> None:
         frontier = self._progress.view().frontier

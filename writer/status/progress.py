@@ -11,27 +11,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from writer.avro.schema_plan import RejectedSchema, WriterSchema
-from writer.config.resource_limits import Scheduling
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source
-from writer.hooks.outbox import Health
-from writer.sealing.bucket_states import BucketCounts, ListedBucket
 from writer.status.model import (
     DECODERS,
     DURATION_BOUNDS,
     Batch,
     Commit,
     Dates,
-    Logs,
     Sample,
     View,
     assembly_time,
     event_time_newest,
     event_time_newest_of,
 )
-from writer.status.pause import Pause
-from writer.status.rate_limit import LimitState
-from writer.table.pipeline_tables import TargetState
 
 # For rates and a look back. The table's log has all of them.
 COMMITS_KEPT = 20
@@ -105,31 +98,16 @@ class Progress:
                 totals.add_gap(gap)
                 self._set(gap_last=gap, totals=totals)
 
-    def set_starting(self) -> None:
-        """Record that it is about to be started in this process."""
-        self._note(state="starting", batch=None)
+    def set(self, **changes: Any) -> None:
+        """Set facts of the view, by their names. Raises TypeError for a name that it does not have."""
+        with self._lock:
+            self._set(**changes)
 
     def set_running(self) -> None:
         """Record that the query has started."""
         with self._lock:
             self._set(state="running", error="")
             self._idle_since = self._seconds()
-
-    def set_pause(self, pause: Pause | None) -> None:
-        """Set or clear the pause."""
-        self._note(pause=pause)
-
-    def set_rate_limit(self, limit: LimitState) -> None:
-        """Set the state of the rate limit."""
-        self._note(rate_limit=limit)
-
-    def set_scheduling(self, scheduling: Scheduling) -> None:
-        """Set the pipeline's share of the task slots."""
-        self._note(scheduling=scheduling)
-
-    def set_lag(self, frontier: Mapping[Source, int], logs: Logs) -> None:
-        """Set the lag of a pipeline that is held before its start."""
-        self._note(frontier=dict(frontier), logs=logs)
 
     def set_draining(self) -> None:
         """Record that it was asked to stop after the present batch."""
@@ -147,14 +125,6 @@ class Progress:
             self._set(state="starting", batch=None, topics_appeared="")
             self._idle_since = None
 
-    def set_log_moved(self, reason: str) -> None:
-        """Set why Kafka's logs are not those of this start any more; empty: they are."""
-        self._note(log_moved=reason)
-
-    def set_topics_appeared(self, text: str) -> None:
-        """Set which topics are to be read that this start does not read, as a sentence."""
-        self._note(topics_appeared=text)
-
     def set_topics_beyond(self, topics: tuple[str, ...]) -> bool:
         """Set which topics match a pattern and are not read, for `topics.max`. Returns whether they changed."""
         with self._lock:
@@ -162,19 +132,13 @@ class Progress:
             self._set(topics_beyond=topics)
         return changed
 
-    def set_targets(
-        self, targets: Mapping[str, TargetState], without_table: Mapping[str, int], max_held_bytes: int | None
-    ) -> None:
-        """Set how far the tables of a route are, by name, and how many names have none, by WITHOUT_TABLE."""
-        self._note(targets=dict(targets), without_table=dict(without_table), max_held_bytes=max_held_bytes)
-
     def record_stop(self) -> None:
         """Record that it ended as it was asked to."""
-        self._note(state="stopped", batch=None)
+        self.set(state="stopped", batch=None)
 
     def record_failure(self, reason: str) -> None:
         """Record that it ended, and why."""
-        self._note(state="failed", error=reason, batch=None)
+        self.set(state="failed", error=reason, batch=None)
 
     def set_schemas(self, schemas: Mapping[int, WriterSchema | RejectedSchema]) -> None:
         """Count the schemas of the plan by how they are decoded."""
@@ -186,7 +150,7 @@ class Progress:
                 counts["native"] += 1
             else:
                 counts["single"] += 1
-        self._note(schemas=counts)
+        self.set(schemas=counts)
 
     def begin_batch(self, number: int, phase: str) -> None:
         """Record that a batch began with this phase. The time since the batch before it was waiting."""
@@ -249,29 +213,6 @@ class Progress:
         """Call back after each commit, on the thread of the batch: return at once."""
         self._listeners.append(listener)
 
-    def set_bucket_counts(self, counts: BucketCounts) -> None:
-        """Set the counts of the buckets."""
-        self._note(bucket_counts=counts)
-
-    def set_listed_buckets(self, buckets: tuple[ListedBucket, ...]) -> None:
-        """Set the newest buckets one by one, with their states."""
-        self._note(listed_buckets=buckets)
-
-    def set_recovery(self, decisions: tuple[Mapping[str, Any], ...]) -> None:
-        """Set the supervisor's decisions about this pipeline, newest first."""
-        self._note(recovery=decisions)
-
-    def set_open_gaps(self, gaps: tuple[int, int], settled: int) -> None:
-        """Set how many gaps are open by now, and the offsets they hold: others fill them and give them up.
-
-        `settled`: offsets of gaps that are over, in the table's life.
-        """
-        self._note(gaps=gaps, gap_offsets_closed=settled)
-
-    def set_oldest_gap(self, opened: datetime | None) -> None:
-        """Set when the oldest open gap was opened."""
-        self._note(gap_oldest=opened)
-
     def count_mirror_failure(self) -> None:
         """Count that the frontier could not be written to the consumer group."""
         with self._lock:
@@ -294,10 +235,6 @@ class Progress:
                 logs=view.logs.shift_times(step),
                 clock_steps=view.clock_steps + 1,
             )
-
-    def set_hooks(self, hooks: Mapping[str, Health]) -> None:
-        """Set how all hooks are."""
-        self._note(hooks=hooks)
 
     def set_telemetry(self, receiver: str, sent: int, dropped: int) -> None:
         """Set how many commits were sent to a receiver, and how many were dropped."""
@@ -337,11 +274,6 @@ class Progress:
         if view.pause is not None and view.state in ("starting", "running"):
             return replace(view, state="paused")
         return view
-
-    def _note(self, **changes: Any) -> None:
-        """Change fields of the view, under the lock."""
-        with self._lock:
-            self._set(**changes)
 
     def _set(self, **changes: Any) -> None:
         """Change fields of the view; the caller has the lock."""

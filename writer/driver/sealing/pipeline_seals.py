@@ -53,7 +53,7 @@ def start(
         cleanup.callback(rounds.close, last=once)
         seals = Seals(rounds, progress)
     else:
-        delivery = HookDispatcher(name, deliveries(name, config), progress.set_hooks)
+        delivery = HookDispatcher(name, deliveries(name, config), lambda hooks: progress.set(hooks=hooks))
         # Before anything is sealed. It closes after the seals.
         delivery.start()
         cleanup.callback(delivery.close, last=once)
@@ -120,12 +120,12 @@ class TargetRounds:
         for rounds in self._rounds.values():
             rounds.once()
         if self._counts:
-            self._progress.set_bucket_counts(add_counts(self._counts))
+            self._progress.set(bucket_counts=add_counts(self._counts))
 
     def _add_targets(self) -> None:
         """Begin the rounds of tables that were made since the last round. Raises HeadraceError, OSError."""
         snapshot = self._tables.main.snapshot()
-        self._progress.set_open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
+        self._progress.set(gaps=snapshot.gaps, gap_offsets_closed=snapshot.gap_offsets_closed)
         for name in sealed_targets(self._config.pipelines[self._pipeline], snapshot):
             if name in self._rounds:
                 continue
@@ -156,6 +156,6 @@ class TargetRounds:
         def report(health_by_hook: Mapping[str, Health]) -> None:
             hooks = {f"{target}/{hook}": health for hook, health in health_by_hook.items()}
             self._health = {**self._health, **hooks}
-            self._progress.set_hooks(self._health)
+            self._progress.set(hooks=self._health)
 
         return report

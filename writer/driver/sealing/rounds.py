@@ -42,10 +42,10 @@ def build_report(progress: Progress, sealer: Sealer) -> Report:
     def report(sealer: Sealer, buckets: BucketSnapshot, now: datetime, trouble: Trouble) -> None:
         snapshot = buckets.table_snapshot
         # Others fill gaps, also while no record comes.
-        progress.set_open_gaps(snapshot.gaps, snapshot.gap_offsets_closed)
-        progress.set_bucket_counts(sealer.bucket_counts(buckets, now, trouble))
-        progress.set_listed_buckets(overview.refresh(buckets, now))
-        progress.set_oldest_gap(oldest_gap.opening_time(snapshot))
+        progress.set(gaps=snapshot.gaps, gap_offsets_closed=snapshot.gap_offsets_closed)
+        progress.set(bucket_counts=sealer.bucket_counts(buckets, now, trouble))
+        progress.set(listed_buckets=overview.refresh(buckets, now))
+        progress.set(gap_oldest=oldest_gap.opening_time(snapshot))
 
     return report
 
