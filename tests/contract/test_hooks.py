@@ -127,6 +127,10 @@ def test_where_the_log_was_cleaned_up_the_manifests_tell(tmp_path: Path):
             (Path(lake.table.location) / LOG / f"{version:020}.json").unlink()
         (fresh,) = deliveries("clicks", lake.config)
         assert fresh.run_round(NOW).delivered == 2
+        assert (fresh.health.delivered, fresh.health.delivered_since_start) == (2, 2)
+        (restarted,) = deliveries("clicks", lake.config)
+        restarted.run_round(NOW)
+        assert (restarted.health.delivered, restarted.health.delivered_since_start) == (2, 0)
     assert sorted(told(server.asked)) == [("05", 1, 1), ("06", 1, 1)]
 
 
@@ -270,16 +274,16 @@ def test_a_driver_delivers_in_threads_of_their_own_and_ends_while_a_server_hangs
 def test_how_the_hooks_are_is_in_status_and_metrics(tmp_path: Path):
     progress = Progress("clicks", now=lambda: NOW)
     sealed = NOW - timedelta(minutes=5)
-    progress.set(hooks={"druid": Health("http://druid", 3, 2, 1, sealed, "no disk")})
+    progress.set(hooks={"druid": Health("http://druid", 40, 2, 1, sealed, "no disk", 3)})
     told = document([progress.view()], NOW)["pipelines"]["clicks"]
     assert told["hooks"]["druid"] == {
-        "target": "http://druid", "delivered": 3, "failures": 2, "waiting": 1, "oldest_waiting_seconds": 300.0,
-        "error": "no disk",
+        "target": "http://druid", "delivered": 40, "delivered_since_start": 3, "failures": 2, "waiting": 1,
+        "oldest_waiting_seconds": 300.0, "error": "no disk",
     }  # fmt: skip
     out = Console(file=io.StringIO(), width=200)
     show(screen({"pipelines": {"clicks": told}}), out)
     assert "hook druid" in out.file.getvalue()
-    assert "3 delivered, 1 waiting, the oldest for 5 min; no disk" in out.file.getvalue()
+    assert "40 delivered, 3 of them since the start, 1 waiting, the oldest for 5 min; no disk" in out.file.getvalue()
     page = exposition({"clicks": progress}, "")[0].decode()
     assert 'headrace_hook_deliveries_total{hook="druid",pipeline="clicks"} 3.0' in page
     assert 'headrace_hook_pending{hook="druid",pipeline="clicks"} 1.0' in page

@@ -156,7 +156,7 @@ def test_a_sample_grows_old_where_nothing_answers(settings: Config, progress: Pr
     live = FactsCollector(settings, ["clicks"], Policy(), seconds=lambda: passed_s)
     live._cluster = Asked(up=False)
     live.collect(datetime.now(UTC))
-    progress._note(logs=Logs())
+    progress.set(logs=Logs())
     passed_s = 90.0
     for _ in range(2):
         (found,) = live.collect(datetime.now(UTC)).pipelines
@@ -169,6 +169,6 @@ def test_a_backfill_is_slowed_by_a_fresh_lag_only(settings: Config, progress: Pr
     heard(progress, 5)
     progress.add_dates({A: (40, datetime.now(UTC) - timedelta(seconds=300))})
     assert ask_live_lag(settings, "clicks") == pytest.approx(300, abs=2)
-    progress._note(logs=replace(progress.view().logs, samples=()))
+    progress.set(logs=replace(progress.view().logs, samples=()))
     heard(progress, 7)
     assert ask_live_lag(settings, "clicks") is None

@@ -32,7 +32,7 @@ class HookDelivery:
         """`start`: where a hook that is new to the table begins; `describe`: what engines need to know of the table."""
         self.hook = hook
         self.outbox = Outbox(seals.table.store, hook.name)
-        self.health = Health(hook.target)
+        self.health = Health(hook.target, delivered_since_start=0)
         self._start = start
         self._seals = seals
         self._describe = describe
@@ -54,8 +54,8 @@ class HookDelivery:
         self._empty_outbox = None if content.pending else content
         self.health = replace(
             Health.from_outbox(content, self.health.target),
-            delivered=self.health.delivered,
             failures=self.health.failures,
+            delivered_since_start=self.health.delivered_since_start,
         )
         return content
 
@@ -142,7 +142,8 @@ class HookDelivery:
         fault_points.point("hook_delivered")
         content = self._change_outbox(lambda content: content.complete(entry, now, receipt.summary))
         fault_points.point("hook_noted")
-        self.health = replace(self.health, delivered=self.health.delivered + 1)
+        since_start = (self.health.delivered_since_start or 0) + 1
+        self.health = replace(self.health, delivered=content.delivered, delivered_since_start=since_start)
         logging.event("hook_delivered", **self._log_fields(entry), what=receipt.summary)
         return content
 

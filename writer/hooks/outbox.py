@@ -233,7 +233,7 @@ class Health:
     """A hook at one moment."""
 
     target: str
-    # Deliveries of this process; without a driver: all.
+    # All deliveries, by the outbox.
     delivered: int = 0
     # Attempts of this process that failed.
     failures: int = 0
@@ -243,6 +243,8 @@ class Health:
     oldest: datetime | None = None
     # The error of the last attempt, while anything waits.
     error: str = ""
+    # Deliveries of this process; None: it delivers nothing.
+    delivered_since_start: int | None = None
 
     @classmethod
     def from_outbox(cls, content: OutboxContent, target: str) -> "Health":

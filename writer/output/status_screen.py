@@ -481,6 +481,9 @@ def _buckets(pipeline: Mapping[str, Any]) -> Text:
 
 def _hook(hook: Mapping[str, Any]) -> Text:
     text = Text(f"{hook['delivered']:,} delivered")
+    since_start = hook["delivered_since_start"]
+    if since_start is not None:
+        text.append(f", {since_start:,} of them since the start")
     if hook["waiting"]:
         waiting = f", {hook['waiting']:,} waiting"
         if hook["oldest_waiting_seconds"] is not None:

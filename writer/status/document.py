@@ -134,6 +134,7 @@ def _hook(hook: Health, now: datetime) -> dict[str, Any]:
     return {
         "target": hook.target,
         "delivered": hook.delivered,
+        "delivered_since_start": hook.delivered_since_start,
         "failures": hook.failures,
         "waiting": hook.waiting,
         "oldest_waiting_seconds": _age(hook.oldest, now),

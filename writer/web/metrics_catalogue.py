@@ -352,7 +352,7 @@ CATALOGUE: tuple[Metric[Reading], ...] = (
     Metric(
         "headrace_hook_deliveries_total",
         "Sealed buckets that a hook was told of by this driver.",
-        by_name(lambda r: {name: hook.delivered for name, hook in r.view.hooks.items()}),
+        by_name(lambda r: {name: hook.delivered_since_start or 0 for name, hook in r.view.hooks.items()}),
         ("pipeline", "hook"),
     ),
     Metric(
