@@ -22,9 +22,8 @@ from writer.core.errors import ConfigError
 from writer.preflight import host_checks
 from writer.status.model import Commit
 from writer.status.progress import Progress
-from writer.telemetry.bounded_sender import BoundedSender
 from writer.telemetry.lineage_events import PRODUCER, events
-from writer.telemetry.receivers import Receivers
+from writer.telemetry.receivers import BoundedSender, Receivers
 
 ROOT = Path(__file__).parents[2]
 AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
