@@ -236,7 +236,7 @@ PLACES = {
     "writer/config/base.py": "-", "writer/config/connections.py": "-", "writer/config/pipeline.py": "-",
     "writer/config/pipelines.py": "-", "writer/config/routing.py": "-", "writer/preflight/testing/case.py": "-",
     "writer/preflight/testing/avro_json.py": "-", "writer/preflight/testing/comparison.py": "-",
-    "writer/hooks/requested_delivery.py": "-", "writer/clients/kafka.py": "-",
+    "writer/hooks/dispatcher.py": "-", "writer/clients/kafka.py": "-",
     "writer/privacy/protected_schema.py": "-",
 }  # fmt: skip
 

@@ -1,21 +1,27 @@
-"""Runs the hooks of one pipeline, a thread for each, so that an unresponsive server delays nothing else."""
+"""Runs the hooks of one pipeline: beside a driver, or at a person's request.
+
+A driver has a thread for each hook, so that an unresponsive server delays nothing else.
+"""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import bucketers
+from writer.config.base import did_you_mean
 from writer.config.hooks import Druid, HookSettings, Webhook
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.errors import HeadraceError
+from writer.core.errors import ConfigError, HeadraceError
+from writer.core.files import BucketKey
 from writer.engines.table_description import describe_table
 from writer.hooks.base import Hook
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.druid import DruidHook
-from writer.hooks.outbox import Health, OutboxContent
+from writer.hooks.outbox import Health, OutboxContent, OutboxEntry
 from writer.hooks.seal_feed import Seals
 from writer.hooks.sql import SqlHook
 from writer.hooks.webhook import WebhookHook
@@ -27,6 +33,8 @@ _LOOK_EVERY = timedelta(seconds=15)
 _WAIT_MIN = timedelta(milliseconds=100)
 # A delivery that runs at the end is left alone: the next driver continues it.
 _JOIN_TIMEOUT_S = 2.0
+# Between two rounds, while servers work on what they accepted.
+_ROUND_INTERVAL_S = 0.5
 
 
 def build_hook(settings: HookSettings, pipeline: str) -> Hook:
@@ -141,3 +149,48 @@ class HookDispatcher:
             self._health = {**self._health, delivery.hook.name: delivery.health}
             self._publish(self._health)
         return wait
+
+
+def choose_deliveries(config: Config, pipeline: str, hook: str | None) -> list[HookDelivery]:
+    """Return the deliveries of a pipeline, or of one of its hooks. Raises ConfigError where there is none."""
+    candidates = deliveries(pipeline, config)
+    names = [delivery.hook.name for delivery in candidates]
+    if not candidates:
+        raise ConfigError(f"pipeline {pipeline!r} has no hooks; list them in pipelines.{pipeline}.hooks")
+    if hook is not None and hook not in names:
+        raise ConfigError(f"pipeline {pipeline!r} has no hook {hook!r}{did_you_mean(hook, names)}")
+    return [delivery for delivery in candidates if hook in (None, delivery.hook.name)]
+
+
+def deliver_pending(delivery: HookDelivery, bucket: BucketKey | None, timeout: timedelta) -> OutboxContent:
+    """Run rounds until nothing waits, each attempt has failed, or the time is over. Returns the outbox.
+
+    `bucket`: its newest manifest is delivered, also where it was delivered before. Raises OSError, HeadraceError.
+    """
+    deadline_s = time.monotonic() + timeout.total_seconds()
+    delivery.take_up()
+    if bucket is not None:
+        delivery.redeliver(bucket)
+    delivery.make_due()
+    while True:
+        content = delivery.run_round(datetime.now(UTC))
+        is_done = delivery.next_due(content) is None
+        has_failed = all(entry.error for entry in content.next_entries())
+        if is_done or has_failed or time.monotonic() > deadline_s:
+            return content
+        time.sleep(_ROUND_INTERVAL_S)
+
+
+def skip_bucket(delivery: HookDelivery, bucket: BucketKey) -> list[OutboxEntry]:
+    """Take what waits of a bucket out of the outbox. Returns it. Raises OSError, HeadraceError."""
+    delivery.take_up()
+    skipped: list[OutboxEntry] = []
+
+    def skip(content: OutboxContent | None) -> OutboxContent:
+        content = content or OutboxContent(-1)
+        # The change is tried again where another process was faster.
+        skipped[:] = [entry for entry in content.pending if entry.bucket == bucket]
+        return content.skip(skipped)
+
+    delivery.outbox.change(skip)
+    return skipped

@@ -12,9 +12,8 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.text import instant, iso, span
 from writer.hooks.delivery import HookDelivery
-from writer.hooks.dispatcher import deliveries
+from writer.hooks.dispatcher import choose_deliveries, deliver_pending, deliveries, skip_bucket
 from writer.hooks.outbox import OutboxContent, OutboxEntry
-from writer.hooks.requested_delivery import choose_deliveries, deliver_pending, skip_bucket
 from writer.output.bucket_names import bucket_of
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, Pipelines, duration_of, load_table
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
