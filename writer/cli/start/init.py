@@ -1,14 +1,15 @@
 """`headrace init`: writes a configuration to begin with, from what the broker and the registry say of topics."""
 
 import re
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
 
-from writer.cli.start.logins import Logins, logins
+from writer.config.kafka_client import Mechanism, Protocol
 from writer.config.loader import checked
 from writer.core.config_location import FILE
 from writer.core.errors import ConfigError
@@ -18,6 +19,93 @@ from writer.preflight.starter import settings, summary, text
 
 # Characters of a pipeline's name.
 _NAME_MAX = 63
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_SecurityProtocol = Annotated[
+    Protocol,
+    typer.Option(
+        "--security-protocol",
+        case_sensitive=False,
+        metavar="<protocol>",
+        help="How brokers are reached: plaintext, ssl, sasl_plaintext or sasl_ssl.",
+    ),
+]
+_SaslMechanism = Annotated[
+    Mechanism | None,
+    typer.Option(
+        "--sasl-mechanism",
+        case_sensitive=False,
+        metavar="<mechanism>",
+        help="How the user logs in: plain, scram-sha-256 or scram-sha-512. Default: scram-sha-512.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Logins:
+    """How broker and registry are reached, as keys of the configuration. A password is a reference to it."""
+
+    # Keys of kafka.security.
+    security: dict[str, Any] = field(default_factory=dict)
+    # user, password, ca_file
+    registry: dict[str, Any] = field(default_factory=dict)
+
+
+def logins(
+    security_protocol: _SecurityProtocol = "plaintext",
+    sasl_mechanism: _SaslMechanism = None,
+    username: Annotated[
+        str | None, typer.Option("--username", help="The user for Kafka, with a sasl_ protocol.")
+    ] = None,
+    password_file: Annotated[
+        Path | None, typer.Option("--password-file", help="File with that user's password; the writer reads it, too.")
+    ] = None,
+    password_env: Annotated[
+        str | None, typer.Option("--password-env", help="Instead: the environment variable with the password.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca-file", help="PEM file with the authorities of the brokers' certificates.")
+    ] = None,
+    client_cert_file: Annotated[
+        Path | None,
+        typer.Option("--client-cert-file", help="PEM file with a key and its certificates, to show to brokers."),
+    ] = None,
+    registry_username: Annotated[
+        str | None, typer.Option("--registry-username", help="The user for the registry (basic authentication).")
+    ] = None,
+    registry_password_file: Annotated[
+        Path | None, typer.Option("--registry-password-file", help="File with that user's password.")
+    ] = None,
+    registry_password_env: Annotated[
+        str | None,
+        typer.Option("--registry-password-env", help="Instead: the environment variable with the password."),
+    ] = None,
+    registry_ca_file: Annotated[
+        Path | None, typer.Option("--registry-ca-file", help="PEM file with the authority of its certificate.")
+    ] = None,
+) -> Logins:
+    """Turn the options into keys of the configuration. Raises ConfigError where options do not fit each other."""
+    password = _reference("--password", password_file, password_env)
+    _check_broker(
+        security_protocol,
+        login=username is not None,
+        password=password is not None,
+        mechanism=sasl_mechanism is not None,
+        files=ca_file is not None or client_cert_file is not None,
+    )
+    security = {
+        "mechanism": sasl_mechanism,
+        "user": username,
+        "password": password,
+        "ca_file": _absolute(ca_file),
+        "client_cert_file": _absolute(client_cert_file),
+    }
+    if security_protocol != "plaintext":
+        security = {"protocol": security_protocol, **security}
+    registry_password = _reference("--registry-password", registry_password_file, registry_password_env)
+    registry = _registry_keys(registry_username, registry_password, registry_ca_file)
+    return Logins(_without_nulls(security), _without_nulls(registry))
 
 
 @options_of(logins)
@@ -110,3 +198,55 @@ def _pipeline_names(topics: list[str]) -> dict[str, str]:
             )
         topics_by_name[name] = topic
     return topics_by_name
+
+
+def _registry_keys(username: str | None, password: str | None, ca_file: Path | None) -> dict[str, Any]:
+    if (username is None) != (password is None):
+        raise ConfigError(
+            "--registry-username goes with --registry-password-file or --registry-password-env. Give both, or neither."
+        )
+    return {"user": username, "password": password, "ca_file": _absolute(ca_file)}
+
+
+def _check_broker(protocol: Protocol, *, login: bool, password: bool, mechanism: bool, files: bool) -> None:
+    """Raise ConfigError where the options of a login or of TLS do not fit the protocol."""
+    if protocol.startswith("sasl_"):
+        if not (login and password):
+            raise ConfigError(
+                f"--security-protocol {protocol} needs a login. Give --username, and --password-file or --password-env."
+            )
+    elif login or password or mechanism:
+        raise ConfigError(
+            f"--username, --password-file, --password-env and --sasl-mechanism do not fit --security-protocol "
+            f"{protocol}. Give sasl_ssl or sasl_plaintext."
+        )
+    if files and not protocol.endswith("ssl"):
+        raise ConfigError(
+            f"--ca-file and --client-cert-file do not fit --security-protocol {protocol}. Give ssl or sasl_ssl."
+        )
+
+
+def _reference(option: str, file: Path | None, variable: str | None) -> str | None:
+    """Return `${file:…}` or `${env:…}`, as the configuration refers to a secret; None where neither is given."""
+    if file is not None and variable is not None:
+        raise ConfigError(f"{option}-file and {option}-env name one password twice. Give one of them.")
+    if variable is not None:
+        if not _VARIABLE.fullmatch(variable):
+            raise ConfigError(
+                f"{option}-env takes the name of an environment variable, not the password. Write {option}-env NAME."
+            )
+        return f"${{env:{variable}}}"
+    if file is None:
+        return None
+    path = str(file.absolute())
+    if "}" in path:
+        raise ConfigError(f"{option}-file {path} has a }} in its name, which ends a reference. Rename the file.")
+    return f"${{file:{path}}}"
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
+
+
+def _without_nulls(keys: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if value is not None}
