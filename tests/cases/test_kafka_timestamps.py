@@ -13,7 +13,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from bucketers.timestamps import kafka_times
 from recovery.backfill.archive_source import _to_timestamps
-from recovery.backfill.kafka_fetch import _to_batch as fetched
+from recovery.backfill.kafka_source import _to_batch as fetched
 from tests.contract.test_read_commands_kafka import headrace, write
 from tests.property.test_kafka_batches import read as read_natively
 from tests.support import oracle
