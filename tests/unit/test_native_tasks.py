@@ -16,10 +16,9 @@ from tests.support.kafka_batches import Raw, Rec
 from tests.support.task_topic import KAFKA_TIME, Topic, files_below, plan, read as read_files, report_of, written
 from writer.batch import range_task
 from writer.batch.plan import TaskPlan
-from writer.batch.range_task import ReadPlan
+from writer.batch.range_task import ReadPlan, share_ranges
 from writer.batch.task_report import Counts, RangeRead, Report
 from writer.clients import native_kafka
-from writer.commit import range_shares
 from writer.commit.builder import check_ranges_read, merge_reports
 from writer.config.connections import Kafka
 from writer.core.offsets import OffsetRange, Source, TopicPartition
@@ -45,7 +44,7 @@ def ranges(*spans: tuple[int, int]) -> list[OffsetRange]:
 @given(PARTITIONS, st.integers(1, 9))
 def test_shares_hold_each_offset_once_and_none_more_than_its_part(sizes: list[tuple[int, int]], tasks: int) -> None:
     wanted = ranges(*[(start, start + size) for start, size in sizes])
-    shares = range_shares.share_ranges(wanted, tasks)
+    shares = share_ranges(wanted, tasks)
     held = [(r.part.partition, at) for share in shares for r in share for at in range(r.start, r.end)]
     assert held == [(r.part.partition, at) for r in wanted for at in range(r.start, r.end)]
     assert 1 <= len(shares) <= tasks
@@ -112,7 +111,7 @@ def test_two_tasks_with_half_of_the_offsets_each_report_what_one_with_all_rows_d
     wanted = [OffsetRange(TopicPartition(topic, 1, p), 0, 350) for topic, p in sorted(held)]
     mine = dataclasses.replace(plan, table=str(tmp_path / "mine"), dead_letters=str(tmp_path / "d"))
     with fake.running() as brokers:
-        shares = range_shares.share_ranges(wanted, 2)
+        shares = share_ranges(wanted, 2)
         found = merge_reports(reported(mine, reading(brokers, shares), task) for task in range(2))
     check_ranges_read(found, wanted)
     expected = report_of(written, plan)

@@ -1,7 +1,8 @@
 """Runs one task of a micro-batch that fetches its records itself: ranges of offsets in, staged files and counts out."""
 
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -42,6 +43,28 @@ class ReadPlan:
     columns: ColumnChoice
     limits: ReadLimits
     shares: Sequence[Sequence[OffsetRange]]
+
+
+def share_ranges(ranges: Iterable[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
+    """Cut ranges into at most so many shares of equal numbers of offsets, in their order; at least one share.
+
+    A partition may be in several shares, so that a heavy one does not hold a batch.
+    """
+    filled = [r for r in ranges if r.start < r.end]
+    share_size = max(1, math.ceil(sum(r.end - r.start for r in filled) / tasks))
+    shares = [list[OffsetRange]()]
+    size_left = share_size
+    for r in filled:
+        start = r.start
+        while start < r.end:
+            if not size_left:
+                shares.append([])
+                size_left = share_size
+            until = min(r.end, start + size_left)
+            shares[-1].append(OffsetRange(r.part, start, until))
+            size_left -= until - start
+            start = until
+    return shares
 
 
 def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan, read_plan: ReadPlan) -> Iterator[pa.RecordBatch]:

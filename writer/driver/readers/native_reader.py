@@ -6,10 +6,10 @@ from typing import Any
 
 from writer.batch import range_task
 from writer.batch.plan import TaskPlan
-from writer.batch.range_task import ReadPlan
+from writer.batch.range_task import ReadPlan, share_ranges
 from writer.batch.task_report import Report
 from writer.clients import native_kafka
-from writer.commit import builder, range_shares
+from writer.commit import builder
 from writer.config.connections import Kafka
 from writer.core.errors import HeadraceError, LogMoved
 from writer.core.offsets import LogMark, OffsetRange, Source
@@ -54,7 +54,7 @@ class NativeReader:
         with self._cluster.open() as cluster:
             leaders = cluster.ask_leaders({r.part.topic for r in filled_ranges})
         ordered_ranges = sorted(filled_ranges, key=partial(_broker_order, leaders))
-        shares = range_shares.share_ranges(ordered_ranges, count)
+        shares = share_ranges(ordered_ranges, count)
         read_plan = ReadPlan(
             self._cluster,
             leaders,
