@@ -17,7 +17,7 @@ from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
 from writer.audit.audit import audit
 from writer.cli.main import app
-from writer.cli.write import table_accept, table_adopt
+from writer.cli.write import table_adopt
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.maintenance.migration.table_adoption import TableAdoption
@@ -78,10 +78,10 @@ def test_an_accept_is_of_what_came_after_the_former_writer(tmp_path: Path) -> No
     driver.start(at=100)
     driver.carry([log({at: event(at) for at in range(100, 130)})], {0: 130})
     accept = {"write": True, "now": NOW, "as_json": True, "out": console()}
-    assert not table_accept.run_accept(driver.config, "clicks", **accept)
+    assert not table_adopt.run_accept(driver.config, "clicks", **accept)
     table = DeltaTable(lake)
     table.update({"note": "'other'"}, predicate="_offset = 110")
-    assert table_accept.run_accept(driver.config, "clicks", **accept)
+    assert table_adopt.run_accept(driver.config, "clicks", **accept)
     driver.start()
     driver.carry([log({130: event(130)})], {0: 131})
     assert DeltaTable(lake).to_pyarrow_table().num_rows == 37

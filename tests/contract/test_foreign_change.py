@@ -17,7 +17,7 @@ from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
 from writer.cli.read.audit import run_audit as audit_verb
-from writer.cli.write import table_accept
+from writer.cli.write import table_adopt
 from writer.core.errors import ConfigError, Fenced
 from writer.output.tables import console
 from writer.table.factory import main_table
@@ -73,7 +73,7 @@ def back(driver: Driver, to: int, *, write: bool = True, cluster: Any = None) ->
 
 
 def accepted(driver: Driver, *, write: bool = True, as_json: bool = False) -> None:
-    table_accept.run_accept(driver.config, "clicks", write=write, now=NOW, as_json=as_json, out=console())
+    table_adopt.run_accept(driver.config, "clicks", write=write, now=NOW, as_json=as_json, out=console())
 
 
 def goes_on(driver: Driver, end: int = 60, **flags: Any) -> Changed:

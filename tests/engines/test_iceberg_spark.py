@@ -16,7 +16,7 @@ from tests.engines.equality_deletes import delete_by_equality
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
-from writer.cli.write import table_accept
+from writer.cli.write import table_adopt
 from writer.core.errors import HeadraceError
 from writer.output.tables import console
 from writer.table.log.foreign_writes import ForeignChange
@@ -125,7 +125,7 @@ def remove_orphans(site: Site) -> None:
 
 
 def accept(site: Site) -> None:
-    table_accept.run_accept(site.driver.config, "clicks", write=True, now=NOW, as_json=False, out=console())
+    table_adopt.run_accept(site.driver.config, "clicks", write=True, now=NOW, as_json=False, out=console())
 
 
 def by_equality(site: Site) -> None:
