@@ -21,7 +21,7 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import HEADERS
 from writer.batch.bucketing import TimeRule, times_of
 from writer.core.errors import ConfigError
-from writer.core.offsets import OffsetRange, Span, TopicPartition, merge_spans
+from writer.core.offsets import OffsetSet, TopicPartition
 from writer.maintenance.local_pipeline import Piece
 from writer.table.ledger.gap_record import EventTimeHint, GapRecord
 from writer.table.row_removal import mask_spans, spans_of
@@ -163,14 +163,13 @@ class _ChunkRows:
     """Rows for one chunk."""
 
     records: list[pa.Table] = field(default_factory=list)
-    spans: dict[TopicPartition, list[Span]] = field(default_factory=dict)
+    offsets: OffsetSet = field(default_factory=OffsetSet)
     count: int = 0
 
     def add(self, part: TopicPartition, records: pa.Table) -> None:
         """Take records of a part."""
-        spans = spans_of(records.column("offset").to_numpy())
         self.records.append(records)
-        self.spans[part] = merge_spans([*self.spans.get(part, []), *spans])
+        self.offsets |= OffsetSet({part: spans_of(records.column("offset").to_numpy())})
         self.count += records.num_rows
 
 
@@ -186,26 +185,23 @@ class ArchiveByOffset:
         self._roles = dict(roles)
         self._record_columns = record_columns
 
-    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def available(self, wanted: OffsetSet) -> OffsetSet:
         """Return the offsets that it holds. Reads all of it."""
-        spans: dict[TopicPartition, list[Span]] = {}
+        available = OffsetSet()
         for file in self._files:
             for batch in file.batches():
-                for part, rows in self._rows_by_part(batch, wanted, spans):
+                for part, rows in self._rows_by_part(batch, wanted, available):
                     offsets = rows.column(self._roles["offset"]).cast(pa.int64()).to_numpy()
-                    spans[part] = merge_spans([*spans.get(part, []), *spans_of(offsets)])
-        ranges = []
-        for part, spans_of_part in spans.items():
-            ranges += [OffsetRange(part, *span) for span in spans_of_part]
-        return ranges
+                    available |= OffsetSet({part: spans_of(offsets)})
+        return available
 
-    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
+    def chunks(self, left: Callable[[], OffsetSet], rows_max: int) -> Iterator[Chunk]:
         """Yield chunks partition by partition; none reaches over two."""
         for _, partition_files in partitions(self._files):
             chunk_rows = _ChunkRows()
             for file in partition_files:
                 for batch in file.batches():
-                    for part, rows in self._rows_by_part(batch, left(), chunk_rows.spans):
+                    for part, rows in self._rows_by_part(batch, left(), chunk_rows.offsets):
                         for start in range(0, rows.num_rows, rows_max):
                             chunk_rows.add(part, _to_records(rows.slice(start, rows_max), part, self._roles))
                             if chunk_rows.count >= rows_max:
@@ -215,18 +211,15 @@ class ArchiveByOffset:
                 yield self._chunk(chunk_rows)
 
     def _rows_by_part(
-        self, batch: pa.Table, wanted: Sequence[OffsetRange], taken: Mapping[TopicPartition, Sequence[Span]]
+        self, batch: pa.Table, wanted: OffsetSet, taken: OffsetSet
     ) -> Iterator[tuple[TopicPartition, pa.Table]]:
         """Yield the rows of a batch that are wanted and not taken yet, part by part, each offset once, in order.
 
         With the offsets 7, 5, 9, 5 of a part, [0, 8) wanted and none taken, its rows are the second and the first.
         """
-        wanted_spans: dict[TopicPartition, list[Span]] = {}
-        for r in wanted:
-            wanted_spans.setdefault(r.part, []).append((r.start, r.end))
         partition = batch.column(self._roles["partition"]).cast(pa.int64())
         offsets = batch.column(self._roles["offset"]).cast(pa.int64()).to_numpy()
-        for part, spans in wanted_spans.items():
+        for part, spans in wanted.items():
             is_of_part = pc.equal(partition, part.partition)
             if "topic" in self._roles:
                 topic = batch.column(self._roles["topic"]).cast(pa.string())
@@ -235,7 +228,7 @@ class ArchiveByOffset:
                 incarnation = batch.column(self._roles["incarnation"])
                 is_of_part = pc.and_(is_of_part, pc.equal(incarnation, part.incarnation))
             is_chosen = pc.fill_null(is_of_part, False).to_numpy(zero_copy_only=False) & mask_spans(offsets, spans)
-            if taken.get(part):
+            if part in taken:
                 is_chosen &= ~mask_spans(offsets, taken[part])
             rows = np.flatnonzero(is_chosen)
             _, first = np.unique(offsets[rows], return_index=True)
@@ -243,7 +236,7 @@ class ArchiveByOffset:
                 yield part, batch.take(pa.array(rows[first]))
 
     def _chunk(self, chunk_rows: _ChunkRows) -> Chunk:
-        return Chunk(chunk_rows.spans, partial(self._read, chunk_rows.records), confirm_every_record)
+        return Chunk(chunk_rows.offsets, partial(self._read, chunk_rows.records), confirm_every_record)
 
     def _read(self, tables: Sequence[pa.Table], plan: SchemaPlan) -> Iterator[Piece]:
         names = ["topic", "partition", "offset", "timestamp", "key", "value"]
@@ -336,11 +329,11 @@ class ArchiveByEventTime:
         if not keys:
             raise ConfigError("--by-time needs the columns that tell one event from another")
 
-    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def available(self, wanted: OffsetSet) -> OffsetSet:
         """Return all wanted offsets, because an archive by event time does not have them."""
-        return list(wanted)
+        return wanted
 
-    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:  # noqa: ARG002
+    def chunks(self, left: Callable[[], OffsetSet], rows_max: int) -> Iterator[Chunk]:  # noqa: ARG002
         """Yield chunks partition by partition, and one at the end that closes the gap record."""
         for partition, partition_files in partitions(self._files):
             if self._through is not None and partition <= self._through:
@@ -353,10 +346,10 @@ class ArchiveByEventTime:
                         yield self._chunk(tables, "")
                         tables = []
             yield self._chunk(tables, partition)
-        yield Chunk({}, lambda _: iter(()), confirm_every_record, self._keys, last=True)
+        yield Chunk(OffsetSet(), lambda _: iter(()), confirm_every_record, self._keys, last=True)
 
     def _chunk(self, tables: Sequence[pa.Table], through: str) -> Chunk:
-        return Chunk({}, partial(self._read, tables), confirm_every_record, self._keys, through=through)
+        return Chunk(OffsetSet(), partial(self._read, tables), confirm_every_record, self._keys, through=through)
 
     def _read(self, tables: Sequence[pa.Table], plan: SchemaPlan) -> Iterator[Piece]:
         if absent := [key for key in self._keys if key not in plan.columns.names]:

@@ -21,7 +21,7 @@ from writer.commit import builder, missing_offsets as missing
 from writer.commit.failed_records_limit import check_failed_records
 from writer.config.pipelines import Config
 from writer.core import fault_points
-from writer.core.offsets import Span, TopicPartition, subtract_spans
+from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import (
     ANY_AGE,
     LocalPipeline,
@@ -215,7 +215,7 @@ class BackfilledTable:
         self.pipeline.grow(self.table)
         report = result.report
         schemas = self.pipeline.schemas
-        left = sum(r.end - r.start for r in gap_record.unfilled_ranges()) - chunk.offsets
+        left = gap_record.unfilled_offsets.count - chunk.offsets
         facts = {
             "at": datetime.now(UTC).isoformat(),
             "by": by,
@@ -251,13 +251,10 @@ class BackfilledTable:
 
 def _check_open(gap_record: GapRecord, chunk: Chunk) -> None:
     """Raise Overtaken where a chunk would settle what is not open: another process settled it after it was planned."""
-    open_spans: dict[TopicPartition, list[Span]] = {}
-    for r in gap_record.unfilled_ranges():
-        open_spans.setdefault(r.part, []).append((r.start, r.end))
-    for part, spans in chunk.spans.items():
-        settled_spans = subtract_spans(spans, open_spans.get(part, ()))
-        if settled_spans:
-            raise Overtaken(f"offsets {settled_spans[0]} of {part.name} were brought meanwhile: look again")
+    settled_ranges = (chunk.spans - gap_record.unfilled_offsets).ranges()
+    if settled_ranges:
+        settled = settled_ranges[0]
+        raise Overtaken(f"offsets {settled.span} of {settled.part.name} were brought meanwhile: look again")
 
 
 def _age(first: Piece | None, now: datetime) -> timedelta:

@@ -16,7 +16,7 @@ from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import BackfillPace, ask_live_lag, lag_max
 from writer.core import logging
-from writer.core.offsets import OffsetRange, merge_spans
+from writer.core.offsets import OffsetSet
 from writer.table.backfill_locks import LEASE, BackfillLocks
 from writer.table.gap_records import find_gap_record
 from writer.table.ledger.gap_record import GapRecord
@@ -60,7 +60,7 @@ class GapOutcome:
 
     gap_record: GapRecord
     chunks: list[ChunkCommit] = field(default_factory=list)
-    absent: list[OffsetRange] = field(default_factory=list)
+    absent: OffsetSet = field(default_factory=OffsetSet)
 
     @property
     def rows(self) -> int:
@@ -143,12 +143,12 @@ class _GapFill:
     def run(self, sources: Sequence[Source]) -> GapOutcome:
         """Bring what the sources have, one after the other."""
         outcome = self._outcome
-        self._listener.on_begin(outcome.gap_record, _count_offsets(outcome.gap_record.unfilled_ranges()))
+        self._listener.on_begin(outcome.gap_record, outcome.gap_record.unfilled_offsets.count)
         for source in sources:
             self._read_source(source)
             if outcome.gap_record.state != "open":
                 return outcome
-        outcome.absent = outcome.gap_record.unfilled_ranges()
+        outcome.absent = outcome.gap_record.unfilled_offsets
         return outcome
 
     def _read_source(self, source: Source) -> None:
@@ -182,11 +182,11 @@ class _GapFill:
         if gap_record.state != "open":
             return gap_record
 
-        def open_ranges() -> list[OffsetRange]:
-            return gap_record.unfilled_ranges()
+        def open_offsets() -> OffsetSet:
+            return gap_record.unfilled_offsets
 
         by = self._request.by or identity.person()
-        for chunk in source.chunks(open_ranges, self._request.rows_max):
+        for chunk in source.chunks(open_offsets, self._request.rows_max):
             self._pace.wait()
             commit = self._backfilled_table.commit_chunk(
                 gap_record, snapshot, chunk, source.name, by, datetime.now(UTC), self._pace.slow_down
@@ -209,12 +209,3 @@ class _GapFill:
             if gap_record.state != "open":
                 break
         return gap_record
-
-
-def _count_offsets(ranges: Sequence[OffsetRange]) -> int:
-    """Count the offsets of ranges, each once."""
-    total = 0
-    for part in {r.part for r in ranges}:
-        spans = merge_spans((r.start, r.end) for r in ranges if r.part == part)
-        total += sum(end - start for start, end in spans)
-    return total

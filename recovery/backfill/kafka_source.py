@@ -20,7 +20,7 @@ from writer.clients.kafka import BrokerUnreachable, Cluster, consumer, next_reco
 from writer.clients.kafka_sample import times_of
 from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check_answers, choose_questions
 from writer.config.connections import Kafka
-from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, source_name
+from writer.core.offsets import OffsetRange, OffsetSet, Source, Span, TopicPartition, source_name
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.errors import LostRecords, OldRecordFormat, UnsupportedBroker
 from writer.kafka_reader.reader import RangeReader
@@ -61,11 +61,8 @@ class Segment:
 
     def clip(self, span: Span) -> "Segment | None":
         """Return what is within a span of the part; None: nothing."""
-        start = max(self.range.start, span[0])
-        end = min(self.range.end, span[1])
-        if start >= end:
-            return None
-        return Segment(OffsetRange(self.range.part, start, end), self.source, self.shift)
+        clip = self.range.clip(span)
+        return Segment(clip, self.source, self.shift) if clip.count else None
 
 
 class KafkaSource:
@@ -100,11 +97,11 @@ class KafkaSource:
         # Ids of the topics whose offsets were asked for, as Kafka has them now.
         self._topic_ids: dict[str, str] = {}
 
-    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def available(self, wanted: OffsetSet) -> OffsetSet:
         """Return what Kafka holds of these offsets now. Raises BrokerUnreachable, TopicMissing for a mirror."""
-        return [segment.range for segment in self._segments(wanted)]
+        return OffsetSet.of(segment.range for segment in self._segments(wanted))
 
-    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
+    def chunks(self, left: Callable[[], OffsetSet], rows_max: int) -> Iterator[Chunk]:
         """Yield slices that are aligned by the broker's time, oldest first."""
         segments = self._segments(left())
         if not segments:
@@ -114,11 +111,11 @@ class KafkaSource:
         ranges = [segment.range for segment in segments]
         for chunk_ranges in cut_into_chunks(ranges, self._marks(segments, rows_max), rows_max):
             chunk_segments = _clip_segments(segments, chunk_ranges)
-            spans: dict[TopicPartition, list[Span]] = {}
-            for segment in chunk_segments:
-                spans.setdefault(segment.range.part, []).append((segment.range.start, segment.range.end))
             yield Chunk(
-                spans, partial(self._read, chunk_segments), partial(self._confirm, chunk_segments), raw=self._raw
+                OffsetSet.of(segment.range for segment in chunk_segments),
+                partial(self._read, chunk_segments),
+                partial(self._confirm, chunk_segments),
+                raw=self._raw,
             )
 
     def _check_times(self, segment: Segment) -> None:
@@ -130,12 +127,12 @@ class KafkaSource:
                 "Correct --map."
             )
 
-    def _segments(self, wanted: Sequence[OffsetRange]) -> list[Segment]:
+    def _segments(self, wanted: OffsetSet) -> list[Segment]:
         """Return the wanted offsets that exist, in the other log's offsets."""
         if self._mirror_segments is None:
-            candidates = self._topic_segments(wanted)
+            candidates = self._topic_segments(wanted.ranges())
         else:
-            candidates = _clip_segments(self._mirror_segments, wanted)
+            candidates = _clip_segments(self._mirror_segments, wanted.ranges())
         sources = {segment.source for segment in candidates}
         earliest = self._cluster.earliest(sources)
         ends = self._cluster.latest(sources)
@@ -157,7 +154,7 @@ class KafkaSource:
             if topics[name].id in self._ids.get(name, ())
         }
         segments = [
-            Segment(r, (r.part.topic, r.part.partition), 0)
+            Segment(r, r.part.source, 0)
             for r in wanted
             if incarnations.get(r.part.topic) == r.part.incarnation
             and r.part.partition < topics[r.part.topic].partitions
@@ -178,7 +175,7 @@ class KafkaSource:
 
     def _marks(self, segments: Sequence[Segment], rows_max: int) -> list[dict[TopicPartition, int]]:
         """Ask each log for its offsets at instants of the time that the segments hold."""
-        offsets = sum(segment.range.end - segment.range.start for segment in segments)
+        offsets = sum(segment.range.count for segment in segments)
         times = self._edge_times(segments)
         if offsets <= rows_max or not times:
             return []
@@ -256,14 +253,14 @@ def _clip_segments(segments: Sequence[Segment], ranges: Sequence[OffsetRange]) -
     """Return what segments have of ranges, range by range."""
     clips: list[Segment | None] = []
     for r in ranges:
-        clips += [segment.clip((r.start, r.end)) for segment in segments if segment.range.part == r.part]
+        clips += [segment.clip(r.span) for segment in segments if segment.range.part == r.part]
     return [clip for clip in clips if clip is not None]
 
 
 def _rename_part(batch: pa.RecordBatch, segment: Segment) -> pa.RecordBatch:
     """Give records the topic, partition and offsets that they have in the gap."""
     part = segment.range.part
-    if segment.shift == 0 and segment.source == (part.topic, part.partition):
+    if segment.shift == 0 and segment.source == part.source:
         return batch
     columns = {name: batch.column(name) for name in batch.schema.names}
     columns["topic"] = pa.repeat(part.topic, batch.num_rows)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,11 +13,11 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.batch.staging import table_file
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, group_by_bucket
-from writer.core.offsets import OffsetRange, Span, TopicPartition, merge_spans, subtract_spans
+from writer.core.offsets import OffsetSet, TopicPartition, cut_ranges
 from writer.maintenance.local_pipeline import Piece
 from writer.privacy.record_sealing import keys_of
 from writer.table.log.foreign_writes import Overtaken, one_line
-from writer.table.row_removal import OFFSET_COLUMNS, Offsets, mask_offsets, merge_offsets, offsets_by_partition
+from writer.table.row_removal import OFFSET_COLUMNS, mask_offsets, offsets_by_partition, reaches_offsets
 from writer.table.table import PipelineTable
 
 _BATCH_ROWS = 25_000
@@ -52,41 +53,38 @@ class RawSource:
                 f"--from-raw {table.location}: there is no table in the format of the pipeline's (table.format)."
             )
 
-    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def available(self, wanted: OffsetSet) -> OffsetSet:
         """Return which of these offsets it has. Reads their places alone. Raises SourceFailed, Overtaken."""
         with self._explain_lost_files():
-            offsets = merge_offsets(self._wanted_spans(file, wanted) for file in self._files(wanted))
-        ranges = []
-        for part, spans in sorted(offsets.items()):
-            ranges += [OffsetRange(part, *span) for span in spans]
-        return ranges
+            return OffsetSet.union(self._wanted_offsets(file, wanted) for file in self._files(wanted))
 
-    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
+    def chunks(self, left: Callable[[], OffsetSet], rows_max: int) -> Iterator[Chunk]:
         """Yield chunks of the days, oldest first; none reaches over two. Raises SourceFailed, Overtaken."""
         days = group_by_bucket(self._files(left()))
         for day in sorted(days, key=str):
             with self._explain_lost_files():
-                offsets = merge_offsets(self._wanted_spans(file, left()) for file in days[day])
-            for spans in _cut(offsets, rows_max):
+                offsets = OffsetSet.union(self._wanted_offsets(file, left()) for file in days[day])
+            for chunk_ranges in cut_ranges(sorted(offsets.ranges(), key=attrgetter("part")), rows_max):
+                spans = OffsetSet.of(chunk_ranges)
                 yield Chunk(spans, partial(self._read, days[day], spans), confirm_every_record, raw=not self._own)
 
-    def _files(self, wanted: Sequence[OffsetRange]) -> list[BucketFile]:
+    def _files(self, wanted: OffsetSet) -> list[BucketFile]:
         snapshot = self._table.snapshot()
         # Also publishes files of an entry whose writer died.
         self._table.publish(snapshot.state.table_version)
         self._version = snapshot.version
         self._check_topics(wanted, snapshot.incarnations())
         files = self._table.bucket_files(snapshot)
-        return [file for file in files if any(file.reaches(r.start, r.end) for r in wanted)]
+        return [file for file in files if reaches_offsets(file, wanted)]
 
-    def _check_topics(self, wanted: Sequence[OffsetRange], raw_ids: Mapping[str, Sequence[str]]) -> None:
+    def _check_topics(self, wanted: OffsetSet, raw_ids: Mapping[str, Sequence[str]]) -> None:
         """Raise SourceFailed where its log says that one number of an incarnation means two topics.
 
         `raw_ids`: ids of the topics by its log; none where its pipeline has not noted them.
         """
         if self._own:
             return
-        for topic, number in sorted({(r.part.topic, r.part.incarnation) for r in wanted}):
+        for topic, number in sorted({(part.topic, part.incarnation) for part in wanted}):
             table_id = list(self._ids.get(topic, ()))[number - 1 : number]
             raw_id = list(raw_ids.get(topic, ()))[number - 1 : number]
             if raw_ids.get(topic) and table_id and table_id != raw_id:
@@ -106,25 +104,20 @@ class RawSource:
                 raise Overtaken(f"files of {self.name} were written anew while they were read: look again") from error
             raise SourceFailed(f"{self.name} names a file that is gone: {one_line(error)}. Restore it.") from error
 
-    def _wanted_spans(self, file: BucketFile, wanted: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
+    def _wanted_offsets(self, file: BucketFile, wanted: OffsetSet) -> OffsetSet:
         """Return the wanted offsets that a file has. Raises SourceFailed where it is not known whose they are."""
         with table_file.open_parquet(self._table.store, file.path) as source:
             batches = source.iter_batches(_BATCH_ROWS, OFFSET_COLUMNS)
-            file_offsets = merge_offsets(offsets_by_partition(pa.Table.from_batches([batch])) for batch in batches)
-        wanted_spans: dict[TopicPartition, list[Span]] = {}
-        for part, spans in file_offsets.items():
+            file_offsets = OffsetSet.union(offsets_by_partition(pa.Table.from_batches([batch])) for batch in batches)
+        for part in file_offsets:
             self._check_incarnation(part, wanted)
-            spans_of_part = [(r.start, r.end) for r in wanted if r.part == part]
-            common = subtract_spans(spans, subtract_spans(spans, spans_of_part))
-            if common:
-                wanted_spans[part] = merge_spans(common)
-        return wanted_spans
+        return file_offsets & wanted
 
-    def _check_incarnation(self, part: TopicPartition, wanted: Sequence[OffsetRange]) -> None:
+    def _check_incarnation(self, part: TopicPartition, wanted: OffsetSet) -> None:
         """Raise SourceFailed where another pipeline's raw table has records of another incarnation of the topic."""
         if self._own:
             return
-        incarnations = {r.part.incarnation for r in wanted if r.part.topic == part.topic} - {part.incarnation}
+        incarnations = {other.incarnation for other in wanted if other.topic == part.topic} - {part.incarnation}
         if incarnations:
             raise SourceFailed(
                 f"{self.name} has records of incarnation {part.incarnation} of topic {part.topic!r}, the gap is of "
@@ -132,9 +125,9 @@ class RawSource:
                 "an archive of those that are."
             )
 
-    def _read(self, files: Sequence[BucketFile], offsets: Offsets, plan: SchemaPlan) -> Iterator[Piece]:
+    def _read(self, files: Sequence[BucketFile], offsets: OffsetSet, plan: SchemaPlan) -> Iterator[Piece]:
         for file in files:
-            if not _reaches(file, offsets):
+            if not reaches_offsets(file, offsets):
                 continue
             with self._explain_lost_files(), table_file.open_parquet(self._table.store, file.path) as source:
                 for batch in source.iter_batches(_BATCH_ROWS, [*_KAFKA_NAMES, "_incarnation"]):
@@ -155,31 +148,3 @@ class RawSource:
                 "keyring (keys) has not, or has as another key. Add it again, or bring the records from elsewhere."
             )
         return records
-
-
-def _reaches(file: BucketFile, offsets: Offsets) -> bool:
-    """Return whether a file may have one of these offsets."""
-    return any(file.reaches(*span) for spans in offsets.values() for span in spans)
-
-
-def _cut(offsets: Offsets, rows_max: int) -> Iterator[dict[TopicPartition, list[Span]]]:
-    """Cut offsets into pieces of `rows_max` at most.
-
-    With `rows_max` 10, the spans (0, 4) and (8, 20) of a part become the pieces [(0, 4), (8, 14)] and [(14, 20)].
-    """
-    piece: dict[TopicPartition, list[Span]] = {}
-    room = rows_max
-    for part, spans in sorted(offsets.items()):
-        for span_start, span_end in spans:
-            start = span_start
-            while start < span_end:
-                cut = min(span_end, start + room)
-                piece.setdefault(part, []).append((start, cut))
-                room -= cut - start
-                start = cut
-                if not room:
-                    yield piece
-                    piece = {}
-                    room = rows_max
-    if piece:
-        yield piece

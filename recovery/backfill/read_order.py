@@ -6,8 +6,9 @@ asked for its offset at each instant; the offsets between two instants are a sli
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 
-from writer.core.offsets import OffsetRange, Span, TopicPartition
+from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
 
 # Instants that Kafka is asked for.
 INSTANTS_MAX = 500
@@ -47,17 +48,11 @@ def _cut_at_marks(
     starts = {r.part: 0 for r in wanted}
     for mark in marks:
         ends = {part: max(start, mark.get(part, start)) for part, start in starts.items()}
-        windows.append([_clip(r, (starts[r.part], ends[r.part])) for r in wanted])
+        windows.append([r.clip((starts[r.part], ends[r.part])) for r in wanted])
         starts = ends
-    windows.append([_clip(r, (starts[r.part], r.end)) for r in wanted])
-    parts = [[r for r in window if r.start < r.end] for window in windows]
+    windows.append([r.clip((starts[r.part], r.end)) for r in wanted])
+    parts = [[r for r in window if r.count] for window in windows]
     return [window for window in parts if window]
-
-
-def _clip(r: OffsetRange, span: Span) -> OffsetRange:
-    """Return what of a range is within a span; an empty range where nothing is."""
-    start = max(r.start, span[0])
-    return OffsetRange(r.part, start, max(start, min(r.end, span[1])))
 
 
 def _split(ranges: Sequence[OffsetRange], rows_max: int) -> list[list[OffsetRange]]:
@@ -65,12 +60,7 @@ def _split(ranges: Sequence[OffsetRange], rows_max: int) -> list[list[OffsetRang
 
     Ranges that touch are one range.
     """
-    merged: list[OffsetRange] = []
-    for r in sorted(ranges, key=lambda r: (r.part, r.start)):
-        if merged and merged[-1].part == r.part and merged[-1].end == r.start:
-            merged[-1] = OffsetRange(r.part, merged[-1].start, r.end)
-        else:
-            merged.append(r)
+    merged = OffsetSet.of(sorted(ranges, key=attrgetter("part"))).ranges()
     pieces = max(1, -(-_count_offsets(merged) // rows_max))
     chunks = []
     for piece in range(pieces):
@@ -82,7 +72,7 @@ def _one_range_a_part(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
     """Distribute ranges over as few chunks as have at most one range of each part."""
     chunks: list[list[OffsetRange]] = []
     for r in ranges:
-        if r.start == r.end:
+        if not r.count:
             continue
         free = next((chunk for chunk in chunks if all(other.part != r.part for other in chunk)), None)
         if free is None:
@@ -94,9 +84,8 @@ def _one_range_a_part(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
 
 def _piece_of(r: OffsetRange, piece: int, pieces: int) -> OffsetRange:
     """Return one of so many equal pieces of a range. May be empty."""
-    size = r.end - r.start
-    return OffsetRange(r.part, r.start + size * piece // pieces, r.start + size * (piece + 1) // pieces)
+    return r.clip((r.start + r.count * piece // pieces, r.start + r.count * (piece + 1) // pieces))
 
 
 def _count_offsets(ranges: Sequence[OffsetRange]) -> int:
-    return sum(r.end - r.start for r in ranges)
+    return sum(r.count for r in ranges)

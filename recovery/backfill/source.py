@@ -1,13 +1,13 @@
 """The protocol of a backfill source: it returns chunks, each for one commit."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from writer.avro.schema_plan import SchemaPlan
 from writer.commit.missing_offsets import MissingOffsets
 from writer.core.errors import HeadraceError
-from writer.core.offsets import OffsetRange, Span, TopicPartition, source_name
+from writer.core.offsets import OffsetSet, source_name
 from writer.maintenance.local_pipeline import Piece
 
 
@@ -20,7 +20,7 @@ class Chunk:
     """Records for one commit. Each `read` returns them from the beginning."""
 
     # Offsets that it settles.
-    spans: Mapping[TopicPartition, Sequence[Span]]
+    spans: OffsetSet
     read: Callable[[SchemaPlan], Iterator[Piece]]
     # Raises SourceFailed when an offset without a record may be a loss.
     confirm: Callable[[Sequence[MissingOffsets]], None]
@@ -41,7 +41,7 @@ class Chunk:
     @property
     def offsets(self) -> int:
         """How many offsets it settles."""
-        return sum(end - start for spans in self.spans.values() for start, end in spans)
+        return self.spans.count
 
 
 class Source(Protocol):
@@ -51,10 +51,10 @@ class Source(Protocol):
     def name(self) -> str:
         """How the gap record names it: kafka, mirror HOST/TOPIC, archive LOCATION."""
 
-    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def available(self, wanted: OffsetSet) -> OffsetSet:
         """Return which of these offsets it holds, as far as it knows before reading."""
 
-    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
+    def chunks(self, left: Callable[[], OffsetSet], rows_max: int) -> Iterator[Chunk]:
         """Yield chunks, oldest first. `left` returns what is open at any moment. Raises SourceFailed, HeadraceError."""
 
 

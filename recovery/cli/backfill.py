@@ -110,9 +110,9 @@ def _show_outcome(name: str, outcome: GapOutcome, out: Console) -> None:
     if gap_record.state == "open":
         tables.sentence(
             out,
-            f"{gap} got {rows}; {plural(_count_offsets(outcome.absent), 'offset')} are not in this source: "
-            f"{_list_ranges(outcome.absent)}. Try --from-mirror, --from-raw or --from-archive; `headrace gaps close` "
-            "gives up.",
+            f"{gap} got {rows}; {plural(outcome.absent.count, 'offset')} are not in this source: "
+            f"{_list_ranges(outcome.absent.ranges())}. Try --from-mirror, --from-raw or --from-archive; "
+            "`headrace gaps close` gives up.",
             "yellow",
         )
         return
@@ -148,15 +148,14 @@ def show_estimate(
     file_bytes = backfilled_table.settings.roll.target_file_size
     estimates: list[_Estimate] = []
     for gap_record in select_gap_records(gap_records, request):
-        available = sum(
-            _count_offsets(source.available(gap_record.unfilled_ranges())) for source in sources(gap_record)
-        )
+        unfilled_offsets = gap_record.unfilled_offsets
+        available = sum(source.available(unfilled_offsets).count for source in sources(gap_record))
         chunks = -(-available // request.rows_max)
         files = max(chunks, round(available * row_bytes / file_bytes))
         estimates.append(
             _Estimate(
                 gap_record.id,
-                offsets=_count_offsets(gap_record.unfilled_ranges()),
+                offsets=unfilled_offsets.count,
                 available=available,
                 chunks=chunks,
                 seconds=round(available / speed + chunks, 1),
@@ -191,14 +190,10 @@ def _to_dict(outcome: GapOutcome) -> dict[str, Any]:
         "state": gap_record.state,
         "rows": outcome.rows,
         "chunks": len(outcome.chunks),
-        "left": _count_offsets(gap_record.unfilled_ranges()),
+        "left": gap_record.unfilled_offsets.count,
         "approximate": gap_record.unplaced > 0,
-        "absent": [r.to_dict() for r in outcome.absent],
+        "absent": [r.to_dict() for r in outcome.absent.ranges()],
     }
-
-
-def _count_offsets(ranges: Sequence[OffsetRange]) -> int:
-    return sum(r.end - r.start for r in ranges)
 
 
 def _list_ranges(ranges: Sequence[OffsetRange]) -> str:

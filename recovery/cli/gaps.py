@@ -59,7 +59,7 @@ def to_dict(gap_record: GapRecord, claimed_by: str | None) -> dict[str, Any]:
         topic_ids = dict(opened.topic_ids)
         ranges = [r.to_dict() for r in opened.ranges]
         hints = [{"from": to_iso(hint.start), "until": to_iso(hint.end)} for hint in opened.hints]
-    open_ranges = gap_record.unfilled_ranges()
+    open_offsets = gap_record.unfilled_offsets
     return {
         "id": gap_record.id,
         "state": "claimed" if claimed_by else gap_record.state,
@@ -70,7 +70,7 @@ def to_dict(gap_record: GapRecord, claimed_by: str | None) -> dict[str, Any]:
         "version": opened and opened.version,
         "topic_ids": topic_ids,
         "offsets": gap_record.offsets,
-        "left": _count_offsets(open_ranges),
+        "left": open_offsets.count,
         "rows": gap_record.rows,
         "unplaced": gap_record.unplaced,
         "files": gap_record.files,
@@ -78,7 +78,7 @@ def to_dict(gap_record: GapRecord, claimed_by: str | None) -> dict[str, Any]:
         "approximate": gap_record.unplaced > 0,
         "claimed_by": claimed_by,
         "ranges": ranges,
-        "open": [r.to_dict() for r in open_ranges],
+        "open": [r.to_dict() for r in open_offsets.ranges()],
         "hints": hints,
         "ended": gap_record.ended and gap_record.ended.to_json(),
     }
@@ -107,10 +107,6 @@ def _lock_owner(table: PipelineTable, gap_record: GapRecord, now: datetime) -> s
     if lock is None or not lock.is_valid(now) or identity.is_gone(lock.owner):
         return None
     return lock.owner
-
-
-def _count_offsets(ranges: Sequence[OffsetRange]) -> int:
-    return sum(r.end - r.start for r in ranges)
 
 
 gaps = typer.Typer(no_args_is_help=True, help="Gaps: offsets that were skipped. List, show, open and close them.")
@@ -240,8 +236,8 @@ def close_gap(
     gap_record = find_gap_record(records, gap)
     if gap_record.state != "open":
         raise NotOpen(f"gap {gap_record.id[:_ID_LENGTH]} is {gap_record.state} already.")
-    open_ranges = gap_record.unfilled_ranges()
-    offsets = _count_offsets(open_ranges)
+    open_offsets = gap_record.unfilled_offsets
+    offsets = open_offsets.count
     version = None
     if write:
         loss = Loss(uuid4().hex, gap_record.id, snapshot.gap_changes(gap_record.id), offsets, facts)
@@ -250,7 +246,7 @@ def close_gap(
         state = "open" if version is None else "lost"
         tables.emit_whole({"gap": gap_record.id, "state": state, "offsets": offsets, "version": version})
     elif version is None:
-        _show_ranges(open_ranges)
+        _show_ranges(open_offsets.ranges())
         tables.sentence(
             console(),
             f"{plural(offsets, 'offset')} of gap {gap_record.id[:_ID_LENGTH]} would be given up: nobody brings them. "
@@ -312,7 +308,7 @@ def open_gap(settings: Config, name: str, reason: str, by: str, *, fence: bool, 
 
 def _show_ranges(ranges: Sequence[OffsetRange]) -> None:
     for r in ranges:
-        text = f"{r.part.name} [{r.start:,}, {r.end:,})  {plural(r.end - r.start, 'offset')}"
+        text = f"{r.part.name} [{r.start:,}, {r.end:,})  {plural(r.count, 'offset')}"
         console().print(text, soft_wrap=True, markup=False)
 
 
@@ -323,7 +319,7 @@ def _show_skip(
 
     `available`: offsets of it that Kafka still holds; `entry`: version and gap; None: nothing was written.
     """
-    offsets = _count_offsets(ranges)
+    offsets = sum(r.count for r in ranges)
     if as_json:
         tables.emit_whole(
             {

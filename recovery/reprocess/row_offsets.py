@@ -18,7 +18,7 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.batch.staging import table_file
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import OffsetRange, Span, TopicPartition
+from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
 from writer.maintenance.local_pipeline import Piece
 from writer.storage.base import Store
 from writer.table.log.snapshot import PipelineSnapshot
@@ -44,16 +44,16 @@ class RowOffsets:
         """How many offsets there are."""
         return sum(len(offsets) for offsets in self.by_part.values())
 
-    def hull(self) -> dict[TopicPartition, list[Span]]:
-        """Return the span from the first to the last offset of each part."""
-        return {
-            part: [(int(offsets[0]), int(offsets[-1]) + 1)] for part, offsets in self.by_part.items() if len(offsets)
-        }
+    def hull(self) -> OffsetSet:
+        """Return all offsets from the first to the last one of each part."""
+        return OffsetSet(
+            {part: [(int(offsets[0]), int(offsets[-1]) + 1)] for part, offsets in self.by_part.items() if len(offsets)}
+        )
 
-    def ranges(self) -> list[OffsetRange]:
-        """Return ranges that hold all offsets, few of which are far apart: what a source reads in one go.
+    def near_offsets(self) -> OffsetSet:
+        """Return all offsets, and those between two that are not far apart: what a source reads in one go.
 
-        The offsets 3, 5, 9, 50000 and 50002 of a part are in the ranges [3, 10) and [50000, 50003).
+        Of the offsets 3, 5, 9, 50000 and 50002 of a part these are [3, 10) and [50000, 50003).
         """
         ranges = []
         for part, offsets in sorted(self.by_part.items()):
@@ -61,7 +61,7 @@ class RowOffsets:
             starts = offsets[np.r_[0, cuts + 1]]
             lasts = offsets[np.r_[cuts, len(offsets) - 1]]
             ranges += [OffsetRange(part, int(start), int(last) + 1) for start, last in zip(starts, lasts, strict=True)]
-        return ranges
+        return OffsetSet.of(ranges)
 
     def by_incarnation(self) -> dict[int, "RowOffsets"]:
         """Return the offsets of each incarnation: a task has one of each topic."""
@@ -97,13 +97,8 @@ class RowOffsets:
 
     def count_available(self, sources: Sequence[Source]) -> int:
         """Count the offsets whose records a source has, as far as it says before it is read."""
-        spans: dict[TopicPartition, list[Span]] = {}
-        for source in sources:
-            for r in source.available(self.ranges()):
-                spans.setdefault(r.part, []).append((r.start, r.end))
-        return sum(
-            int(mask_spans(offsets, spans[part]).sum()) for part, offsets in self.by_part.items() if part in spans
-        )
+        available = OffsetSet.union(source.available(self.near_offsets()) for source in sources)
+        return sum(int(mask_spans(offsets, available.get(part, ())).sum()) for part, offsets in self.by_part.items())
 
 
 def find_positions(offsets: np.ndarray, ordered: np.ndarray) -> np.ndarray:
@@ -241,16 +236,16 @@ class RecordsAtOffsets:
         self._sources = sources
         self._offsets = offsets
         self._slow_down = slow_down
-        self._parts = {(part.topic, part.partition): part for part in parts}
+        self._parts = {part.source: part for part in parts}
         # For each offset of a part whether its record came.
         self._is_read: dict[TopicPartition, np.ndarray] = {}
 
     def pieces(self, plan: SchemaPlan) -> Iterator[Piece]:
         """Yield the records, from the beginning. Raises SourceFailed, BrokerUnreachable, OSError."""
         self._is_read = {part: np.zeros(len(offsets), bool) for part, offsets in self._offsets.by_part.items()}
-        ranges = self._offsets.ranges()
+        near_offsets = self._offsets.near_offsets()
         for source in self._sources:
-            for chunk in source.chunks(lambda: ranges, RECORDS_AT_ONCE):
+            for chunk in source.chunks(lambda: near_offsets, RECORDS_AT_ONCE):
                 for piece in self._slow_down(chunk.read(plan)):
                     records = self._select_new(piece.records)
                     if records.num_rows:

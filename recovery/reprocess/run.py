@@ -26,6 +26,7 @@ from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
+from writer.core.offsets import OffsetSet
 from writer.maintenance.dead_letters import Selection, read_dead_letters
 from writer.maintenance.local_pipeline import age_of
 from writer.maintenance.replay import DeadLetterReplay, ReplayResult
@@ -34,7 +35,6 @@ from writer.sealing.manifest import bucket_path
 from writer.table.factory import side_table
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken, one_line
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import Offsets, merge_offsets
 from writer.table.table import PipelineTable
 
 Origin = Literal["kafka", "raw", "archive"]
@@ -139,7 +139,7 @@ class ReprocessRun:
     def preview(self) -> Preview:
         """Find what would be read. Raises ConfigError for buckets that are none, CommitFailed, SourceFailed."""
         preview = Preview()
-        hulls: list[Offsets] = []
+        hulls: list[OffsetSet] = []
         with _explain_storage_errors(self._backfilled_table):
             sources = self._request.source.open(self._backfilled_table)
             for table in self._tables():
@@ -153,7 +153,7 @@ class ReprocessRun:
                     )
                     if not is_late:
                         hulls.append(bucket_rows.offsets.hull())
-            preview.dead_letters = self._count_dead_letters(merge_offsets(hulls))
+            preview.dead_letters = self._count_dead_letters(OffsetSet.union(hulls))
         return preview
 
     def run(
@@ -256,7 +256,7 @@ class ReprocessRun:
         buckets = {file.bucket for file in table.bucket_files(table.snapshot())}
         return select_buckets(buckets, self._request.buckets, self._bucketer)
 
-    def _count_dead_letters(self, offsets: Offsets) -> int:
+    def _count_dead_letters(self, offsets: OffsetSet) -> int:
         """Count the dead letters at these offsets."""
         if not offsets:
             return 0
@@ -266,14 +266,14 @@ class ReprocessRun:
 
     def _replay_dead_letters(self, buckets: Sequence[BucketKey], now: datetime) -> ReplayResult:
         """Replay the dead letters between the first and the last row of the buckets, but none that was only late."""
-        hulls: list[Offsets] = []
+        hulls: list[OffsetSet] = []
         max_age = timedelta(0)
         for bucket in buckets:
             _, bucket_rows = self._read_rows(self._backfilled_table.table, bucket)
             hulls.append(bucket_rows.offsets.hull())
             if bucket_rows.rows:
                 max_age = max(max_age, age_of(bucket_rows.first_time, now))
-        offsets = merge_offsets(hulls)
+        offsets = OffsetSet.union(hulls)
         if not self._count_dead_letters(offsets):
             return ReplayResult()
         return self._replay.run(_dead_letters_at(offsets), now, max_age)
@@ -337,7 +337,7 @@ def _parse_interval(text: str, bucket: BucketKey, bucketer: Bucketer, option: st
     )
 
 
-def _dead_letters_at(offsets: Offsets) -> Selection:
+def _dead_letters_at(offsets: OffsetSet) -> Selection:
     """Choose dead letters by their offsets. One that was only late stays late, as in the table of late rows."""
     return Selection(within=offsets, without_late=True)
 

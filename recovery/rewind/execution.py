@@ -26,7 +26,7 @@ from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
-from writer.core.offsets import LogMark, OffsetRange, Source, Span, TopicPartition
+from writer.core.offsets import LogMark, OffsetRange, OffsetSet, Source, TopicPartition
 from writer.core.text import instant
 from writer.offsets.log_check import LogCheck, log_check
 from writer.offsets.spark_checkpoint import Checkpoints
@@ -40,7 +40,7 @@ from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action
 from writer.table.log.operations.rewinds import ReopenedBucket, Rewind, TargetRewind
 from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, app_id
-from writer.table.row_removal import Offsets, RemovalResult, count_rows
+from writer.table.row_removal import RemovalResult, count_rows
 from writer.table.table import PipelineTable
 
 # Entries of the log in which a time is looked for, until it is found; None: all.
@@ -134,9 +134,9 @@ class RewindPreview:
         return own_rows + sum(target.entry.rows for target in self.targets)
 
     @property
-    def offsets(self) -> Offsets:
+    def offsets(self) -> OffsetSet:
         """The offsets of the rows to remove."""
-        return _offsets_of(self.plan)
+        return OffsetSet.of(self.plan.ranges)
 
 
 @dataclass(frozen=True)
@@ -324,7 +324,7 @@ class RewindExecution:
         self, plan: RewindPlan, facts: RewindFacts, snapshot: PipelineSnapshot, undo: RevertedChanges | None
     ) -> RewindPreview:
         """Count the rows that would go, bucket by bucket, and the dead letters."""
-        offsets = _offsets_of(plan)
+        offsets = OffsetSet.of(plan.ranges)
         late = 0
         # A table of a route may lie where late rows would, of which its log has none: it is counted as that table.
         if self._settings.late_place not in snapshot.targets_by_location:
@@ -351,12 +351,12 @@ class RewindExecution:
         )
 
     def _count_main_rows(
-        self, offsets: Offsets, snapshot: PipelineSnapshot, undo: RevertedChanges | None
+        self, offsets: OffsetSet, snapshot: PipelineSnapshot, undo: RevertedChanges | None
     ) -> _BucketCounts:
         """Count the rows of the pipeline's own table. With `undo`, of those that were there before the changes."""
         if undo is None:
             return _count_bucket_rows(self._main, snapshot, offsets)
-        counts = _count_bucket_rows(self._main, undo.base, {} if undo.missing_files else offsets)
+        counts = _count_bucket_rows(self._main, undo.base, OffsetSet() if undo.missing_files else offsets)
         return _BucketCounts(undo.removed_rows(counts.taken), dict(undo.rows_before), counts.files)
 
     def _count_pending(self, snapshot: PipelineSnapshot, later: LaterEntries) -> int:
@@ -374,7 +374,7 @@ class RewindExecution:
         table = self._tables.side(location)
         return not table.exists() or table.snapshot().applied >= version
 
-    def _target_previews(self, snapshot: PipelineSnapshot, to: int, offsets: Offsets) -> tuple[TargetPreview, ...]:
+    def _target_previews(self, snapshot: PipelineSnapshot, to: int, offsets: OffsetSet) -> tuple[TargetPreview, ...]:
         """Count what would go out of the tables of a route."""
         if not offsets:
             return ()
@@ -401,7 +401,7 @@ class RewindExecution:
             )
         return tuple(previews)
 
-    def _count_side_rows(self, location: str, offsets: Offsets) -> int:
+    def _count_side_rows(self, location: str, offsets: OffsetSet) -> int:
         """Count the rows of a side table at these offsets. No location: 0."""
         if not offsets or not location:
             return 0
@@ -409,10 +409,6 @@ class RewindExecution:
         if not table.exists():
             return 0
         return sum(count_rows(table.store, file, offsets) for file in table.bucket_files(table.snapshot()))
-
-
-def _offsets_of(plan: RewindPlan) -> dict[TopicPartition, list[Span]]:
-    return {r.part: [(r.start, r.end)] for r in plan.ranges}
 
 
 def _write_time(actions: Sequence[Action]) -> datetime | None:
@@ -423,7 +419,7 @@ def _write_time(actions: Sequence[Action]) -> datetime | None:
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
 
 
-def _count_bucket_rows(table: PipelineTable, snapshot: PipelineSnapshot, offsets: Offsets) -> _BucketCounts:
+def _count_bucket_rows(table: PipelineTable, snapshot: PipelineSnapshot, offsets: OffsetSet) -> _BucketCounts:
     """Count the rows of a table, and those at these offsets, by bucket. Without offsets, nothing is counted."""
     counts = _BucketCounts()
     if not offsets:

@@ -13,7 +13,7 @@ from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.core.text import join_first
 from writer.offsets.start_decision import LogRange
-from writer.table.ledger.gap_record import GapRecord, parse_part
+from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.entries import file_changes, parse_commit_info, unanswered_changes
 from writer.table.log.foreign_writes import Change
 from writer.table.log.log import Action
@@ -90,14 +90,14 @@ class RewindPlan:
     @property
     def offsets(self) -> int:
         """How many offsets go back."""
-        return sum(r.end - r.start for r in self.ranges)
+        return sum(r.count for r in self.ranges)
 
     @property
     def losses(self) -> str:
         """Return what would not come back, as a phrase; empty where all does."""
         losses = []
         if self.unreadable:
-            count = sum(r.end - r.start for r in self.unreadable)
+            count = sum(r.count for r in self.unreadable)
             ranges = _list_ranges(self.unreadable)
             losses.append(f"Kafka does not hold {count:,} of these offsets any more ({ranges})")
         if self.deduped:
@@ -239,7 +239,7 @@ def read_later_entries(
                     first_offsets.setdefault(part, offset)
             case "batch" | "gap":
                 for r in facts["ranges"]:
-                    first_offsets.setdefault(parse_part(r), r["start"])
+                    first_offsets.setdefault(TopicPartition.from_dict(r), r["start"])
                 if facts["kind"] == "gap":
                     gaps.append(facts["id"])
             case "seal":

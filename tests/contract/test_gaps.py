@@ -32,7 +32,7 @@ def test_a_skip_moves_the_frontier_and_carries_the_gap_in_one_entry(driver):
     assert (one.opened.cause, one.opened.by, one.opened.reason) == ("latest", "ann", "a test")
     assert one.opened.topic_ids == {"clicks": "uuid-1"}
     assert [(r.part.partition, r.start, r.end) for r in one.opened.ranges] == [(0, 20, 120), (1, 20, 60)]
-    assert (one.state, one.offsets, one.unfilled_ranges()) == ("open", 140, list(one.opened.ranges))
+    assert (one.state, one.offsets, one.unfilled_offsets.ranges()) == ("open", 140, list(one.opened.ranges))
     assert driver.table.snapshot().gaps == (1, 140)
     assert [h.end for h in one.opened.hints] == [NOW + driver.settings.seal.out_of_orderness] * 2
     check(driver, 72, 8)
@@ -84,7 +84,7 @@ def test_what_the_archive_lacks_stays_open_and_is_given_up_by_a_person(driver, t
     place = write_archive(tmp_path, values(30, 120))
     (found,) = fill_from_archives(driver, place)
     assert found.gap_record.state == "open"
-    assert [(r.part.partition, r.start, r.end) for r in found.absent] == [(0, 20, 30), (1, 20, 60)]
+    assert [(r.part.partition, r.start, r.end) for r in found.absent.ranges()] == [(0, 20, 30), (1, 20, 60)]
     check(driver, 72 + 81, 8 + 9)
     gap = found.gap_record.id[:8]
     listed = json.loads(headrace(driver, tmp_path, "gaps", "list", "--json", code=1))["pipelines"]["clicks"]

@@ -29,6 +29,7 @@ from writer.audit.audit import audit
 from writer.config.bucket_upkeep import Dedupe
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, StagedFile
+from writer.core.offsets import OffsetSet
 from writer.maintenance.compaction import Compactor, here
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.iceberg.iceberg import SNAPSHOTS_KEPT
@@ -359,7 +360,7 @@ def test_files_that_another_client_wrote_anew_are_compacted_deleted_from_and_aud
     left = [offset for offset in range(60) if offset != 33]
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
-    assert count_rows(driver.table.store, foreign, {P0: [(30, 36)]}) == 5
+    assert count_rows(driver.table.store, foreign, OffsetSet({P0: [(30, 36)]})) == 5
     assert compacted(driver)
     assert oracle.offsets(Path(driver.lake)) == {("clicks", 0): left}
     found = audit(driver.config, "clicks", since=None, deep=True)

@@ -24,6 +24,7 @@ from tests.support.tables import P0, batch, begin, create_table, iceberg_table_o
 from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
+from writer.core.offsets import OffsetSet
 from writer.maintenance.vacuum import find_unneeded, remove
 from writer.storage.base import OutcomeUnknown
 from writer.storage.locations import store_at
@@ -84,7 +85,7 @@ def test_what_is_left_of_a_file_stays_where_the_catalog_was_lost_after_it_took_t
         patched.setattr(client, "commit_table", forgetting)
         patched.setattr(client, "load_table", gone)
         with pytest.raises(CommitFailed, match="did not answer"):
-            table.apply_side(SideEntry(2, withdrawn={P0: [(3, 5)]}))
+            table.apply_side(SideEntry(2, withdrawn=OffsetSet({P0: [(3, 5)]})))
     assert iceberg_table(location, "events").snapshot().applied == 2
     assert sorted(iceberg_table_of(location).scan().to_arrow()["_offset"].to_pylist()) == [0, 1, 2, 5, 6, 7, 8, 9]
 

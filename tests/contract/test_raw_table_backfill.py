@@ -51,7 +51,7 @@ def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, 
     driver.start()
     driver.carry([log({14: event(14)})], {0: 15})
     (found,) = brought(driver, before.settings.table.raw.location, rows_max=3)
-    assert [(r.start, r.end) for r in found.absent] == [(9, 10)], "what was deleted does not come back"
+    assert [(r.start, r.end) for r in found.absent.ranges()] == [(9, 10)], "what was deleted does not come back"
     assert sorted(kept(driver)) == [n for n in range(15) if n != 9]
     theirs = kept(before)
     assert {at: {**row, "day": ""} for at, row in kept(driver).items()} == {

@@ -32,7 +32,7 @@ from tests.support.reprocess_lake import (
 )
 from tests.support.sample_records import NOW
 from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import OffsetSet, TopicPartition
 from writer.maintenance.compaction import Compactor, here
 from writer.table.log.operations.rows import RemovedRows, Rewrite
 
@@ -108,7 +108,7 @@ def test_what_is_left_of_another_clients_file_has_the_event_times_of_its_rows(pa
     DeltaTable(driver.lake).delete("id = 10")  # it does not say the times of what it writes
     raw = driver.side(driver.settings.raw_place or "")
     snapshot = raw.snapshot()
-    with raw.stage_without_offsets(snapshot, {TopicPartition("clicks", 1, 0): [(14, 15)]}) as left:
+    with raw.stage_without_offsets(snapshot, OffsetSet({TopicPartition("clicks", 1, 0): [(14, 15)]})) as left:
         raw.append(Rewrite("r", left.removed, left.rewritten, RemovedRows("delete", left.rows)), snapshot)
     assert sum(one.absent for one in run_reprocess(driver).buckets) == 1
     files = [file for file in driver.table.bucket_files(driver.table.snapshot()) if file.event_time_max]

@@ -155,7 +155,7 @@ def test_what_retention_took_comes_from_an_archive_and_from_a_mirror(site: Site,
     mirror = ("--from-mirror", f"{site.bootstrap}/{copy}")
     headrace(site, "backfill", "--yes", *mirror, "--map", wrong, code=1)
     headrace(site, "backfill", "--yes", *mirror, "--map", f"0:{was[name, 0]}=7", code=1)
-    left = gap_record(site).unfilled_ranges()
+    left = gap_record(site).unfilled_offsets.ranges()
     assert [(r.part.partition, r.start, r.end) for r in left] == [(1, was[name, 1], ends[name, 1])]
     oracle.check(lake, "events")
     headrace(site, "backfill", "--yes", "--from-archive", site.root / "archive")
@@ -209,15 +209,15 @@ def test_retention_that_is_faster_than_a_backfill_leaves_the_rest_open(site: Sit
         assert doing.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    left = gap_record(site).unfilled_ranges()[0]
+    left = gap_record(site).unfilled_offsets.ranges()[0]
     site.forget(name, {0: left.start + 100})
     oracle.check_rows(lake, "events")
     flag.unlink()
     assert doing.wait(120) == 1
     assert "retention was faster" in (doing.stderr.read() if doing.stderr else "")
-    assert gap_record(site).unfilled_ranges()[0] == left, "nothing of that chunk was committed"
+    assert gap_record(site).unfilled_offsets.ranges()[0] == left, "nothing of that chunk was committed"
     headrace(site, "backfill", "--yes", code=1)
-    assert [(one.start, one.end) for one in gap_record(site).unfilled_ranges()] == [(left.start, left.start + 100)]
+    assert [one.span for one in gap_record(site).unfilled_offsets.ranges()] == [(left.start, left.start + 100)]
     headrace(site, "gaps", "close", gap_record(site).id[:8], "--yes", "--reason", "retention")
     oracle.check(lake, "events")
     found = audit(load(site.config), "events", since=None, deep=True)
@@ -235,7 +235,7 @@ def test_history_comes_from_an_archive_and_the_stream_hands_over_at_an_offset(si
     site.forget(name, {0: handed_over})
     lake = site.pipeline("events", [name], start={"offsets": {name: {0: 0}}})
     site.once()
-    assert [(r.start, r.end) for r in gap_record(site).unfilled_ranges()] == [(0, handed_over)]
+    assert [(r.start, r.end) for r in gap_record(site).unfilled_offsets.ranges()] == [(0, handed_over)]
     headrace(site, "backfill", "--yes", "--from-archive", site.root / "archive")
     clean(site, lake, name)
     assert gap_record(site).state == "done"

@@ -1,6 +1,6 @@
 """Tables of old and of new rules, and a reprocess of one of them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
 from writer.avro.schema_plan import SchemaPlan
 from writer.cli.write import delete_rows
-from writer.core.offsets import OffsetRange
+from writer.core.offsets import OffsetSet
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import Piece
@@ -89,10 +89,10 @@ class _Seam:
     def name(self) -> str:
         return self.source.name
 
-    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def available(self, wanted: OffsetSet) -> OffsetSet:
         return self.source.available(wanted)
 
-    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:
+    def chunks(self, left: Callable[[], OffsetSet], rows_max: int) -> Iterator[Chunk]:
         for chunk in self.source.chunks(left, rows_max):
             yield Chunk(chunk.spans, self._reading(chunk), chunk.confirm)
 

@@ -147,7 +147,7 @@ def test_a_gap_record_is_what_its_entries_say_however_they_are_stored():
     assert isinstance(opened, GapRecord)
     assert isinstance(filled, GapRecord)
     whole = merge_gap_record(opened, filled)
-    assert [(r.start, r.end) for r in whole.unfilled_ranges()] == [(20, 30), (35, 50)]
+    assert [(r.start, r.end) for r in whole.unfilled_offsets.ranges()] == [(20, 30), (35, 50)]
     assert (whole.rows, whole.files, whole.changes, whole.state) == (13, 2, 1, "open")
     assert whole.backfilled[P0].sound
     assert merge_gap_record(from_json(to_json(opened)), from_json(to_json(filled))) == whole
@@ -161,7 +161,7 @@ def test_a_fill_that_leaves_nothing_ends_its_gap_record():
         Fill("x", "g", 0, 5, 0, done=False)
     with pytest.raises(ValueError, match="at least nothing"):
         Fill("x", "g", 0, -1, 0, done=True)
-    assert GapRecord("g").unfilled_ranges() == []
+    assert GapRecord("g").unfilled_offsets.ranges() == []
 
 
 def test_a_process_of_this_machine_that_is_gone_is_known_to_be():
@@ -190,6 +190,6 @@ def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
     assert "waits: the live writer is 90 s behind" in said[True]
     assert "version 9: 60 offsets, 58 rows in 2 files; 40 left" in said[False]
     out = Console(file=StringIO(), width=140)
-    assert show_outcomes("clicks", [GapOutcome(opened, [chunk], opened.unfilled_ranges())], as_json=False, out=out) == 1
+    assert show_outcomes("clicks", [GapOutcome(opened, [chunk], opened.unfilled_offsets)], as_json=False, out=out) == 1
     assert isinstance(out.file, StringIO)
     assert "100 offsets are not in this source: t/0 [0, 100)" in " ".join(out.file.getvalue().split())

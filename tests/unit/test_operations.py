@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import OffsetRange, TopicPartition
+from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
 from writer.table.log.foreign_writes import Change
 from writer.table.log.operations.gaps import Fill, Gap, Loss
 from writer.table.log.operations.operation import Operation
@@ -26,7 +26,7 @@ RANGE_JSON = {"topic": "clicks", "incarnation": 1, "partition": 0, "start": 3, "
 NOON_TEXT = "2026-11-20T12:00:00+00:00"
 CHANGE_JSON = {"version": 4, "operation": "MERGE"}
 BUCKET = ("2026-11-20T12",)
-DEAD_LETTERS = {"/dead": {PART: [(3, 5)]}}
+DEAD_LETTERS = {"/dead": OffsetSet({PART: [(3, 5)]})}
 DEAD_LETTERS_JSON = {"/dead": [["clicks", 1, 0, [[3, 5]]]]}
 STAGED = StagedFile("a.parquet", BUCKET, 2, 10, NOON, NOON, "{}", {})
 RESTORED = StagedFile("b.parquet", BUCKET, 2, 10, NOON, NOON, "{}", {})

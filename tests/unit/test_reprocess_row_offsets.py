@@ -1,6 +1,6 @@
 """Which buckets a reprocess means, and which offsets it reads: each once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.support.local_driver import log
 from tests.support.sample_records import event
 from writer.avro.schema_plan import SchemaPlan
 from writer.core.errors import ConfigError
-from writer.core.offsets import OffsetRange, TopicPartition
+from writer.core.offsets import OffsetSet, TopicPartition
 from writer.maintenance.local_pipeline import Piece
 
 HOURS = EventTime(timedelta(hours=1))
@@ -51,8 +51,8 @@ def test_of_buckets_of_two_columns_all_of_an_hour_are_meant_or_one() -> None:
 
 def test_far_offsets_are_read_apart_and_near_ones_in_one_go() -> None:
     offsets = np.array([3, 5, 9, 50_000, 50_002])
-    assert RowOffsets({P0: offsets}).ranges() == [OffsetRange(P0, 3, 10), OffsetRange(P0, 50_000, 50_003)]
-    assert RowOffsets({P0: offsets, P1: np.array([7])}).hull() == {P0: [(3, 50_003)], P1: [(7, 8)]}
+    assert RowOffsets({P0: offsets}).near_offsets() == OffsetSet({P0: [(3, 10), (50_000, 50_003)]})
+    assert RowOffsets({P0: offsets, P1: np.array([7])}).hull() == OffsetSet({P0: [(3, 50_003)], P1: [(7, 8)]})
     assert find_positions(np.array([2, 3, 9, 60_000]), offsets).tolist() == [-1, 0, 2, -1]
     assert find_positions(np.array([2]), np.array([], np.int64)).tolist() == [-1]
     assert list(RowOffsets({P0: offsets, OLD: offsets}).by_incarnation()) == [1, 0]
@@ -73,14 +73,14 @@ class Twice:
 
     name = "twice"
 
-    def available(self, wanted: Sequence[OffsetRange]) -> list[OffsetRange]:
-        return list(wanted)
+    def available(self, wanted: OffsetSet) -> OffsetSet:
+        return wanted
 
-    def chunks(self, left: Callable[[], Sequence[OffsetRange]], rows_max: int) -> Iterator[Chunk]:  # noqa: ARG002
+    def chunks(self, left: Callable[[], OffsetSet], rows_max: int) -> Iterator[Chunk]:  # noqa: ARG002
         batch = log({n: event(n) for n in range(20)})
         both = pa.concat_batches([batch, batch])
         for at in (0, 15):
-            yield Chunk({}, lambda _, at=at: iter([Piece(both.slice(at, 25))]), confirm_every_record)
+            yield Chunk(OffsetSet(), lambda _, at=at: iter([Piece(both.slice(at, 25))]), confirm_every_record)
 
 
 def test_a_record_that_a_source_gives_often_is_read_once() -> None:

@@ -7,7 +7,7 @@ from itertools import chain
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import Span, TopicPartition
+from writer.core.offsets import OffsetSet, TopicPartition
 from writer.table import held_files
 from writer.table.factory import all_tables
 from writer.table.gap_records import read_history
@@ -130,7 +130,7 @@ class PendingChanges:
     # Files that wait at the main table's location, by their paths there.
     held_files: Sequence[BucketFile] = ()
     # Offsets whose rows leave the table.
-    removed_offsets: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
+    removed_offsets: OffsetSet = field(default_factory=OffsetSet)
     # The number of rows that leave: dead letters that replays made rows, and rows that rewinds take.
     withdrawn: int = 0
     # Of these, the rows that rewinds take.
@@ -195,20 +195,17 @@ def _pending_changes(
             files += [BucketFile(file.path, file.bucket, file.rows, file.bytes) for file in entry.files]
     rewinds = [commit for commit in commits if commit.facts["kind"] == "rewind"]
     replays = [commit for commit in commits if commit.facts["kind"] != "rewind"]
-    rewound_offsets = _withdrawn_offsets(rewinds, table.location)
+    rewound_offsets = OffsetSet.union(_withdrawn_offsets(rewinds, table.location))
+    # Two replays may each withdraw a dead letter at an offset: the second one that of the first.
     replayed_offsets = _withdrawn_offsets(replays, table.location)
     rewound = 0
     if rewound_offsets:
         rewound = sum(count_rows(table.table.store, file, rewound_offsets) for file in table.files)
-    replayed = sum(end - start for spans in replayed_offsets.values() for start, end in spans)
     return PendingChanges(
         files=files,
         held_files=waiting_files,
-        removed_offsets={
-            part: [*replayed_offsets.get(part, ()), *rewound_offsets.get(part, ())]
-            for part in {**replayed_offsets, **rewound_offsets}
-        },
-        withdrawn=rewound + replayed,
+        removed_offsets=OffsetSet.union([*replayed_offsets, rewound_offsets]),
+        withdrawn=rewound + sum(offsets.count for offsets in replayed_offsets),
         rewound=rewound,
         commits=sum(_concerns(commit, table.location) for commit in commits),
     )
@@ -220,10 +217,6 @@ def _held_file(entry: SideEntry, file: StagedFile, *, hidden: bool) -> BucketFil
     return BucketFile(source, file.bucket, file.rows, file.bytes)
 
 
-def _withdrawn_offsets(commits: Sequence[CommittedEntry], location: str) -> dict[TopicPartition, list[Span]]:
-    """Return the offsets whose rows leave the table at a location by these commits."""
-    offsets: dict[TopicPartition, list[Span]] = {}
-    for commit in commits:
-        for part, spans in commit.withdrawn.get(location, {}).items():
-            offsets.setdefault(part, []).extend(spans)
-    return offsets
+def _withdrawn_offsets(commits: Sequence[CommittedEntry], location: str) -> list[OffsetSet]:
+    """Return the offsets whose rows leave the table at a location, by each of these commits."""
+    return [commit.withdrawn[location] for commit in commits if location in commit.withdrawn]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from writer.batch import task
 from writer.batch.plan import TaskPlan
 from writer.batch.task_report import RangeRead, ReadFailure, Report
-from writer.core.offsets import OffsetRange
+from writer.core.offsets import OffsetRange, cut_ranges
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.errors import (
@@ -50,21 +50,9 @@ def share_ranges(ranges: Iterable[OffsetRange], tasks: int) -> list[list[OffsetR
 
     A partition may be in several shares, so that a heavy one does not hold a batch.
     """
-    filled = [r for r in ranges if r.start < r.end]
-    share_size = max(1, math.ceil(sum(r.end - r.start for r in filled) / tasks))
-    shares = [list[OffsetRange]()]
-    size_left = share_size
-    for r in filled:
-        start = r.start
-        while start < r.end:
-            if not size_left:
-                shares.append([])
-                size_left = share_size
-            until = min(r.end, start + size_left)
-            shares[-1].append(OffsetRange(r.part, start, until))
-            size_left -= until - start
-            start = until
-    return shares
+    filled = [r for r in ranges if r.count]
+    share_size = max(1, math.ceil(sum(r.count for r in filled) / tasks))
+    return cut_ranges(filled, share_size) or [[]]
 
 
 def run(batches: Iterator[pa.RecordBatch], plan: TaskPlan, read_plan: ReadPlan) -> Iterator[pa.RecordBatch]:

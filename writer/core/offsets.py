@@ -139,6 +139,26 @@ def count_offsets(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in spans)
 
 
+def cut_ranges(ranges: Iterable[OffsetRange], size: int) -> list[list[OffsetRange]]:
+    """Cut ranges into groups of `size` offsets, in their order; the last one may have fewer. Empty ones are left out.
+
+    With the size 10, the ranges [0, 4) and [8, 20) of a part become the groups [0, 4) with [8, 14), and [14, 20).
+    """
+    groups: list[list[OffsetRange]] = []
+    room = 0
+    for offset_range in ranges:
+        start = offset_range.start
+        while start < offset_range.end:
+            if not room:
+                groups.append([])
+                room = size
+            end = min(offset_range.end, start + room)
+            groups[-1].append(OffsetRange(offset_range.part, start, end))
+            room -= end - start
+            start = end
+    return groups
+
+
 class OffsetSet(Mapping[TopicPartition, Sequence[Span]]):
     """A set of offsets, by part: its spans in order, which neither touch nor overlap. It never changes.
 
@@ -197,7 +217,11 @@ class OffsetSet(Mapping[TopicPartition, Sequence[Span]]):
 
     def __or__(self, other: "OffsetSet") -> "OffsetSet":
         """Return the offsets that either has."""
-        return OffsetSet.union([self, other])
+        # Only the parts of the other are merged: many small sets are added to a large one.
+        common = {part: tuple(merge_spans([*self.get(part, ()), *spans])) for part, spans in other.items()}
+        union = OffsetSet()
+        union._spans = {**self._spans, **common}
+        return union
 
     def __sub__(self, other: "OffsetSet") -> "OffsetSet":
         """Return the offsets that the other has not."""

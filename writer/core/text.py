@@ -77,7 +77,7 @@ def name_ranges(ranges: Sequence[Mapping[str, Any]], count: int) -> str:
     """
     names = []
     for offset_range in ranges:
-        part = TopicPartition(offset_range["topic"], offset_range["incarnation"], offset_range["partition"])
+        part = TopicPartition.from_dict(offset_range)
         name = f"{part.name} [{offset_range['start']:,}, {offset_range['end']:,})"
         if part.incarnation > 1:
             name += f" of incarnation {part.incarnation}"

@@ -1,6 +1,6 @@
 """Selects, groups and shows dead letters for `headrace dlq`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,9 +15,9 @@ from writer.batch.staging import table_file
 from writer.batch.staging.table_file import TableFile
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
-from writer.core.offsets import Span, TopicPartition
+from writer.core.offsets import OffsetSet, Span
 from writer.storage.base import Store
-from writer.table.row_removal import Offsets, mask_offsets, mask_partition_offsets
+from writer.table.row_removal import mask_offsets
 
 _ROWS_AT_ONCE = 1_000
 
@@ -42,7 +42,7 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
     # Only those at these offsets.
-    within: Offsets | None = None
+    within: OffsetSet | None = None
     # None that was only late.
     without_late: bool = False
 
@@ -87,7 +87,7 @@ def read_dead_letters(
     files: Sequence[BucketFile],
     selection: Selection,
     *,
-    without: Mapping[TopicPartition, Sequence[Span]] | None = None,
+    without: OffsetSet | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the chosen dead letters, a small batch at a time; `without`: offsets that are left out."""
@@ -99,8 +99,8 @@ def read_dead_letters(
             names = [name for name in columns if name in source.names]
             for batch in source.iter_batches(_ROWS_AT_ONCE, names):
                 dead_letters = selection.filter(_cast_columns(batch, columns))
-                for part, spans in (without or {}).items():
-                    is_left_out = mask_partition_offsets(dead_letters, part, spans)
+                if without:
+                    is_left_out = mask_offsets(dead_letters, without)
                     dead_letters = dead_letters.filter(pa.array(~is_left_out))
                 if dead_letters.num_rows:
                     yield dead_letters

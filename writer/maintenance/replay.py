@@ -24,7 +24,7 @@ from writer.commit.event_specs import check_version
 from writer.commit.privacy import RecordedPrivacy, check_policies
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
-from writer.core.offsets import Span, TopicPartition, merge_spans
+from writer.core.offsets import OffsetSet, TopicPartition
 from writer.maintenance.dead_letters import Selection, read_dead_letters, to_records
 from writer.maintenance.local_pipeline import LocalPipeline, Piece, open_local_pipeline
 from writer.privacy.protected_schema import Privacy
@@ -108,7 +108,7 @@ class DeadLetterReplay:
         """
         self._older = older
         result = ReplayResult()
-        offsets_tried: dict[TopicPartition, list[Span]] = {}
+        offsets_tried = OffsetSet()
         pipeline = self._open_pipeline()
         tries = 0
         while True:
@@ -126,8 +126,7 @@ class DeadLetterReplay:
                 if isinstance(error, PrivacyChanged):
                     pipeline = self._open_pipeline()
                 continue
-            for part, spans in offsets_by_partition(dead_letters).items():
-                offsets_tried[part] = merge_spans([*offsets_tried.get(part, []), *spans])
+            offsets_tried |= offsets_by_partition(dead_letters)
 
     def _open_pipeline(self) -> LocalPipeline:
         """Open the pipeline, with what its table's log has of privacy by now."""
@@ -148,7 +147,7 @@ class DeadLetterReplay:
         self._tables.apply_side_files()
         return snapshot.replays
 
-    def _read_next(self, selection: Selection, offsets_tried: Mapping[TopicPartition, Sequence[Span]]) -> pa.Table:
+    def _read_next(self, selection: Selection, offsets_tried: OffsetSet) -> pa.Table:
         """Read the next of the chosen dead letters that were not tried yet: as many as one commit carries."""
         snapshot = self._dead_letters.snapshot()
         batches: list[pa.RecordBatch] = []

@@ -1,6 +1,6 @@
 """Rewrites the files that hold given rows without them; selects rows of a table by their offsets."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from writer.batch.bucketing import TimeRule, times_of
 from writer.batch.staging import table_file
 from writer.batch.staging.parquet_files import Destination, OpenFile, unmeasured_columns
 from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import Span, TopicPartition, merge_spans
+from writer.core.offsets import OffsetSet, Span, TopicPartition, merge_spans
 from writer.storage.base import OutcomeUnknown, Store
 from writer.table.log.entries import remove_action
 from writer.table.log.foreign_writes import CommitFailed
@@ -24,7 +24,6 @@ _BATCH_ROWS = 65_536
 _PREFIX = "replay"
 PARTITION_COLUMNS = ["_topic", "_incarnation", "_partition"]
 OFFSET_COLUMNS = [*PARTITION_COLUMNS, "_offset"]
-Offsets = Mapping[TopicPartition, Sequence[Span]]
 RowMask = Callable[[pa.RecordBatch], np.ndarray]
 
 
@@ -51,7 +50,7 @@ class RemovalResult:
 def stage_without_offsets(
     store: Store,
     files: Sequence[BucketFile],
-    offsets: Offsets,
+    offsets: OffsetSet,
     *,
     columns: Sequence[str] = (),
     hidden: bool = False,
@@ -123,9 +122,14 @@ def discard_on_failure(discard: Callable[[], None]) -> Iterator[None]:
         raise
 
 
-def count_rows(store: Store, file: BucketFile, offsets: Offsets) -> int:
+def reaches_offsets(file: BucketFile, offsets: OffsetSet) -> bool:
+    """Return whether a file may have rows at one of these offsets, by its bounds."""
+    return any(file.reaches(*offset_range.span) for offset_range in offsets.ranges())
+
+
+def count_rows(store: Store, file: BucketFile, offsets: OffsetSet) -> int:
     """Count the rows of a file at these offsets. Raises OSError."""
-    if not any(file.reaches(*span) for spans in offsets.values() for span in spans):
+    if not reaches_offsets(file, offsets):
         return 0
     with table_file.open_parquet(store, file.path) as source:
         if not {*OFFSET_COLUMNS} <= {*source.names}:
@@ -201,9 +205,9 @@ class _EventTimes:
         return min(self._times, default=default), max(self._times, default=default)
 
 
-def mask_offsets(batch: pa.RecordBatch, offsets: Offsets) -> np.ndarray:
+def mask_offsets(batch: pa.RecordBatch, offsets: OffsetSet) -> np.ndarray:
     """Return for each row whether it is at one of these offsets."""
-    masks = [mask_partition_offsets(batch, part, spans) for part, spans in offsets.items()]
+    masks = [_mask_part(batch, part, spans) for part, spans in offsets.items()]
     if not masks:
         return np.zeros(batch.num_rows, bool)
     return np.asarray(np.logical_or.reduce(masks))
@@ -223,36 +227,30 @@ def spans_of(offsets: np.ndarray) -> list[Span]:
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def offsets_by_partition(rows: pa.Table) -> dict[TopicPartition, list[Span]]:
+def offsets_by_partition(rows: pa.Table) -> OffsetSet:
     """Return the offsets of rows by partition. Rows that have none are left out: they came from another writer."""
     has_offset = pc.and_(pc.is_valid(rows.column("_topic")), pc.is_valid(rows.column("_offset")))
     by_partition = rows.filter(has_offset).group_by(PARTITION_COLUMNS, use_threads=False)
     grouped = by_partition.aggregate([("_offset", "list")])
-    spans = {}
+    spans: dict[TopicPartition, list[Span]] = {}
     # One turn for each partition.
     for i in range(grouped.num_rows):
         part = TopicPartition(*(grouped.column(name)[i].as_py() for name in PARTITION_COLUMNS))
         spans[part] = spans_of(grouped.column("_offset_list")[i].values.to_numpy(zero_copy_only=False))
-    return spans
-
-
-def merge_offsets(many: Iterable[Offsets]) -> dict[TopicPartition, list[Span]]:
-    """Join offsets by partition."""
-    merged: dict[TopicPartition, list[Span]] = {}
-    for offsets in many:
-        for part, spans in offsets.items():
-            merged[part] = merge_spans([*merged.get(part, ()), *spans])
-    return merged
+    return OffsetSet(spans)
 
 
 def mask_spans(offsets: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
     """Return for each offset whether it lies in one of the spans."""
-    starts, ends = (np.array(bounds, np.int64) for bounds in zip(*merge_spans(spans), strict=True))
+    merged = merge_spans(spans)
+    if not merged:
+        return np.zeros(len(offsets), bool)
+    starts, ends = (np.array(bounds, np.int64) for bounds in zip(*merged, strict=True))
     indices = np.searchsorted(starts, offsets, side="right") - 1
     return np.asarray((indices >= 0) & (offsets < ends[indices]))
 
 
-def mask_partition_offsets(batch: pa.RecordBatch, part: TopicPartition, spans: Sequence[Span]) -> np.ndarray:
+def _mask_part(batch: pa.RecordBatch, part: TopicPartition, spans: Sequence[Span]) -> np.ndarray:
     """Return for each row whether it is of this partition, at one of these offsets."""
     values = zip(PARTITION_COLUMNS, (part.topic, part.incarnation, part.partition), strict=True)
     masks = [pc.equal(batch.column(name), value).to_numpy(zero_copy_only=False) for name, value in values]

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from writer.core.errors import ConfigError, HeadraceError, may_pass
 from writer.core.files import BucketFile, BucketKey, StagedFile, staged_name
+from writer.core.offsets import OffsetSet
 from writer.storage.base import Unanswered
 from writer.table import takeover
 from writer.table.ledger.segment_store import LedgerStore, LedgerUnreadable
@@ -26,7 +27,7 @@ from writer.table.log.foreign_writes import CommitFailed, one_line, reading
 from writer.table.log.log import TableVersion
 from writer.table.log.snapshot import OWNER, PipelineSnapshot, closed_values
 from writer.table.log.table_format import Format
-from writer.table.row_removal import Offsets, RemovalResult, stage_without_offsets
+from writer.table.row_removal import RemovalResult, stage_without_offsets
 from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ class PipelineTable(Appender):
 
     @contextmanager
     def stage_without_offsets(
-        self, snapshot: PipelineSnapshot, offsets: Offsets, prefix: str = "replay"
+        self, snapshot: PipelineSnapshot, offsets: OffsetSet, prefix: str = "replay"
     ) -> Iterator[RemovalResult]:
         """Stage what is left of the files that hold rows at these offsets. Raises LostRace, OSError."""
         if not offsets:

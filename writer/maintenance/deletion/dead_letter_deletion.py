@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from writer.commit import builder
-from writer.core.offsets import Span, TopicPartition, merge_spans
+from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
 from writer.maintenance.dead_letters import Selection, read_dead_letters, to_records
 from writer.maintenance.deletion.row_deletion import WHY
 from writer.maintenance.deletion.row_keys import Keys, RowFinder
@@ -21,7 +21,7 @@ from writer.maintenance.local_pipeline import LocalPipeline
 from writer.table.log.foreign_writes import FilesGone, Overtaken
 from writer.table.log.operations.rows import RemovedRows, Replay, Rewrite
 from writer.table.pipeline_tables import Tables
-from writer.table.row_removal import Offsets, stage_without_offsets
+from writer.table.row_removal import stage_without_offsets
 from writer.table.table import PipelineTable
 
 _TRIES = 5
@@ -36,7 +36,7 @@ class DeadLetters:
     undecodable: int = 0
     meant: int = 0
     # Offsets of those that are meant.
-    offsets: dict[TopicPartition, list[Span]] = field(default_factory=dict)
+    offsets: OffsetSet = field(default_factory=OffsetSet)
     # The version of the dead-letter table that took them out.
     version: int | None = None
 
@@ -56,7 +56,6 @@ def find(side: PipelineTable, pipeline: LocalPipeline, keys: Keys, columns: pa.S
                 for group in sample.groups:
                     meant = group.records.filter(pa.array(finder.match_rows(group.rows), pa.bool_()))
                     _add_offsets(result, meant, incarnation)
-    result.offsets = {part: merge_spans(spans) for part, spans in result.offsets.items()}
     return result
 
 
@@ -67,7 +66,7 @@ def delete(
     keys: Keys,
     now: datetime,
     request: str,
-    first: Callable[[Offsets], None] = lambda _: None,
+    first: Callable[[OffsetSet], None] = lambda _: None,
 ) -> DeadLetters:
     """Take the dead letters out that `find` finds, in one entry. `first` gets their offsets before.
 
@@ -118,9 +117,11 @@ def _overtake_replays(main: PipelineTable, now: datetime, request: str) -> None:
 def _add_offsets(result: DeadLetters, records: pa.Table, incarnation: int) -> None:
     """Note where the dead letters are: they are few, those of one person."""
     result.meant += records.num_rows
+    ranges = []
     for row in records.select(["topic", "partition", "offset"]).to_pylist():
         part = TopicPartition(row["topic"], incarnation, row["partition"])
-        result.offsets.setdefault(part, []).append((row["offset"], row["offset"] + 1))
+        ranges.append(OffsetRange(part, row["offset"], row["offset"] + 1))
+    result.offsets |= OffsetSet.of(ranges)
 
 
 def to_dict(result: DeadLetters) -> Mapping[str, int | None]:

@@ -11,6 +11,7 @@ import bucketers
 from writer.avro.schema_plan import parse_records
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
+from writer.core.offsets import OffsetSet
 from writer.maintenance.deletion import dead_letter_deletion
 from writer.maintenance.deletion.dead_letter_deletion import DeadLetters
 from writer.maintenance.deletion.row_deletion import DeletionResult, DeletionScan, RawDeletion, RowDeletion
@@ -21,7 +22,6 @@ from writer.privacy.policy import Action, PrivacyError
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import CommitFailed, one_line
-from writer.table.row_removal import merge_offsets
 from writer.table.table import PipelineTable
 
 
@@ -143,7 +143,7 @@ def _count_raw_records(
     offsets = [deletion.offsets(report.scan) for deletion, report in zip(deletions, reports, strict=True)]
     if dead_letters:
         offsets.append(dead_letters.offsets)
-    return raw.look(merge_offsets(offsets))
+    return raw.look(OffsetSet.union(offsets))
 
 
 def _protect_keys(config: Config, request: DeletionRequest, main: PipelineTable, source: SchemaSource) -> Keys:

@@ -17,6 +17,7 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.staging import table_file
 from writer.batch.staging.parquet_files import Destination
 from writer.core.files import BucketFile, BucketKey, StagedFile
+from writer.core.offsets import OffsetSet
 from writer.maintenance.deletion.row_keys import Keys, RowFinder
 from writer.storage.locations import on_s3
 from writer.table.log.appender import LostRace
@@ -26,10 +27,8 @@ from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.pipeline_tables import Tables
 from writer.table.row_removal import (
     OFFSET_COLUMNS,
-    Offsets,
     count_rows,
     discard_on_failure,
-    merge_offsets,
     offsets_by_partition,
     write_remaining_rows,
 )
@@ -77,12 +76,12 @@ class RawDeletion:
         """Whether there is a raw table."""
         return bool(self._raw)
 
-    def look(self, offsets: Offsets) -> int:
+    def look(self, offsets: OffsetSet) -> int:
         """Count the raw records at these offsets. Raises CommitFailed, OSError."""
         files = ((table.store, file) for table in self._raw for file in table.bucket_files(table.snapshot()))
         return sum(count_rows(store, file, offsets) for store, file in files)
 
-    def remove(self, offsets: Offsets) -> None:
+    def remove(self, offsets: OffsetSet) -> None:
         """Remove them. The rows at these offsets are still there: if it is interrupted, they are found again."""
         if not self._raw or not offsets:
             return
@@ -91,7 +90,7 @@ class RawDeletion:
         for table in self._raw:
             self._remove(table, offsets)
 
-    def _remove(self, table: PipelineTable, offsets: Offsets) -> None:
+    def _remove(self, table: PipelineTable, offsets: OffsetSet) -> None:
         for tries in range(_TRIES):
             snapshot = table.snapshot()
             try:
@@ -182,9 +181,9 @@ class RowDeletion:
                 if tries == _TRIES:
                     raise
 
-    def offsets(self, scan: DeletionScan) -> Offsets:
+    def offsets(self, scan: DeletionScan) -> OffsetSet:
         """Return the offsets of the rows that were found. Raises OSError."""
-        return merge_offsets(offsets_by_partition(rows) for hit in scan.hits for rows in self._rows(hit.file))
+        return OffsetSet.union(offsets_by_partition(rows) for hit in scan.hits for rows in self._rows(hit.file))
 
     def _rows(self, file: BucketFile) -> Iterator[pa.Table]:
         """Yield the rows of a file that are meant, if they say their offsets."""

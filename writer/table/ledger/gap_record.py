@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from writer.batch.task_report import EXITS, RAW, outcomes
-from writer.core.offsets import OffsetRange, Span, TopicPartition, merge_spans, subtract_spans
+from writer.core.offsets import OffsetRange, OffsetSet, Span, TopicPartition, count_offsets, merge_spans
 from writer.core.units import from_iso, to_iso
 
 Outcome = Literal["open", "done", "lost", "rewound"]
@@ -94,7 +94,7 @@ class BackfilledOffsets:
         """Each offset gave a record or is known to hold none, once; each record has one outcome."""
         records_read = self.outcomes.get("read", 0)
         return (
-            self.offsets == _count_offsets(self.spans)
+            self.offsets == count_offsets(self.spans)
             and self.offsets == records_read + self.without_records
             and records_read == sum(self.outcomes.get(name, 0) for name in EXITS)
         )
@@ -141,22 +141,18 @@ class GapRecord:
     @property
     def offsets(self) -> int:
         """How many offsets were skipped."""
-        return sum(offset_range.end - offset_range.start for offset_range in self.skipped_ranges)
+        return sum(offset_range.count for offset_range in self.skipped_ranges)
 
     @property
     def rows(self) -> int:
         """Rows that backfills brought."""
         return self.unplaced + sum(offsets.outcomes.get("rows", 0) for offsets in self.backfilled.values())
 
-    def unfilled_ranges(self) -> list[OffsetRange]:
-        """Return the offsets that are not filled, in order."""
-        unfilled_ranges: list[OffsetRange] = []
-        for offset_range in self.skipped_ranges:
-            part = offset_range.part
-            filled_spans = self.backfilled.get(part, BackfilledOffsets()).spans
-            unfilled_spans = subtract_spans([(offset_range.start, offset_range.end)], filled_spans)
-            unfilled_ranges += [OffsetRange(part, start, end) for start, end in unfilled_spans]
-        return unfilled_ranges
+    @property
+    def unfilled_offsets(self) -> OffsetSet:
+        """The offsets that were skipped and are not filled."""
+        filled_offsets = OffsetSet({part: backfilled.spans for part, backfilled in self.backfilled.items()})
+        return OffsetSet.of(self.skipped_ranges) - filled_offsets
 
 
 def oldest_opening(gap_records: Iterable[GapRecord]) -> datetime | None:
@@ -180,7 +176,7 @@ def parse_gap(version: int, facts: Mapping[str, Any]) -> GapRecord | None:
 
 
 def _parse_opening(version: int, facts: Mapping[str, Any]) -> GapOpening:
-    ranges = (OffsetRange(parse_part(account), account["start"], account["end"]) for account in facts["ranges"])
+    ranges = map(OffsetRange.from_dict, facts["ranges"])
     hints = (EventTimeHint(from_iso(hint["from"]), datetime.fromisoformat(hint["until"])) for hint in facts["hints"])
     return GapOpening(
         version,
@@ -197,7 +193,7 @@ def _parse_opening(version: int, facts: Mapping[str, Any]) -> GapOpening:
 def _parse_fill(version: int, facts: Mapping[str, Any]) -> GapRecord:
     backfilled: dict[TopicPartition, BackfilledOffsets] = {}
     for account in facts.get("ranges", ()):
-        part = parse_part(account)
+        part = TopicPartition.from_dict(account)
         backfilled[part] = backfilled.get(part, BackfilledOffsets()).plus(_parse_backfilled_offsets(account))
     through = {}
     if facts.get("through"):
@@ -287,7 +283,7 @@ def from_json(document: Mapping[str, Any]) -> GapRecord:
     backfilled = {}
     for account in document["carried"]:
         counts = {name: account[name] for name in ("read", *EXITS, RAW) if name in account}
-        backfilled[parse_part(account)] = BackfilledOffsets(
+        backfilled[TopicPartition.from_dict(account)] = BackfilledOffsets(
             _parse_spans(account["spans"]), account["offsets"], counts, account["without_records"]
         )
     opened = document["opened"]
@@ -314,17 +310,8 @@ def _parse_backfilled_offsets(account: Mapping[str, Any]) -> BackfilledOffsets:
     """Return what an entry's account says of one part."""
     spans = _parse_spans(account["spans"])
     without_records = account.get("without_records", {}).get("offsets", 0)
-    return BackfilledOffsets(tuple(merge_spans(spans)), _count_offsets(spans), outcomes(account), without_records)
+    return BackfilledOffsets(tuple(merge_spans(spans)), count_offsets(spans), outcomes(account), without_records)
 
 
 def _parse_spans(pairs: Sequence[Sequence[int]]) -> tuple[Span, ...]:
     return tuple((int(start), int(end)) for start, end in pairs)
-
-
-def _count_offsets(spans: Iterable[Span]) -> int:
-    return sum(end - start for start, end in spans)
-
-
-def parse_part(account: Mapping[str, Any]) -> TopicPartition:
-    """Return the part that an account in an entry speaks of."""
-    return TopicPartition(account["topic"], account["incarnation"], account["partition"])

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from writer.batch.task_report import EXITS, outcomes
 from writer.core.offsets import TopicPartition
-from writer.table.ledger.gap_record import gap_records_of_entry, gap_records_of_rewind, parse_part
+from writer.table.ledger.gap_record import gap_records_of_entry, gap_records_of_rewind
 from writer.table.ledger.segment import Answer, CommittedRange, CutRange, LedgerSegment, Removal, RewoundRange
 from writer.table.log.entries import answered_changes, file_changes, parse_commit_info
 from writer.table.log.foreign_writes import Change, foreign_change
@@ -62,7 +62,7 @@ def _read_segment(version: int, actions: Sequence[Action], pipeline: str, row_co
             gap_records = gap_records_of_entry(version, facts)
             return replace(segment, gap_records=gap_records, filter_counts=_filter_counts(facts))
         case "replay" | "reprocess":
-            moves = {parse_part(move): parse_exits(move) for move in facts["moves"]}
+            moves = {TopicPartition.from_dict(move): parse_exits(move) for move in facts["moves"]}
             return replace(segment, moves=moves, filter_counts=_filter_counts(facts))
         case "take":
             return replace(segment, adopted_rows=int(facts["rows"]))
@@ -94,12 +94,14 @@ def parse_exits(move: Mapping[str, Any]) -> dict[str, int]:
 
 def parse_rewound_range(account: Mapping[str, Any], version: int) -> RewoundRange:
     """Return a range that the entry of a version rewound."""
-    return RewoundRange(parse_part(account), version, account["start"], account["end"])
+    return RewoundRange(TopicPartition.from_dict(account), version, account["start"], account["end"])
 
 
 def parse_cut_range(cut: Mapping[str, Any], version: int) -> CutRange:
     """Return a cut that the entry of a version tells of."""
-    return CutRange(parse_part(cut), version, cut["start"], cut["end"], cut["successor"], cut["is_proven"])
+    return CutRange(
+        TopicPartition.from_dict(cut), version, cut["start"], cut["end"], cut["successor"], cut["is_proven"]
+    )
 
 
 def _frontiers(actions: Sequence[Action], pipeline: str) -> dict[TopicPartition, int]:
@@ -125,7 +127,7 @@ def _committed_range(account: Mapping[str, Any], version: int, specs: int) -> Co
     offsets_without_record = account["end"] - account["start"] - counts["read"]
     explained = account.get("without_records", {}).get("offsets", 0)
     return CommittedRange(
-        parse_part(account),
+        TopicPartition.from_dict(account),
         account["start"],
         account["end"],
         version,
@@ -140,7 +142,7 @@ def _committed_range(account: Mapping[str, Any], version: int, specs: int) -> Co
 def _skipped_ranges(version: int, facts: Mapping[str, Any]) -> tuple[CommittedRange, ...]:
     """Return the ranges of a gap."""
     return tuple(
-        CommittedRange(parse_part(account), account["start"], account["end"], version, version, gap=True)
+        CommittedRange(TopicPartition.from_dict(account), account["start"], account["end"], version, version, gap=True)
         for account in facts["ranges"]
     )
 

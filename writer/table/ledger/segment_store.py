@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from writer.core.errors import HeadraceError
+from writer.core.offsets import TopicPartition
 from writer.core.units import from_iso
 from writer.storage.base import Store
 from writer.table.ledger import gap_record
-from writer.table.ledger.gap_record import parse_part
 from writer.table.ledger.segment import (
     Answer,
     CommittedRange,
@@ -145,9 +145,9 @@ def _parse_segment(document: Mapping[str, Any]) -> LedgerSegment:
         from_iso(document["began"]),
         from_iso(document["ended"]),
         document["starts"],
-        {parse_part(begin): begin["offset"] for begin in document["begins"]},
+        {TopicPartition.from_dict(begin): begin["offset"] for begin in document["begins"]},
         tuple(_parse_committed_range(fields) for fields in document["committed_ranges"]),
-        {parse_part(move): parse_exits(move) for move in document["moves"]},
+        {TopicPartition.from_dict(move): parse_exits(move) for move in document["moves"]},
         tuple(Removal(**fields) for fields in document["removals"]),
         tuple(document["strange"]),
         document["adopted"],
@@ -161,7 +161,7 @@ def _parse_segment(document: Mapping[str, Any]) -> LedgerSegment:
 
 def _parse_committed_range(fields: Mapping[str, Any]) -> CommittedRange:
     return CommittedRange(
-        parse_part(fields),
+        TopicPartition.from_dict(fields),
         fields["start"],
         fields["end"],
         fields["first"],

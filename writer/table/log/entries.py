@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import Schema
 
 from writer.core.files import HELD_LATE, BucketFile, BucketKey, StagedFile, file_from_json, file_to_json
-from writer.core.offsets import Span, TopicPartition
+from writer.core.offsets import OffsetSet
 from writer.core.units import from_iso
 from writer.storage.base import Store
 from writer.table.log import file_lists
@@ -38,7 +38,7 @@ class SideEntry:
     version: int
     files: Sequence[StagedFile] = ()
     # Offsets whose rows go.
-    withdrawn: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
+    withdrawn: OffsetSet = field(default_factory=OffsetSet)
     # Why they go, if their number is a term of the account; empty: it is none.
     why: str = ""
     # JSON values: late rows by bucket, the instant up to which buckets are closed.
@@ -72,7 +72,7 @@ class CommittedEntry:
     facts: Mapping[str, Any]
     side_files: Mapping[str, Sequence[StagedFile]]
     # Dead letters that became rows, by the location of their table.
-    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]] = field(default_factory=dict)
+    withdrawn: Mapping[str, OffsetSet] = field(default_factory=dict)
     # When it was appended to the log, as ISO 8601.
     logged_at: str = ""
 
@@ -93,7 +93,7 @@ class CommittedEntry:
         entry = SideEntry(
             self.version,
             files,
-            self.withdrawn.get(location, {}),
+            self.withdrawn.get(location, OffsetSet()),
             why="rewind" if is_rewind else "",
             facts=self._side_facts(location, target),
         )
@@ -215,24 +215,13 @@ def unanswered_changes(entries: Iterable[tuple[int, Sequence[Action]]]) -> list[
     return list(changes.values())
 
 
-def withdrawn_to_json(
-    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]],
-) -> dict[str, list[list[Any]]]:
+def withdrawn_to_json(withdrawn: Mapping[str, OffsetSet]) -> dict[str, list[list[Any]]]:
     """Return offsets by the location of their table, as an entry has them."""
-    return {
-        location: [[part.topic, part.incarnation, part.partition, spans] for part, spans in parts.items()]
-        for location, parts in withdrawn.items()
-    }
+    return {location: offsets.to_json() for location, offsets in withdrawn.items()}
 
 
-def _withdrawn_from_json(facts: Mapping[str, Any]) -> dict[str, dict[TopicPartition, list[Span]]]:
-    withdrawn: dict[str, dict[TopicPartition, list[Span]]] = {}
-    for location, parts in facts.get("withdrawn", {}).items():
-        withdrawn[location] = {
-            TopicPartition(topic, incarnation, partition): [(start, end) for start, end in spans]
-            for topic, incarnation, partition, spans in parts
-        }
-    return withdrawn
+def _withdrawn_from_json(facts: Mapping[str, Any]) -> dict[str, OffsetSet]:
+    return {location: OffsetSet.from_json(parts) for location, parts in facts.get("withdrawn", {}).items()}
 
 
 def remove_action(file: BucketFile, columns: Sequence[str], now: datetime, *, moves_only: bool = False) -> Action:

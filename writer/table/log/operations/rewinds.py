@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import LogMark, OffsetRange, Span, TopicPartition
+from writer.core.offsets import LogMark, OffsetRange, OffsetSet, TopicPartition
 from writer.core.units import microseconds, to_iso
 from writer.table.log.entries import withdrawn_to_json
 from writer.table.log.foreign_writes import Change
@@ -115,7 +115,7 @@ class Rewind(Operation):
     # Rows of the removed files that stay.
     files: Sequence[StagedFile]
     # The offsets whose rows go, by the location of their side table.
-    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]
+    withdrawn: Mapping[str, OffsetSet]
     reopened: Sequence[ReopenedBucket] = ()
     # As the earlier version had them.
     newest_event_times: Mapping[TopicPartition, int | None] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import LogMark, OffsetRange, Span, TopicPartition
+from writer.core.offsets import LogMark, OffsetRange, OffsetSet, TopicPartition
 from writer.table.log.entries import side_files_to_json, withdrawn_to_json
 from writer.table.log.foreign_writes import BucketsClosed, FilesGone, Overtaken
 from writer.table.log.operations.operation import CheckedLog, Operation, check_privacy
@@ -94,7 +94,7 @@ class Replay(Operation):
     # Dead letters that failed again, with the reason of today.
     side_files: Mapping[str, Sequence[StagedFile]]
     # The offsets whose dead letters go, by the location of their table.
-    withdrawn: Mapping[str, Mapping[TopicPartition, Sequence[Span]]]
+    withdrawn: Mapping[str, OffsetSet]
     facts: Mapping[str, Any]
     # Fingerprints of the schemas that schema ids mean, by the name of the `txn`.
     meanings: Mapping[str, int] = field(default_factory=dict)
