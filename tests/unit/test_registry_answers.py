@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from tests.servers.scripted import Asked, Reply, Scripted, serve_script
 from tests.support.sample_records import EVENT
@@ -17,7 +18,14 @@ from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report
 from writer.config.connections import Registry
 from writer.core.errors import SchemaChanged
-from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound, SchemaSource, with_ids
+from writer.schemas.registry import (
+    ConfluentRegistry,
+    Login,
+    RegistryUnreachable,
+    SchemaNotFound,
+    SchemaSource,
+    with_ids,
+)
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import ASK_AGAIN, Schemas
 
@@ -115,6 +123,50 @@ def test_an_answer_without_a_schema_is_none_and_the_next_one_counts(
     server.answer = well
     assert json.loads(schemas.schema(1)) == EVENT
     assert [json.loads(text) for text in schemas.topic_schemas("clicks").values()] == [EVENT]
+
+
+LOGINS: Mapping[str, tuple[str, Login]] = {
+    "none": ("", Login()),
+    "of the configuration": ("", Login("reader", "s3cret")),
+    "in the URL": ("reader:s3cret@", Login()),
+}
+SETTINGS = {
+    "none": "none was sent. Set registry.user and registry.password",
+    "of the configuration": "orrect registry.user and registry.password",
+    "in the URL": "orrect the login in registry.url",
+}
+
+
+@pytest.mark.parametrize("ids", IDS)
+@pytest.mark.parametrize("login", LOGINS)
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_login_names_its_setting_and_no_secret(server: Scripted, ids: Ids, login: str, status: int) -> None:
+    user_part, credentials = LOGINS[login]
+    url = server.url.replace("://", f"://{user_part}")
+    schemas = with_ids(ConfluentRegistry(f"{url}/apis/ccompat/v7", login=credentials), ids)
+    # Some servers repeat what was sent.
+    server.answer = lambda _: Reply(status, {"message": "no user reader:s3cret, Basic cmVhZGVyOnMzY3JldA=="})
+    for ask in (lambda: schemas.schema(1), lambda: schemas.topic_schemas("clicks")):
+        with pytest.raises(RegistryUnreachable, match=f"refuses the login: it answers {status}") as refusal:
+            ask()
+        text = str(refusal.value)
+        assert SETTINGS[login] in text
+        assert "does not answer" not in text
+        for secret in ("s3cret", "cmVhZGVyOnMzY3JldA"):
+            assert secret not in text
+
+
+def test_a_proxy_that_wants_a_login_is_no_silent_registry(server: Scripted, registry: ConfluentRegistry) -> None:
+    server.answer = lambda _: Reply(407, b"")
+    with pytest.raises(RegistryUnreachable, match="407, the proxy before it wants a login"):
+        registry.schema(1)
+
+
+def test_a_login_that_is_refused_for_data_keys_is_told_from_silence(registry: ConfluentRegistry) -> None:
+    refusal = registry.unreachable(SchemaRegistryError(401, 40101, "User reader:s3cret is unknown"))
+    assert "refuses the login: it answers 401" in str(refusal)
+    assert "s3cret" not in str(refusal)
+    assert "does not answer" in str(registry.unreachable(SchemaRegistryError(500, 50001, "broken")))
 
 
 @pytest.mark.parametrize("ids", IDS)

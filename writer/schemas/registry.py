@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
 from confluent_kafka.schema_registry import Schema
+from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.schema_text import UnsupportedSchema
@@ -281,8 +282,11 @@ class ConfluentRegistry:
         return f"{address}/apis/registry/v3"
 
     def unreachable(self, error: Exception) -> RegistryUnreachable:
-        """Return what to raise where the registry gives no answer."""
-        return unreachable_error(self._url, error, "registry.url")
+        """Return what to raise where the registry gives no answer, or Confluent's client says that it refuses."""
+        cause = error
+        if isinstance(error, SchemaRegistryError):
+            cause = self._client.login_refusal(error.http_status_code) or error
+        return unreachable_error(self._url, cause, "registry.url")
 
     def _no_registry(self) -> RegistryUnreachable:
         context = ""

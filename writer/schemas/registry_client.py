@@ -23,13 +23,17 @@ from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError, file_error
 
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
 NOT_FOUND = 404
+_PROXY_LOGIN = 407
 _TOO_MANY = 429
 _UNAVAILABLE = 503
 # How long a registry may refuse every request before the caller is told.
 PATIENCE_S = 30
 # Between two log lines of requests that take long.
 PROGRESS_S = 5
+_LOGIN_STATUS = (_UNAUTHORIZED, _FORBIDDEN, _PROXY_LOGIN)
 # A registry is a shared service.
 REQUESTS_AT_ONCE = 8
 # Characters of an answer that is none, in a message.
@@ -54,7 +58,7 @@ class ReferenceNotFound(SchemaNotFound):
 
 
 class RegistryUnreachable(HeadraceError):
-    """The registry does not answer, or sends no complete schema: the batch must wait."""
+    """The registry does not answer, refuses the login, or sends no complete schema: the batch must wait."""
 
     def __init__(self, message: str, retry_after_s: float = 0) -> None:
         """`retry_after_s`: how long the registry asks to be left alone."""
@@ -68,6 +72,28 @@ class RegistryBusy(RequestFailed):
     def __init__(self, status: int, retry_after_s: float) -> None:
         super().__init__(f"it answers {status}, too many requests, and asks to wait {retry_after_s:.0f} s")
         self.retry_after_s = retry_after_s
+
+
+class LoginRefused(RequestFailed):
+    """The registry, or a proxy before it, answers, and refuses the login. Its message names the setting, and no secret.
+
+    The body of such an answer is not shown: it may repeat what was sent.
+    """
+
+    def __init__(self, status: int, *, has_login: bool, is_in_url: bool) -> None:
+        """`has_login`: one was sent; `is_in_url`: the one that registry.url names."""
+        settings = "registry.user and registry.password"
+        if is_in_url:
+            settings = "the login in registry.url"
+        if status == _PROXY_LOGIN:
+            text = "407, the proxy before it wants a login. Give one in HTTPS_PROXY or HTTP_PROXY of the environment"
+        elif not has_login:
+            text = f"{status}, and none was sent. Set registry.user and registry.password"
+        elif status == _UNAUTHORIZED:
+            text = f"401. Correct {settings}"
+        else:
+            text = f"403, the user may not read there. Grant it the right to read subjects, or correct {settings}"
+        super().__init__(text)
 
 
 @dataclass(frozen=True)
@@ -104,6 +130,8 @@ class _Server:
 
     address: str
     headers: Mapping[str, str]
+    # Whether the login is that of the address itself.
+    is_login_in_url: bool
 
     @classmethod
     def parse(cls, url: str, login: Login) -> "_Server":
@@ -111,11 +139,12 @@ class _Server:
         parts = urlsplit(url.strip().rstrip("/"))
         user = login.user
         password = login.password
+        is_in_url = parts.username is not None
         if parts.username is not None:
             user = unquote(parts.username)
             password = unquote(parts.password or "")
         address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        return cls(address, login_header(user, SecretStr(password), None))
+        return cls(address, login_header(user, SecretStr(password), None), is_in_url)
 
 
 class RegistryClient:
@@ -142,7 +171,7 @@ class RegistryClient:
     def ask(self, path: str) -> Answer:
         """Return the answer to a GET request: one that succeeds, or 404.
 
-        Raises RequestFailed for any other, and RegistryBusy.
+        Raises LoginRefused, RegistryBusy, and RequestFailed for any other.
         """
         began_s = time.monotonic()
         attempt = 0
@@ -152,7 +181,7 @@ class RegistryClient:
             now_s = time.monotonic()
             if not _is_refusal(answer):
                 self._answered_s = now_s
-                return _check_answer(answer)
+                return self._check_answer(answer)
             pause_s = _BACKOFF.random_delay_s(attempt)
             if answer.after is not None:
                 pause_s = answer.after.total_seconds()
@@ -162,6 +191,21 @@ class RegistryClient:
             with self._lock:
                 self._resume_s = max(self._resume_s, now_s + pause_s)
             attempt += 1
+
+    def login_refusal(self, status: int) -> LoginRefused | None:
+        """Return the refusal that a status is; None for any other status."""
+        if status not in _LOGIN_STATUS:
+            return None
+        server = self._servers[0]
+        return LoginRefused(status, has_login=bool(server.headers), is_in_url=server.is_login_in_url)
+
+    def _check_answer(self, answer: Answer) -> Answer:
+        refusal = self.login_refusal(answer.status)
+        if refusal is not None:
+            raise refusal
+        if not answer.ok and answer.status != NOT_FOUND:
+            raise RequestFailed(f"it answered {answer.summary()}")
+        return answer
 
     def _ask_servers(self, path: str) -> Answer:
         """Ask one server after the other, each twice at most: a connection may have been closed meanwhile."""
@@ -229,12 +273,6 @@ def read_versions(
     return texts
 
 
-def _check_answer(answer: Answer) -> Answer:
-    if not answer.ok and answer.status != NOT_FOUND:
-        raise RequestFailed(f"it answered {answer.summary()}")
-    return answer
-
-
 def _is_refusal(answer: Answer) -> bool:
     """Return whether a server asks to be asked later."""
     return answer.status == _TOO_MANY or (answer.status == _UNAVAILABLE and answer.after is not None)
@@ -242,6 +280,8 @@ def _is_refusal(answer: Answer) -> bool:
 
 def unreachable_error(url: str, error: Exception, settings: str) -> RegistryUnreachable:
     """Return what to raise where a registry gives no answer. `settings`: of the configuration, to check."""
+    if isinstance(error, LoginRefused):
+        return RegistryUnreachable(without_user(f"the schema registry at {url} refuses the login: it answers {error}."))
     if isinstance(error, RegistryBusy):
         return RegistryUnreachable(
             without_user(f"the schema registry at {url} refuses requests: {error}. Raise its rate limit, or wait."),
