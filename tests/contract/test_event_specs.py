@@ -22,7 +22,7 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.main import app
 from writer.cli.write import delete_rows
 from writer.commit import builder
-from writer.commit.event_specs import check_specs
+from writer.commit.event_specs import check_specs, find_spec_problems
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, Fenced
 from writer.core.offsets import OffsetRange, TopicPartition
@@ -33,6 +33,7 @@ from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import Piece, open_local_pipeline
 from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
+from writer.preflight.source_checks import decoder_findings
 from writer.status.commit_explanation import KafkaOffset, search_ledger
 from writer.status.model import Totals, event_time_newest
 from writer.table.factory import all_tables
@@ -338,6 +339,25 @@ def test_a_start_asks_for_the_event_time_of_the_table_that_records_go_to(
         return
     with pytest.raises(ConfigError, match=refuses):
         check_specs("clicks", settings, plan)
+
+
+def test_one_mistake_in_a_spec_is_one_sentence_for_all_records_and_schemas(tmp_path: Path) -> None:
+    specs = {"*": {"derive": {"twice": "idd * 2"}}, "Bare": {"where": "at > 0"}}
+    settings = config(tmp_path, specs=specs).pipelines["clicks"]
+    bare = {**EVENT, "name": "Bare", "fields": EVENT["fields"][:1]}
+    plan = SchemaPlan(pa.schema([]), specs=settings.record_specs)
+    for schema_id, schema in enumerate((EVENT, WIDER, OTHER, bare), 1):
+        plan = plan.extend(schema_id, json.dumps(schema))
+    shared, own = find_spec_problems("clicks", settings, plan)
+    assert shared.startswith("pipelines.clicks.specs.*: derive.twice: ")
+    assert shared.endswith("did you mean 'id'? (records Event, Other)")
+    assert own.startswith("pipelines.clicks.specs.Bare: where: ")
+    with pytest.raises(ConfigError) as refusal:
+        check_specs("clicks", settings, plan)
+    assert str(refusal.value).splitlines() == [shared, own]
+    rejections = list(decoder_findings(plan))
+    assert {finding.status for finding in rejections} == {"not_checked"}, rejections
+    assert " ".join(finding.message for finding in rejections).count("their event spec is wrong") == len(rejections)
 
 
 def test_a_spec_shapes_the_records_of_one_target_of_a_route(tmp_path: Path) -> None:

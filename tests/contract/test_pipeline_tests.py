@@ -425,7 +425,7 @@ def test_a_reference_that_stands_in_the_way_may_have_a_value(files: Files) -> No
     files.case({"a": good(1)}, {"a": "row"})
     done = files.run(columns=200)
     assert done.exit_code == 2
-    assert "${env:LAKE}: without a value" in done.output
+    assert "pipelines.clicks.table.location: ${env:LAKE} is without a value" in done.output
     files.case({"a": good(1)}, {"a": "row"}, variables={"LAKE": "/lake"})
     files.passes()
 
@@ -470,7 +470,7 @@ def test_what_a_start_refuses_is_an_error_of_the_file(files: Files) -> None:
     [
         ({"expct": {}}, "file: unknown key 'expct'; did you mean 'expect'?"),
         ({"now": "2026-11-20T12:00:00"}, "now: 2026-11-20T12:00:00 has no zone; write 2026-11-20T12:00:00Z for UTC"),
-        ({"config": "../nope.yaml"}, "cannot read specs/../nope.yaml"),
+        ({"config": "../nope.yaml"}, "cannot read nope.yaml"),
         ({"pipeline": "click"}, "the configuration has no pipeline 'click'; did you mean 'clicks'?"),
         ({"records": {"a": {"vale": 1}}}, "records.a: unknown key 'vale'; did you mean 'value'?"),
         ({"records": {"a": {}}}, "records.a: give it a `value`, which is null for a tombstone, or `hex`"),
@@ -484,7 +484,7 @@ def test_what_a_start_refuses_is_an_error_of_the_file(files: Files) -> None:
         ({"records": "none.jsonl"}, "cannot read specs/none.jsonl"),
         ({"records": "event.avsc"}, "specs/event.avsc holds no sample of this release"),
         ({"expect": {"b": "row"}}, "expect.b: there is no such record; known here: a"),
-        ({"expect": {"a": "rows"}}, "expect.a.exit: Input should be 'row', 'late'"),
+        ({"expect": {"a": "rows"}}, "expect.a: Input should be 'row', 'late'"),
         ({"expect": {"a": {"exit": "filtered", "bucket": "x"}}}, "'bucket' goes with exit row or late, not with"),
         ({"counts": {"rows": 1}}, "counts.rows"),
     ],
@@ -505,3 +505,22 @@ def test_json_has_why_a_file_cannot_be_used(files: Files) -> None:
     (file,) = json.loads(done.output)["files"]
     assert file["path"] == "specs/clicks.test.yaml"
     assert "unknown key 'expct'" in file["error"]
+
+
+def test_one_mistake_in_a_spec_is_one_error_of_all_files_and_tests(files: Files) -> None:
+    files.pipeline(specs={"Event": {"derive": {"twice": "idd * 2"}}})
+    files.case({"a": good(1), "b": good(2)}, {"a": "row", "b": "row"})
+    other = files.root / "specs" / "deep"
+    other.mkdir()
+    document = yaml.safe_load((files.root / "specs" / "clicks.test.yaml").read_text())
+    document |= {"config": "../../pipelines.yaml", "schema": "../event.avsc"}
+    (other / "more.test.yaml").write_text(yaml.safe_dump(document))
+    done = files.run(columns=200)
+    assert done.exit_code == 1
+    assert done.output.count("\npipelines.clicks.specs.Event: derive.twice: ") == 1
+    assert "3 skipped, 1 error" in done.output
+    files.pipeline(specs={"Event": {"derve": {"twice": "id * 2"}}})
+    done = files.run(columns=200)
+    assert done.exit_code == 2
+    assert done.output.count("\n  pipelines.clicks.specs.Event: unknown key 'derve'; did you mean 'derive'?") == 1
+    assert "1 skipped, 1 error" in done.output

@@ -134,7 +134,7 @@ def test_a_fault_outside_the_pipelines_is_named_with_its_place_and_mend(file, se
         ({"bucket": {"type": "no.such:Thing"}}, ["pipelines.clicks.bucket:", "no.such:Thing", "install the module"]),
         ({"bucket": {"type": "composite", "parts": "abc"}}, ["pipelines.clicks.bucket:", "'abc'; make it a list"]),
         ({"bucket": {"type": "composite", "parts": ["field"]}}, ["clicks.bucket:", "'field' is no mapping; write"]),
-        ({"bucket": "hourly"}, ["pipelines.clicks.bucket:", "dictionary"]),
+        ({"bucket": "hourly"}, ["pipelines.clicks.bucket:", "mapping of keys"]),
     ],
 )  # fmt: skip
 def test_a_fault_in_a_pipeline_is_named_with_its_place_and_mend(file, change, said):
@@ -217,10 +217,13 @@ def test_references_are_replaced_by_what_they_name(file, monkeypatch, tmp_path):
 
 def test_a_reference_to_nothing_is_named(file, monkeypatch, tmp_path):
     monkeypatch.delenv("NOWHERE", raising=False)
-    message = refusal(file, base(table={"location": "${env:NOWHERE}"}))
-    assert "environment variable NOWHERE, which is not set" in message
-    message = refusal(file, base(table={"location": f"${{file:{tmp_path}/nothing}}"}))
-    assert f"the file {tmp_path}/nothing: No such file or directory" in message
+    raw = base(
+        table={"location": "${env:NOWHERE}", "dead_letters": f"${{file:{tmp_path}/nothing}}"}, topics=["${env:NOWHERE}"]
+    )
+    message = refusal(file, raw)
+    keys = "pipelines.clicks.table.location, pipelines.clicks.topics.0"
+    assert f"  {keys}: the environment variable NOWHERE is not set. Set it." in message
+    assert f"  pipelines.clicks.table.dead_letters: the file {tmp_path}/nothing cannot be read: No such file" in message
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_file_that_is_read_twice_gives_equal_configurations() -> None:
 @pytest.mark.parametrize(
     ("defaults", "said"),
     [
-        ("commit: {max_record: 5}", "pipelines.clicks.commit: unknown key 'max_record'; did you mean 'max_records'?"),
+        ("commit: {max_record: 5}", "  defaults.commit: unknown key 'max_record'; did you mean 'max_records'?"),
         ("comit: {}", "defaults: unknown key 'comit'; did you mean 'commit'?"),
         ("table: {location: /lake/one}", "would write two tables to /lake/one; give each its own location"),
     ],

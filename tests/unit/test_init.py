@@ -146,4 +146,4 @@ def test_options_of_a_login_that_do_not_fit_are_refused_before_a_server_is_asked
 def test_a_password_file_that_is_not_there_is_named(tmp_path):
     words = ["--security-protocol", "sasl_ssl", "--username", "me", "--password-file", str(tmp_path / "none")]
     error = CliRunner().invoke(app, [*OPTIONS, "--topic", "clicks", *words]).exception
-    assert str(error).startswith(f"the configuration wants the file {tmp_path}/none: No such file or directory.")
+    assert f"kafka.security.password: the file {tmp_path}/none cannot be read: No such file or directory." in str(error)

@@ -9,15 +9,28 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.batch.bucketing import times_of
 from writer.config.pipeline import Pipeline
 from writer.core.errors import ConfigError
+from writer.core.text import join_first
 from writer.schemas.subjects import full_name
 from writer.specs.spec import Spec, fingerprint, spec_of, to_json
 
+# Records with the same mistake that a sentence names.
+_RECORDS_NAMED = 3
+
 
 def check_specs(pipeline: str, settings: Pipeline, plan: SchemaPlan) -> None:
-    """Raise ConfigError for a spec that no schema of its records fits. `plan`: with all schemas that are known.
+    """Raise ConfigError for specs that no schema of their records fits. `plan`: with all schemas that are known."""
+    problems = find_spec_problems(pipeline, settings, plan)
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def find_spec_problems(pipeline: str, settings: Pipeline, plan: SchemaPlan) -> list[str]:
+    """Return a sentence for each mistake in a spec, which names the key and the records that have it.
 
     Each record type is looked at as a table of its own would hold it, before and behind the spec.
     """
+    # Key and mistake → the records.
+    records = dict[str, list[str]]()
     for name, texts in _texts_by_record(settings.record_specs, plan).items():
         record_plan = SchemaPlan(
             pa.schema([]), plan.reserved, widen=plan.widen, specs=settings.record_specs, privacy=plan.privacy
@@ -26,14 +39,28 @@ def check_specs(pipeline: str, settings: Pipeline, plan: SchemaPlan) -> None:
             record_plan = record_plan.extend(schema_id, text)
         for record in record_plan.shaped.values():
             key = f"pipelines.{pipeline}.specs.{record.spec.name}"
-            if record.output is None:
-                raise ConfigError(f"{key}: {record.problem} (record {name})")
+            problem = record.problem
             table_settings = settings_of_record(settings, name)
-            if table_settings is not None:
-                _check_buckets(key, table_settings, record.input.columns, record_plan.columns)
-    for record in plan.shaped.values():
-        if record.output is None:
-            raise ConfigError(f"pipelines.{pipeline}.specs.{record.spec.name}: {record.problem}")
+            if record.output is not None:
+                problem = ""
+                if table_settings is not None:
+                    problem = _bucket_problem(table_settings, record.input.columns, record_plan.columns)
+            if problem:
+                records.setdefault(f"{key}: {problem}", []).append(name)
+    if records:
+        return [f"{problem} ({_name_records(names)})" for problem, names in records.items()]
+    # Each record fits a table of its own; together they may not fit the one that they share.
+    problems = (
+        f"pipelines.{pipeline}.specs.{record.spec.name}: {record.problem}"
+        for record in plan.shaped.values()
+        if record.output is None
+    )
+    return list(dict.fromkeys(problems))
+
+
+def _name_records(names: Sequence[str]) -> str:
+    noun = "record" if len(names) == 1 else "records"
+    return f"{noun} {join_first(names, _RECORDS_NAMED)}"
 
 
 def check_version(pipeline: str, settings: Pipeline, recorded: int) -> None:
@@ -55,20 +82,21 @@ def find_unused_specs(specs: Sequence[Spec], plan: SchemaPlan) -> list[str]:
     return [spec.name for spec in specs if spec.name not in used]
 
 
-def _check_buckets(key: str, settings: Pipeline, input_columns: pa.Schema, output_columns: pa.Schema) -> None:
-    """Raise ConfigError where the event time, or a bucket, needs a column that is not there.
+def _bucket_problem(settings: Pipeline, input_columns: pa.Schema, output_columns: pa.Schema) -> str:
+    """Return why the event time, or a bucket, lacks the column that it needs; empty where it has it.
 
-    `key`: of the configuration. `input_columns`, `output_columns`: before and behind the spec.
+    `input_columns`, `output_columns`: before and behind the spec.
     """
     rule = settings.event_time
     try:
         times, _ = times_of(input_columns.empty_table(), rule.rule(rule.unit), pa.array([], pa.string()))
     except ValueError as error:
-        raise ConfigError(f"{key}: event_time: {error}") from error
+        return f"event_time: {error}"
     try:
         bucketers.build(settings.bucket).assign(output_columns.empty_table(), times)
     except ValueError as error:
-        raise ConfigError(f"{key}: bucket: {error} Buckets are made of the columns behind the spec.") from error
+        return f"bucket: {error} Buckets are made of the columns behind the spec."
+    return ""
 
 
 def settings_of_record(settings: Pipeline, record: str) -> Pipeline | None:

@@ -20,9 +20,9 @@ class Strict(BaseModel):
     def _known_keys(cls, raw: Any) -> Any:
         if isinstance(raw, dict):
             keys = [field.alias or name for name, field in cls.model_fields.items()]
-            for key in raw:
-                if key not in keys:
-                    raise ValueError(f"unknown key {key!r}{did_you_mean(str(key), keys)}")
+            unknown = [f"unknown key {key!r}{did_you_mean(str(key), keys)}" for key in raw if key not in keys]
+            if unknown:
+                raise ValueError(" and ".join(unknown))
         return raw
 
 
@@ -77,8 +77,9 @@ def with_defaults(raw: Any, known: Collection[str]) -> Any:
     defaults = raw.get("defaults") if isinstance(raw, dict) else None
     if not isinstance(defaults, dict) or not isinstance(raw.get("pipelines"), dict):
         return raw
-    if wrong := next((key for key in defaults if key not in known), None):
-        raise ValueError(f"defaults: unknown key {wrong!r}{did_you_mean(str(wrong), list(known))}")
+    unknown = [f"unknown key {key!r}{did_you_mean(str(key), list(known))}" for key in defaults if key not in known]
+    if unknown:
+        raise ValueError(f"defaults: {' and '.join(unknown)}")
     pipelines = {
         name: overlay_settings(_insert_name(defaults, str(name)), one or {}) if isinstance(one, dict | None) else one
         for name, one in raw["pipelines"].items()

@@ -1,12 +1,8 @@
-"""Loads the configuration file, once or again while a process runs: replaces references, reports errors by line.
-
-`${env:NAME}` and `${file:/path}` stand for what is looked up when the file is read, so that no secret stands in it.
-"""
+"""Loads the configuration file, once or again while a process runs, and reports each fault in a line."""
 
 import base64
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -21,8 +17,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from writer.config.base import overlay_settings
 from writer.config.connections import S3, Http, Supervisor
+from writer.config.faults import describe_faults
 from writer.config.location import Location
 from writer.config.pipelines import Config
+from writer.config.references import References, look_up
 from writer.core import logging
 from writer.core.config_location import MISSING
 from writer.core.errors import ConfigError, file_error
@@ -55,9 +53,6 @@ def beneath(settings: dict[str, Any], overlay: dict[str, Any], name: str) -> dic
     return overlay_settings(overlay, settings)
 
 
-_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
-
-
 def load(path: Path) -> Config:
     """Read and check a configuration file, and what the place decides. Raises ConfigError, one line for each fault."""
     return checked(*_whole(path))
@@ -76,18 +71,20 @@ def load_pipelines(path: Path, variables: Mapping[str, str]) -> Config:
         os.environ.setdefault(_TEST_KEYS, json.dumps(_TEST_KEYRING))
         sections["keys"] = {"env": _TEST_KEYS}
 
-    def look_up(kind: str, name: str) -> str:
+    def look_up_variable(kind: str, name: str) -> str:
         if kind == "env" and name in variables:
             return variables[name]
         missing.append(f"${{{kind}:{name}}}")
         return missing[-1]
 
+    references = References(look_up_variable)
     try:
-        return checked({**_NO_SERVERS, **sections}, str(path), look_up)
+        return checked({**_NO_SERVERS, **sections}, str(path), references)
     except ConfigError as error:
         message = str(error)
-        if missing:
-            message += f"\n  {', '.join(missing)}: without a value, as none is given to this command"
+        for reference in dict.fromkeys(missing):
+            keys = ", ".join(references.keys[reference])
+            message += f"\n  {keys}: {reference} is without a value, as none is given to this command"
         raise ConfigError(message) from None
 
 
@@ -121,7 +118,8 @@ def addresses(path: Path) -> Addresses:
 
     def section(name: str, kind: Any) -> Any:
         with suppress(ConfigError, ValidationError, RecursionError):
-            return TypeAdapter(kind).validate_python(_resolve_references(raw.get(name), {}, _look_up))
+            document = References(look_up).replace_in(raw.get(name), name, name)
+            return TypeAdapter(kind).validate_python(document)
         return None
 
     names = raw.get("pipelines")
@@ -134,26 +132,20 @@ def addresses(path: Path) -> Addresses:
     )
 
 
-def checked(raw: dict[str, Any], read: str, look_up: Callable[[str, str], str] | None = None) -> Config:
+def checked(raw: dict[str, Any], read: str, references: References | None = None) -> Config:
     """Check a configuration. `read`: what it is, for messages. Raises ConfigError, one line for each fault.
 
-    `look_up`: of a reference's kind and name; by default in the environment and in files.
+    `references`: by default those of the environment and of files.
     """
-    looked_up: dict[str, str] = {}
+    references = references or References(look_up)
     try:
-        return Config.model_validate(_resolve_references(raw, looked_up, look_up or _look_up))
+        document = references.replace_in(raw, read)
+        return Config.model_validate(document)
     except RecursionError as error:
         raise ConfigError(f"{read} cannot be used: an alias (*) stands inside what it names (&)") from error
     except ValidationError as error:
-        raise ConfigError(_mask_values("\n".join([f"{read} cannot be used:", *faults(error)]), looked_up)) from None
-
-
-def faults(error: ValidationError, *above: str) -> list[str]:
-    """Return a line for each fault: its key, below the keys `above`, and what is wrong with it."""
-    return [
-        f"  {'.'.join(map(str, (*above, *e['loc']))) or 'file'}: {e['msg'].removeprefix('Value error, ')}"
-        for e in error.errors()
-    ]
+        lines = [f"{read} cannot be used:", *describe_faults(error, document)]
+        raise ConfigError(references.hide_values("\n".join(lines))) from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -192,46 +184,6 @@ def _fault(error: yaml.YAMLError | ValueError) -> str:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
     return " ".join(str(error).split())
-
-
-def _resolve_references(value: Any, looked_up: dict[str, str], look_up: Callable[[str, str], str]) -> Any:
-    """Replace the references, and remember in `looked_up` by what: text → reference."""
-    if isinstance(value, dict):
-        return {key: _resolve_references(item, looked_up, look_up) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve_references(item, looked_up, look_up) for item in value]
-    if not isinstance(value, str):
-        return value
-
-    def replacement(match: re.Match[str]) -> str:
-        text = look_up(*match.groups())
-        looked_up[text] = match[0]
-        return text
-
-    return _REFERENCE.sub(replacement, value)
-
-
-def _mask_values(message: str, looked_up: dict[str, str]) -> str:
-    """Put references back in place of their values, which may be secrets."""
-    for text in sorted(filter(None, looked_up), key=len, reverse=True):
-        for shown in (text, repr(text)[1:-1]):
-            message = message.replace(shown, looked_up[text])
-    return message
-
-
-def _look_up(kind: str, name: str) -> str:
-    if kind == "env":
-        if name not in os.environ:
-            raise ConfigError(f"the configuration wants the environment variable {name}, which is not set. Set it.")
-        return os.environ[name]
-    try:
-        return Path(name).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        why: str | None = "its name or its text is not UTF-8"
-        if isinstance(error, OSError):
-            why = error.strerror
-        text = f"the configuration wants the file {name}: {why}. Create it, or correct the reference."
-        raise file_error(text, error) from error
 
 
 @dataclass(frozen=True)
@@ -277,7 +229,7 @@ def merge_configs(old: Config, new: Config, difference: ConfigChanges) -> Config
         return Config.model_validate({name: getattr(config, name) for name, config in sections.items()})
     except ValidationError as error:
         why = "the pipelines do not fit the other sections, which a process reads when it starts. Restart the process:"
-        raise ConfigError("\n".join([why, *faults(error)])) from None
+        raise ConfigError("\n".join([why, *describe_faults(error)])) from None
 
 
 def _differing(section: str, old: object, new: object) -> list[str]:

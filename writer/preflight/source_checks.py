@@ -1,5 +1,6 @@
 """Checks of `validate` on Kafka, the registry and a sample of the records, for one pipeline."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,7 +10,7 @@ import pyarrow as pa
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster, choose_topics
-from writer.commit.event_specs import check_specs, find_unused_specs
+from writer.commit.event_specs import find_spec_problems, find_unused_specs
 from writer.commit.privacy import (
     check_hash_key,
     check_privacy,
@@ -39,6 +40,8 @@ _RETENTION_MIN = timedelta(hours=12)
 _COLUMNS_NAMED = 12
 # A sentence names as many topics.
 _SHOWN = 3
+# Of the schema by which a reason was found, in front of it.
+_SCHEMA_ID = re.compile(r"^schema id \d+: ")
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,7 @@ def _schemas(plan: SchemaPlan, subjects: str) -> Iterator[Finding]:
         )
         yield not_checked("columns", "no schema is known")
         return
-    yield from _decoders(plan)
+    yield from decoder_findings(plan)
     if not plan.columns.names:
         yield not_checked("columns", "every schema is rejected")
         return
@@ -211,7 +214,7 @@ def _keys(keys: Schemas | None, subjects: str) -> Iterator[Finding]:
             "The first batch asks for the ids that its keys name. Check columns.key if there should be none.",
         )
         return
-    yield from _decoders(keys.plan, "keys")
+    yield from decoder_findings(keys.plan, "keys")
     for column in keys.plan.columns:
         yield good("keys", f"column {column.name} {short_type(column.type)}")
 
@@ -250,10 +253,9 @@ def _specs(name: str, settings: Pipeline, plan: SchemaPlan) -> Iterator[Finding]
     """Check that the event specs fit the schemas of their records, as a start does."""
     if not settings.specs:
         return
-    try:
-        check_specs(name, settings, plan)
-    except ConfigError as error:
-        yield failure("specs", error)
+    problems = find_spec_problems(name, settings, plan)
+    if problems:
+        yield from (failure("specs", ConfigError(problem)) for problem in problems)
         return
     beyond = find_unused_specs(settings.record_specs, plan)
     if fitting := [spec for spec in settings.specs if spec not in beyond]:
@@ -266,7 +268,8 @@ def _specs(name: str, settings: Pipeline, plan: SchemaPlan) -> Iterator[Finding]
         )
 
 
-def _decoders(plan: SchemaPlan, check: str = "schemas") -> Iterator[Finding]:
+def decoder_findings(plan: SchemaPlan, check: str = "schemas") -> Iterator[Finding]:
+    """Check how the writer decodes registered schemas, and which of them it rejects. Each mistake is one finding."""
     fate = "Its records become dead letters."
     if check == "keys":
         fate = "Its records become dead letters, or their keys null."
@@ -279,11 +282,30 @@ def _decoders(plan: SchemaPlan, check: str = "schemas") -> Iterator[Finding]:
             f"{_ids(slow)} decoded one record at a time, at a fraction of the speed",
             "docs/TYPES.md says which types the native decoder refuses.",
         )
-    for schema in plan.schemas.values():
-        if isinstance(schema, RejectedSchema) and writers:
-            yield doubtful(check, f"rejected: {schema.reason}", fate)
-        elif isinstance(schema, RejectedSchema):
-            yield wrong(check, f"rejected: {schema.reason}", "Register a schema that can fill the table's columns.")
+    yield from _rejections(plan, check, fate, some_fit=bool(writers))
+
+
+def _rejections(plan: SchemaPlan, check: str, fate: str, *, some_fit: bool) -> Iterator[Finding]:
+    """Yield a finding for each reason of rejected schemas. A mistake in a spec is one of the check `specs`."""
+    ids_by_reason = dict[str, list[int]]()
+    for schema_id, schema in plan.schemas.items():
+        if isinstance(schema, RejectedSchema):
+            reason = _SCHEMA_ID.sub("", schema.reason, count=1)
+            ids_by_reason.setdefault(reason, []).append(schema_id)
+    spec_reasons = {f"spec {r.spec.name!r}: {r.problem}" for r in plan.shaped.values() if r.output is None}
+    for reason, ids in ids_by_reason.items():
+        if reason in spec_reasons:
+            yield not_checked(check, f"{_ids(ids)} their event spec is wrong")
+        elif some_fit:
+            yield doubtful(check, f"rejected: {_schema_ids(ids)}: {reason}", fate)
+        else:
+            yield wrong(
+                check, f"rejected: {_schema_ids(ids)}: {reason}", "Register a schema that can fill the table's columns."
+            )
+
+
+def _schema_ids(ids: list[int]) -> str:
+    return f"schema {'id' if len(ids) == 1 else 'ids'} {join_first([str(number) for number in ids], _SHOWN)}"
 
 
 def _ids(ids: list[int]) -> str:

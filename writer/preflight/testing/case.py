@@ -1,5 +1,6 @@
 """Reads a test file `*.test.yaml`, with the configuration, schemas and records that it names."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from writer.config.base import did_you_mean
-from writer.config.loader import faults, load_pipelines, mapping
+from writer.config.faults import describe_faults
+from writer.config.loader import load_pipelines, mapping
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.preflight.testing.case_file import CaseFile, ExpectedOutcome, RecordSpec
@@ -76,7 +78,9 @@ class Case:
 def read(path: Path) -> Case:
     """Read a test file and what it names. Raises ConfigError, with the file and the key."""
     file = _validate(path, CaseFile, mapping(path, "it needs the keys config, now, records and expect", _FIX))
-    config = load_pipelines(path.parent / file.config, file.variables)
+    # Test files of several folders name one file by several paths.
+    config_path = Path(os.path.relpath((path.parent / file.config).resolve()))
+    config = load_pipelines(config_path, file.variables)
     name = config.one(file.pipeline)
     if isinstance(file.records, str):
         sample = saved_sample.load(path.parent / file.records)
@@ -125,4 +129,4 @@ def _validate(path: Path, model: Any, document: Any, *above: str) -> Any:
     try:
         return TypeAdapter(model).validate_python(document)
     except ValidationError as error:
-        raise ConfigError("\n".join([f"{path} cannot be used:", *faults(error, *above)])) from None
+        raise ConfigError("\n".join([f"{path} cannot be used:", *describe_faults(error, document, *above)])) from None

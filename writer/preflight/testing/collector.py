@@ -20,6 +20,8 @@ from writer.preflight.testing.comparison import Result, expected_section, result
 from writer.preflight.testing.outcomes import Outcome, outcomes
 from writer.preflight.testing.records import RecordPosition
 
+# By what a pipeline, or a file, is refused for: where that was reported first.
+_REPORTED = pytest.StashKey[dict[str, str]]()
 # The attribute of a report that has what a test found, as JSON values.
 RESULT = "headrace_result"
 
@@ -39,6 +41,7 @@ class PipelineTestFile(pytest.File):
         try:
             self.case = case.read(Path(self.name_for_users))
         except ConfigError as error:
+            _skip_if_reported(self.config, self.name_for_users, str(error))
             raise self.CollectError(str(error)) from None
         for name in self.case.tests:
             yield PipelineTest.from_parent(self, name=name)
@@ -81,9 +84,14 @@ class PipelineTest(pytest.Item):
         return self.parent.results.get(self.name)
 
     def setup(self) -> None:
-        """Run the records of the file, unless another test of the file did. Fails if the pipeline refuses them."""
+        """Run the records of the file, unless another test of the file did. Fails if the pipeline refuses them.
+
+        One mistake is one error: further tests that it stops are skipped.
+        """
         if isinstance(self.parent.outcomes, HeadraceError):
-            pytest.fail(str(self.parent.outcomes), pytrace=False)
+            message = str(self.parent.outcomes)
+            _skip_if_reported(self.config, f"{self.parent.name_for_users}::{self.name}", message)
+            pytest.fail(message, pytrace=False)
 
     def runtest(self) -> None:
         """Fail if the record did not become what is expected of it."""
@@ -119,6 +127,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         }
         setattr(report, RESULT, result)
     return report
+
+
+def _skip_if_reported(config: pytest.Config, name: str, refusal: str) -> None:
+    """Skip a test, or a file, that a refusal stops which another one has reported. `name`: of it."""
+    reported = config.stash.setdefault(_REPORTED, {})
+    first = reported.setdefault(refusal, name)
+    if first != name:
+        pytest.skip(f"refused for the same reason as {first}", allow_module_level=True)
 
 
 def _describe(path: str, result: Result) -> str:

@@ -53,6 +53,8 @@ class TestRun:
         """Keep why a file cannot be used."""
         if report.failed:
             self.mistakes[report.nodeid] = str(report.longrepr)
+        elif report.skipped and isinstance(report.longrepr, tuple):
+            self.mistakes[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what a test found, also in a worker of xdist."""
