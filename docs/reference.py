@@ -4,6 +4,7 @@ And docs/headrace.schema.json, the JSON schema of the configuration file.
 """
 
 import json
+import re
 import typing
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,17 @@ from writer.cli.command_catalogue import EXAMPLES
 from writer.cli.main import app
 from writer.config.pipelines import Config
 from writer.core import errors
+from writer.core.pages import ADDRESS
 from writer.core.units import show_duration, show_size
 
+_PAGE = re.compile(re.escape(f"{ADDRESS}/docs/") + r"([A-Z]+)\.md(#[\w-]+)?")
 KEYS = Path(__file__).parent / "json_keys.yaml"
 
 
 def text() -> str:
-    """Return the whole page."""
-    return "\n".join([*_head(), *_verbs(), *_exit_codes(), *_configuration(), *_environment()]) + "\n"
+    """Return the whole page. Addresses of pages are links from one to the next."""
+    page = "\n".join([*_head(), *_verbs(), *_exit_codes(), *_configuration(), *_environment()]) + "\n"
+    return _PAGE.sub(r"[\1](\1.md\2)", page)
 
 
 def _head() -> list[str]:

@@ -16,6 +16,7 @@ from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory
 from writer.core import logging
 from writer.core.errors import ConfigError
+from writer.core.pages import page_address
 from writer.storage.base import Store
 
 NAME = "autoscaler.json"
@@ -70,7 +71,9 @@ def read_file(kind: type[_T], path: Path) -> _T:
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise ConfigError(f"{path} is not there; it should hold {name} as JSON (docs/AUTOSCALING.md)") from error
+        raise ConfigError(
+            f"{path} is not there; it should hold {name} as JSON ({page_address('docs/AUTOSCALING.md')})"
+        ) from error
     except ValidationError as error:
         errors = [f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:_ERRORS_MAX]]
         raise ConfigError(f"{path} holds no {name} of the autoscaler: {'; '.join(errors)}") from error

@@ -11,6 +11,7 @@ import yaml
 from autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
 from recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
 from tests.support.promql import evaluate, fires, selectors, series
+from writer.core.pages import page_address
 from writer.web.metrics_catalogue import CATALOGUE as DRIVER
 
 ROOT = Path(__file__).parents[2]
@@ -262,7 +263,7 @@ def test_an_alert_says_how_bad_it_is_and_where_to_read_on() -> None:
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
         assert rule["labels"] in ({"severity": "critical"}, {"severity": "warning"})
         assert set(rule["annotations"]) == {"summary", "runbook_url"}
-        assert rule["annotations"]["runbook_url"] == f"docs/RUNBOOK.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == page_address(f"docs/RUNBOOK.md#{rule['alert'].lower()}")
     assert len(NAMED) == len(RULES)
 
 

@@ -28,6 +28,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile, staged_name
 from writer.core.offsets import TopicPartition
+from writer.core.pages import page_address
 from writer.table.ledger.segment import Answer, LedgerSegment, Removal
 from writer.table.table import PipelineTable
 
@@ -296,7 +297,7 @@ def _describe_move(tables: Sequence[TableHistory], setting: str) -> str:
     locations = " and ".join(table.location for table in tables)
     return (
         f"They belong to {locations}. If {setting}, or its default, named another location before, set it back, or "
-        "move that table while no driver runs (docs/TABLES.md, Move a table with its history)"
+        f"move that table while no driver runs ({page_address('docs/TABLES.md#move-a-table-with-its-history')})"
     )
 
 

@@ -15,6 +15,7 @@ from writer.commit.privacy import check_uses
 from writer.config.pipeline import Pipeline
 from writer.config.table_sections import layout
 from writer.core.errors import ConfigError
+from writer.core.pages import page_address
 from writer.privacy.protected_schema import Privacy
 from writer.schemas.format_detection import unit_of
 from writer.table import held_files
@@ -181,7 +182,8 @@ def check_ours(table: PipelineTable, record: TargetRecord, log: str) -> None:
     if not record.id and snapshot is not None and (snapshot.applied >= 0 or snapshot.epoch or snapshot.parts()):
         raise ConfigError(
             f"the table at {record.location} holds rows that the log at {log} does not know of: they would be there "
-            f"twice, or others be taken for them. Give target {record.name!r} a location of its own (docs/ROUTING.md)"
+            f"twice, or others be taken for them. Give target {record.name!r} a location of its own "
+            f"({page_address('docs/ROUTING.md')})"
         )
 
 

@@ -49,7 +49,10 @@ def _or_word(schema: dict[str, Any]) -> None:
 
 
 class Seal(Strict):
-    """When a bucket of event time is complete, and what becomes of rows that come after (docs/BUCKETS.md)."""
+    """When a bucket of event time is complete, and what becomes of rows that come after.
+
+    https://github.com/headrace/headrace/blob/main/docs/BUCKETS.md
+    """
 
     enabled: bool = Field(True, description="close and seal buckets; without it none is, and no row is late")
     out_of_orderness: Slack = Field(
@@ -116,7 +119,10 @@ class Dedupe(Strict):
 
 
 class Compact(Strict):
-    """Files of a bucket that are merged, put in order, and freed of rows that came twice (docs/COMPACTION.md)."""
+    """Files of a bucket that are merged, put in order, and freed of rows that came twice.
+
+    https://github.com/headrace/headrace/blob/main/docs/COMPACTION.md
+    """
 
     at_seal: bool | None = Field(
         None, description="rewrite a bucket's files before it is sealed; default: except for tables in Parquet format"

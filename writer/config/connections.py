@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from writer.config.base import ShortForm, Strict, did_you_mean
 from writer.config.kafka_client import Address, KafkaOptions, Security, check_native, options_of_librdkafka
 from writer.config.topic_selection import TopicSelection
+from writer.core.pages import page_address
 from writer.core.units import Duration
 from writer.kafka_reader.connection import addresses
 from writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
@@ -344,7 +345,8 @@ class Autoscaler(Strict):
     port: int = Field(9645, ge=0, le=65535, description="port for that; 0 takes any that is free")
     policy: dict[str, Any] = Field(
         default_factory=dict,
-        description="parameters of the autoscaler by name, such as utilization_target: 0.7 (AUTOSCALING.md)",
+        description="parameters of the autoscaler by name, such as utilization_target: 0.7 "
+        f"({page_address('docs/AUTOSCALING.md')})",
     )
 
     @model_validator(mode="after")

@@ -31,6 +31,7 @@ from writer.config.table_sections import (
     check_hive,
 )
 from writer.config.topic_selection import TopicSelection
+from writer.core.pages import page_address
 from writer.core.units import Duration, show_duration
 from writer.privacy.policy import CLEAR
 from writer.privacy.protected_schema import ColumnUse, conflict
@@ -59,15 +60,19 @@ class Pipeline(Strict):
     table: Table
     route: RouteSection | None = Field(
         None,
-        description="tables that the records go to (docs/ROUTING.md); `table` then holds the pipeline's log, no rows",
+        description="tables that the records go to "
+        f"({page_address('docs/ROUTING.md')}); `table` then holds the pipeline's log, no rows",
     )
     specs: dict[str, EventSpec] = Field(
         default_factory=dict,
-        description="what becomes of records (docs/SPECS.md), by the full name of the Avro record, or by a pattern "
+        description="what becomes of records "
+        f"({page_address('docs/SPECS.md')}), by the full name of the Avro record, or by a pattern "
         "with *, ? and […]. A name itself goes before patterns, of which the first counts",
     )
     privacy: PrivacySection | None = Field(
-        None, description="which fields are hashed, masked, encrypted or dropped before anything else (docs/PRIVACY.md)"
+        None,
+        description="which fields are hashed, masked, encrypted or dropped before anything else "
+        f"({page_address('docs/PRIVACY.md')})",
     )
     wire: Wire = Wire.model_validate({})
     columns: Columns = Columns.model_validate({})
@@ -87,7 +92,9 @@ class Pipeline(Strict):
     )
     seal: Seal = Seal.model_validate({})
     compact: Compact = Compact.model_validate({})
-    hooks: Hooks = Field(default_factory=list, description="what is called when a bucket is sealed (docs/HOOKS.md)")
+    hooks: Hooks = Field(
+        default_factory=list, description=f"what is called when a bucket is sealed ({page_address('docs/HOOKS.md')})"
+    )
     commit_offsets_to_group: str | None = Field(
         None,
         min_length=1,

@@ -12,6 +12,7 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import Clock
 from writer.batch.record_columns import RecordColumns
 from writer.config.base import ShortForm, Strict
+from writer.core.pages import page_address
 from writer.core.units import Shift
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -51,7 +52,8 @@ class Wire(ShortForm):
 
     short: ClassVar[str] = "format"
     format: Literal["auto", "confluent", "apicurio", "header", "single_object", "bare"] = Field(
-        "auto", description="wire format; `auto` finds it in the records and keeps it (docs/TYPES.md)"
+        "auto",
+        description=f"wire format; `auto` finds it in the records and keeps it ({page_address('docs/TYPES.md')})",
     )
     header: str | None = Field(
         None, min_length=1,

@@ -216,7 +216,10 @@ class KekSection(KeyWrapSection):
 
 
 class Keys(KeyPlace):
-    """The keyring: keys for hashes and encryption (docs/PRIVACY.md). Driver and executors read the same place."""
+    """The keyring: keys for hashes and encryption. Driver and executors read the same place.
+
+    https://github.com/headrace/headrace/blob/main/docs/PRIVACY.md
+    """
 
     wrap: KeyWrapSection | None = Field(None, description="how its keys are wrapped; default: they are as they are")
 

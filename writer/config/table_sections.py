@@ -15,6 +15,7 @@ from writer.config.location import Location
 from writer.config.record_format import ClockRule
 from writer.config.safe_names import make_identifier
 from writer.core.catalog_table import RETRY_TIMEOUT, CatalogTable
+from writer.core.pages import page_address
 from writer.core.units import Duration, Size, duration, show_duration
 
 _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -115,7 +116,8 @@ class Catalog(Strict):
     log_location: Location | None = Field(
         None,
         description="location below which the logs of its tables lie, by the tables' names, where the catalog allows "
-        "nothing but `data` and `metadata` below a table; default: in the tables' own folders (docs/ICEBERG.md)",
+        "nothing but `data` and `metadata` below a table; default: in the tables' own folders "
+        f"({page_address('docs/ICEBERG.md')})",
     )
     retry_timeout: Duration = Field(
         RETRY_TIMEOUT, description="how long a request that fails in passing is made again, at the pace it asks for"
@@ -180,7 +182,10 @@ CATALOG_NAME = r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$"
 
 
 class Raw(ShortForm):
-    """The raw table: every record as Kafka has it, beside the table (docs/RAW.md)."""
+    """The raw table: every record as Kafka has it, beside the table.
+
+    https://github.com/headrace/headrace/blob/main/docs/RAW.md
+    """
 
     short: ClassVar[str] = "location"
     location: Location = Field(description="absolute path of the raw table's directory, or s3://bucket/folder")
@@ -208,7 +213,7 @@ class Table(Strict):
     format: TableFormat = Field(
         "delta",
         description="delta: Delta Lake; parquet: plain files in Hive's folders; iceberg: a table that a `catalog` "
-        "knows by name (docs/TABLES.md)",
+        f"knows by name ({page_address('docs/TABLES.md')})",
     )
     name: str | None = Field(
         None, pattern=CATALOG_NAME, description="name in the catalog, such as shop.clicks; default: the catalog's "
@@ -228,7 +233,8 @@ class Table(Strict):
     )
     readers: tuple[Reader, ...] = Field(
         ("trino", "presto", "druid", "spark", "duckdb"),
-        description="engines that read it; `validate` says what they will not be able to (docs/ENGINES.md). Presto "
+        description="engines that read it; `validate` says what they will not be able to "
+        f"({page_address('docs/ENGINES.md')}). Presto "
         "was not tried with Iceberg tables",
     )
     entropy_bits: int = Field(

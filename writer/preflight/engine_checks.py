@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from writer.config.pipeline import Pipeline
 from writer.config.table_sections import Reader
+from writer.core.pages import page_address
 from writer.core.text import join_first
 from writer.engines.types import of_records
 from writer.preflight.finding import Finding, doubtful, good
@@ -69,7 +70,7 @@ def readers(pipeline: Pipeline, columns: pa.Schema) -> Finding:
     traps = list(_traps(pipeline, columns))
     if not traps:
         return good("readers", f"{', '.join(pipeline.table.readers) or 'none'}: they can read every column")
-    fix = "Set table.readers to the engines that will read it; docs/ENGINES.md says what each can."
+    fix = f"Set table.readers to the engines that will read it; {page_address('docs/ENGINES.md')} says what each can."
     if any(trap.widened for trap, _ in traps):
         fix = "Set schemas.widen to reject, or " + fix[0].lower() + fix[1:]
     return doubtful("readers", "; ".join(text for _, text in traps), fix)

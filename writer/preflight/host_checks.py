@@ -21,6 +21,7 @@ from writer.config.pipelines import Config
 from writer.config.table_sections import Catalog, Table, layout
 from writer.core.catalog_table import CatalogTable, written_locations
 from writer.core.errors import HeadraceError
+from writer.core.pages import page_address
 from writer.core.text import instant, plural
 from writer.core.units import show_size
 from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
@@ -367,7 +368,7 @@ def zone_data(pipeline: Pipeline, table: PipelineTable, now: datetime) -> Iterat
             "zone_data",
             "; ".join(change.phrase for change in changes),
             "A start goes by the data of this machine and logs the change. Rows of those spans that come later have "
-            "other labels than those before (docs/BUCKETS.md).",
+            f"other labels than those before ({page_address('docs/BUCKETS.md')}).",
         )
     elif data:
         shown = ", ".join(f"{zone_data.zone} ({zone_data.version or 'unknown'})" for zone_data in data)

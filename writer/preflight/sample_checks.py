@@ -20,6 +20,7 @@ from writer.avro.wire_format import Wire
 from writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of
 from writer.config.routing import RouteSection
 from writer.core.errors import ConfigError
+from writer.core.pages import page_address
 from writer.core.text import instant, join_first, plural
 from writer.core.units import show_duration
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
@@ -159,7 +160,9 @@ def _wire(bare: list[bytes], wire: Wire, values: int, tombstones: int, screen: R
         return good("wire", f"{values:,} of {values:,} values have a {wire.description}{empty}")
     message = f"{len(bare):,} of {values:,} values have no {wire.description}; one is {_guess(bare[0], screen)}{empty}"
     if len(bare) == values:
-        return wrong("wire", message, "Set `wire` to the format that the producers write (docs/TYPES.md).")
+        return wrong(
+            "wire", message, f"Set `wire` to the format that the producers write ({page_address('docs/TYPES.md')})."
+        )
     return doubtful("wire", message, "They become dead letters. `headrace preview --at raw` shows them.")
 
 

@@ -14,6 +14,7 @@ from writer.avro.column_cast import ColumnPath
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
+from writer.core.pages import page_address
 from writer.core.text import plural
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.output import tables
@@ -25,8 +26,10 @@ from writer.specs.spec import Spec, spec_of
 # No registry gives this id.
 _NOT_REGISTERED = 0
 _FIXES = {
-    "dead_letter": "Give the field a type that fits, or another name; docs/SCHEMAS.md has the rules.",
-    "spec": "Keep what the spec names, or change the spec before the schema is registered; docs/SPECS.md.",
+    "dead_letter": "Give the field a type that fits, or another name; "
+    f"{page_address('docs/SCHEMAS.md')} has the rules.",
+    "spec": "Keep what the spec names, or change the spec before the schema is registered; "
+    f"{page_address('docs/SPECS.md')}.",
     "quarantined": "Keep the field, or set event_time.field to one that every schema has.",
 }
 _EVERY_RECORD = "Every record of it becomes a row."
@@ -317,7 +320,7 @@ def _show(verdict: Verdict, location: str) -> None:
     if verdict.decoder == "native":
         tables.hanging(out, f"  {'decoder':<{_HEAD}}", verdict.decoder)
     elif verdict.decoder is not None:
-        slow = f"{verdict.decoder}, one record at a time, at a fraction of the speed (docs/TYPES.md)"
+        slow = f"{verdict.decoder}, one record at a time, at a fraction of the speed ({page_address('docs/TYPES.md')})"
         tables.hanging(out, f"  {'decoder':<{_HEAD}}", slow, "yellow")
     if verdict.reason is None:
         tables.sentence(out, _EVERY_RECORD if verdict.spec is None else _EVERY_UNLESS_SPEC, "green")

@@ -22,6 +22,7 @@ from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
+from writer.core.pages import page_address
 from writer.core.text import join_first, plural
 from writer.core.units import show_duration
 from writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
@@ -280,7 +281,7 @@ def decoder_findings(plan: SchemaPlan, check: str = "schemas") -> Iterator[Findi
         yield doubtful(
             check,
             f"{_ids(slow)} decoded one record at a time, at a fraction of the speed",
-            "docs/TYPES.md says which types the native decoder refuses.",
+            f"{page_address('docs/TYPES.md')} says which types the native decoder refuses.",
         )
     yield from _rejections(plan, check, fate, some_fit=bool(writers))
 

@@ -14,6 +14,7 @@ from writer.clients.kafka import Cluster
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
+from writer.core.pages import page_address
 from writer.core.text import plural
 from writer.preflight import host_checks, source_checks
 from writer.preflight.finding import Finding, failure, good, not_checked
@@ -92,7 +93,7 @@ def _file_finding(error: ConfigError) -> Finding:
     finding = Finding("file", "failed", str(error)) if has_several_lines else failure("file", error)
     if finding.fix:
         return finding
-    return replace(finding, fix="Correct the file. docs/REFERENCE.md lists every key.")
+    return replace(finding, fix=f"Correct the file. {page_address('docs/REFERENCE.md')} lists every key.")
 
 
 def _check_pipeline(

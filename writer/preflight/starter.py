@@ -23,6 +23,7 @@ from writer.config.pipelines import Config
 from writer.config.resource_limits import Commit
 from writer.config.table_sections import EventTime, Roll, Table
 from writer.core.errors import ConfigError
+from writer.core.pages import page_address
 from writer.core.text import plural
 from writer.core.units import show_duration, show_size
 from writer.maintenance.local_pipeline import Sample, open_local_pipeline
@@ -170,8 +171,10 @@ def text(references: Mapping[str, Any], config: Config, topics: Mapping[str, Top
     pipeline.
     """
     lines = [
-        "# Written by `headrace init`. docs/REFERENCE.md lists every key; SECURITY.md has TLS and logins. The keys",
-        "# behind `#` are worth a thought. `headrace validate` checks the file, and `headrace run` starts the writer.",
+        "# Written by `headrace init`. The keys behind `#` are worth a thought. `headrace validate` checks the file,",
+        "# and `headrace run` starts the writer.",
+        f"# Every key: {page_address('docs/REFERENCE.md#configuration')}",
+        f"# TLS and logins: {page_address('SECURITY.md')}",
         "",
         "kafka:",
         *_key(Kafka, "bootstrap_servers", references["kafka"]["bootstrap_servers"], 2),

@@ -319,7 +319,7 @@ def _columns_of(expression: Any, plan: Any, label: str) -> Iterator[str]:
         if name not in ALLOWED and name not in GUARDS:
             raise SpecError(
                 f"{label}: the function {name} is not allowed, for it is not known to give the same answer when a "
-                "record is read again; docs/SPECS.md lists those that are"
+                "record is read again. Those that are: https://github.com/headrace/headrace/blob/main/docs/SPECS.md"
             )
         check_guards(expression, label)
     operands = expression.rex_call_operands()

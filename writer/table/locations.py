@@ -9,6 +9,7 @@ from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError
+from writer.core.pages import page_address
 from writer.storage.base import Store, StoreError, Unanswered
 from writer.storage.locations import on_s3, parse_location, store_at
 from writer.storage.nesting import (
@@ -28,11 +29,11 @@ from writer.table.log.foreign_writes import reading
 
 FIX = (
     "Give each a folder of its own, side by side; inside a table only below a name that begins with _ or . "
-    "(docs/TABLES.md)."
+    f"({page_address('docs/TABLES.md')})."
 )
 MOVE = (
     "It was there before, so it is opened, and vacuum leaves it alone. Move it with its history when there is time "
-    "(docs/TABLES.md)."
+    f"({page_address('docs/TABLES.md')})."
 )
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from writer.core.errors import ConfigError, HeadraceError, may_pass
 from writer.core.files import BucketFile, BucketKey, StagedFile, staged_name
 from writer.core.offsets import OffsetSet
+from writer.core.pages import page_address
 from writer.storage.base import Unanswered
 from writer.table import takeover
 from writer.table.ledger.segment_store import LedgerStore, LedgerUnreadable
@@ -152,7 +153,7 @@ class PipelineTable(Appender):
             wanted = "a log of a route" if columns else "a table with rows"
             raise ConfigError(
                 f"the table at {self.location} {use}; the configuration wants {wanted} there. Choose a new location "
-                "(docs/ROUTING.md, From one table to many)"
+                f"({page_address('docs/ROUTING.md#from-one-table-to-many')})"
             )
         if columns != list(bucket_columns) or table_layout != layout:
             raise ConfigError(

@@ -44,8 +44,8 @@ def run_tests(
 ) -> None:
     """Test pipelines: records of files through the steps of a task, compared with what is expected of them.
 
-    Without Kafka, registry, tables and Spark. Default: the files *.test.yaml below specs/. docs/TESTING.md says what
-    they hold. pytest runs them: pip install 'headrace[test]'.
+    Without Kafka, registry, tables and Spark. Default: the files *.test.yaml below specs/. pytest runs them:
+    pip install 'headrace[test]'. What they hold: https://github.com/headrace/headrace/blob/main/docs/TESTING.md
 
     Exit codes: 0 passed, 1 failed, 2 a mistake in a test file, 4 a mistake in an option, 5 no test was found.
     """

@@ -11,6 +11,7 @@ from writer.cli.table.diff import comparison_document, show_comparison
 from writer.cli.table.shadow import OtherFile
 from writer.clients.driver_endpoint import check_no_driver
 from writer.config.loader import load
+from writer.core.pages import page_address
 from writer.core.text import plural
 from writer.maintenance.migration.promotion import Promotion, PromotionRequest, PromotionReview, review_promotion
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
@@ -88,7 +89,9 @@ def _show(
         for statement in statements:
             out.print(f"  {statement};", soft_wrap=True, highlight=False, markup=False)
     if done:
-        sentence(out, f"To go back, promote {first} (docs/SHADOW.md). It stays whole until you remove it.")
+        sentence(
+            out, f"To go back, promote {first} ({page_address('docs/SHADOW.md')}). It stays whole until you remove it."
+        )
 
 
 def promote(

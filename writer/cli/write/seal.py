@@ -38,7 +38,7 @@ def seal(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Seal buckets: say in a manifest what each holds, once no more rows are expected on time (docs/BUCKETS.md).
+    """Seal buckets: say in a manifest what each holds, once no more rows are expected on time.
 
     Without BUCKET or --until, what is due by watermark or clock, as the driver does by itself. With one of them, on
     your word that the rows are there: what still comes is late. Without Spark; may run beside the writer.

@@ -19,6 +19,7 @@ from writer.commit.privacy import record_screen
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, Span
+from writer.core.pages import page_address
 from writer.core.text import plural
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, open_local_pipeline, record_positions
 from writer.output import tables
@@ -71,7 +72,7 @@ def preview(
     if save is not None and record_screen(name, config).hides:
         raise ConfigError(
             f"--save writes records as Kafka has them, and pipeline {name!r} protects fields of them (privacy). Write "
-            "records for tests by hand (docs/TESTING.md)."
+            f"records for tests by hand ({page_address('docs/TESTING.md')})."
         )
     cluster, topics = _open_cluster(config, name)
     spans = kafka_sample.spans(cluster, topics, records, kafka_sample.position(start))

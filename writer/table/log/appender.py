@@ -17,6 +17,7 @@ from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError, Fenced
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import OffsetRange
+from writer.core.pages import page_address
 from writer.storage.base import NotExclusive
 from writer.storage.disk_space import TABLE, naming_full_disk
 from writer.table.log.entries import (
@@ -170,7 +171,7 @@ class Appender:
             raise TableSuperseded(
                 f"`headrace promote` put the table at {location} in the place of the one at {self.location}, which "
                 f"takes no more entries. Set pipelines.{self.pipeline}.table.location: {location}. To go back, promote "
-                f"{self.location} (docs/SHADOW.md)."
+                f"{self.location} ({page_address('docs/SHADOW.md')})."
             )
         if snapshot.converted >= 0 and not self._format.in_catalog:
             raise TableConverted(

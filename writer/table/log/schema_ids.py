@@ -14,6 +14,7 @@ from uuid import UUID
 
 from writer.avro.wire_format import Ids, show_id
 from writer.core.errors import SchemaChanged
+from writer.core.pages import page_address
 from writer.core.text import join_first
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations.operation import CheckedLog, Operation
@@ -93,7 +94,8 @@ def schema_changed_error(names: Iterable[str]) -> SchemaChanged:
         f"schema id {join_first(ids, _NAMED_MAX)} at {unquote(registry)} is another schema than the one by which "
         f"pipeline {pipeline!r} has read records: the registry was made anew, or gave the id out again. Nothing was "
         "written. Bring the registry's schemas back, from a backup; or, where new records have the new schema, look at "
-        f"it with `headrace schema accept --pipeline {pipeline}`, and accept it with --yes (docs/RUNBOOK.md)."
+        f"it with `headrace schema accept --pipeline {pipeline}`, and accept it with --yes "
+        f"({page_address('docs/RUNBOOK.md')})."
     )
 
 

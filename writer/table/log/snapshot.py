@@ -10,6 +10,7 @@ import pyarrow as pa
 from bucketers.zone_data import ZoneData
 from writer.core.errors import ConfigError
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
+from writer.core.pages import page_address
 from writer.core.units import instant, microseconds
 from writer.privacy.path_policies import PathPolicies, from_json
 from writer.privacy.policy import fingerprint
@@ -73,7 +74,8 @@ def check_format(transactions: Mapping[str, int], pipeline: str, location: str) 
     if number > FORMAT:
         raise LogFormatTooNew(
             f"the log of the table at {location} has format {number}, this headrace knows formats up to {FORMAT}: "
-            "a newer one wrote it. Run that one, or a newer one; there is no way back (docs/UPGRADES.md)."
+            "a newer one wrote it. Run that one, or a newer one; there is no way back "
+            f"({page_address('docs/UPGRADES.md')})."
         )
 
 
@@ -262,7 +264,7 @@ class PipelineSnapshot:
             raise ConfigError(
                 f"the property {PROTECTED_PATHS} of the table of pipeline {self.pipeline!r} is not as headrace wrote "
                 "it: another client took it out, or went back to an older version. Without it fields would be in the "
-                "clear. Set it again as the table's history has it (docs/PRIVACY.md)."
+                f"clear. Set it again as the table's history has it ({page_address('docs/PRIVACY.md')})."
             )
         return from_json(paths)
 
