@@ -10,10 +10,9 @@ from pydantic import Field, TypeAdapter
 from recovery.escalation.decide import State
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import Instant, StoredLevel
+from writer.clients.supervisor_record import NAME
 from writer.storage.base import Store
 
-# Beside the runs, whose names are numbers.
-NAME = "_recovery.json"
 _FORMAT = 1
 
 

@@ -29,6 +29,7 @@ from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
 from recovery.supervisor.recovery_actions import Action, Refusal, check_before_start
 from recovery.supervisor.settings import policy, read_memory, store, timeouts, with_short_timeouts
 from writer.clients.notifications import Notifier
+from writer.clients.supervisor_record import HALTED
 from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
@@ -527,9 +528,12 @@ class Supervisor:
             decided=action,
         )
         reason = action
-        if failure.error and failure.error not in action:
-            reason = f"{action} ({failure.error})"
-        next_status = "halted" if isinstance(decision, Halt) else supervised.level.label
+        next_status = supervised.level.label
+        if isinstance(decision, Halt):
+            reason = decision.reason
+            next_status = HALTED
+        if failure.error and failure.error not in reason:
+            reason = f"{reason} ({failure.error})"
         self._show_decision(supervised, failure.row, reason, next_status)
         self._save_state(supervised)
         if isinstance(decision, Halt):

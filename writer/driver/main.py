@@ -13,6 +13,7 @@ from typing import Any
 from writer.clients import notifications
 from writer.clients.driver_endpoint import announce, retract, this_driver
 from writer.clients.kafka import Cluster
+from writer.clients.supervisor_record import halt_of_decisions
 from writer.config.loader import ConfigChanges, ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
@@ -206,7 +207,7 @@ def _beat(
         channel.beat()
         for name, decisions in channel.new_decisions().items():
             if name in progresses:
-                progresses[name].set(recovery=tuple(decisions))
+                progresses[name].set(recovery=tuple(decisions), halt=halt_of_decisions(decisions))
         if not stop.is_set() and channel.is_orphaned():
             logging.warning("supervisor_lost", reason="its lock is free")
             stop.set()

@@ -122,6 +122,18 @@ def long(rows: Sequence[FleetRow]) -> RenderableType:
     return Group(*silent_rows(rows), screen({"pipelines": {row.label: row.pipeline for row in rows if row.pipeline}}))
 
 
+def verdicts(rows: Sequence[FleetRow]) -> RenderableType:
+    """Show a line for each pipeline: its level, and every reason for it."""
+    lines = []
+    for row in rows:
+        level = row.health.level
+        text = Text.assemble((row.label, "bold"), "  ", (level, _STYLES[level]))
+        if row.health.reasons:
+            text.append(f"  {'; '.join(row.health.reasons)}")
+        lines.append(text)
+    return Group(*lines)
+
+
 def silent_line(release: str, error: str, time: str) -> str:
     """Return the line of a release that does not answer. `time`: of the state."""
     return f"{time} {release} state=silent error={json.dumps(error, ensure_ascii=False)}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from writer.core.text import plural, span
+from writer.core.text import instant, plural, span
 
 Level = Literal["critical", "warning", "ok"]
 # The worst comes first.
@@ -53,13 +53,18 @@ def health(pipeline: Mapping[str, Any]) -> Health:
 def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
     lag = pipeline["lag"]
     records = pipeline["totals"]["records"]
-    if pipeline["state"] in ("failed", "unreadable"):
+    if pipeline.get("halted"):
+        halted = pipeline["halted"]
+        yield "critical", f"HALTED since {instant(halted['since'])}: {halted['reason']}"
+    elif pipeline["state"] in ("failed", "unreadable"):
         yield "critical", f"{pipeline['state']}: {pipeline['error']}"
     elif pipeline["state"] in ("stopped", "unknown", "not started"):
         yield "warning", "no driver runs it"
     if pipeline["pause"]:
         yield "warning", "paused"
-    if lag["source_age_seconds"] is not None and lag["source_age_seconds"] > SOURCE_OLD_S:
+    # One that does not run asks Kafka nothing.
+    is_asking = pipeline["state"] in ("starting", "running", "paused", "draining")
+    if is_asking and (lag["source_age_seconds"] or 0) > SOURCE_OLD_S:
         yield "warning", f"Kafka has not answered for {span(lag['source_age_seconds'])}"
     if lag["headroom_seconds"] is not None and lag["headroom_seconds"] < HEADROOM_LOW_S:
         headroom_s = lag["headroom_seconds"]

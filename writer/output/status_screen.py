@@ -9,7 +9,7 @@ from rich.text import Text
 
 from writer.core.text import describe_limit, instant, name_ranges, plural, span
 from writer.core.units import show_size
-from writer.output.health import FAILED_BAD, HEADROOM_BAD_S, HEADROOM_LOW_S, SOURCE_OLD_S, failed_records, is_late
+from writer.output.health import FAILED_BAD, HEADROOM_BAD_S, HEADROOM_LOW_S, failed_records, is_late
 from writer.output.route_lines import route_lines
 from writer.output.tables import label_grid
 from writer.scaling.spark_settings import in_one_process
@@ -238,12 +238,16 @@ def _limit_numbers(limit: Mapping[str, Any] | None) -> dict[str, float | None]:
 
 def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
     state = pipeline["state"]
+    halted = pipeline.get("halted")
+    if halted:
+        text = f"HALTED since {instant(halted['since'])}: {halted['reason']}"
+        return Text.assemble((name, "bold"), "  ", (text, "bold red"))
     head = Text.assemble((name, "bold"), "  ", (state, _STYLES.get(state, "")))
     details = []
     driver = pipeline.get("driver")
     if pipeline["source"] == "driver":
         if state in ("starting", "running", "paused", "draining"):
-            details.append(f"for {span(pipeline['since_seconds'])}")
+            details.append(f"driver up {span(pipeline['since_seconds'])}")
         if driver:
             details.append(f"driver {driver['url']}")
     elif state == "unknown":
@@ -370,7 +374,10 @@ def _epoch(pipeline: Mapping[str, Any]) -> Text:
 
 def _lag(lag: Mapping[str, Any], limits: Mapping[str, Any]) -> Text:
     if lag["offsets"] is None:
-        return Text("not known", style="yellow")
+        text = Text("not known", style="yellow")
+        if lag["at"] is not None:
+            text.append(f" since {instant(lag['at'])}, {span(lag['source_age_seconds'])} ago")
+        return text
     if not lag["offsets"]:
         text = Text("none", style="green")
     else:
@@ -380,8 +387,6 @@ def _lag(lag: Mapping[str, Any], limits: Mapping[str, Any]) -> Text:
         worst = lag["worst"]
         if worst and len(lag["partitions"]) > 1:
             text.append(f"; worst {worst['topic']}/{worst['partition']} with {worst['offsets']:,}", style="dim")
-    if (lag["source_age_seconds"] or 0) > SOURCE_OLD_S:
-        text.append(f"; Kafka has not answered for {span(lag['source_age_seconds'])}", style="yellow")
     return text
 
 

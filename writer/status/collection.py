@@ -14,6 +14,7 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.text import iso
+from writer.output.health import health
 from writer.status import from_table
 from writer.status.document import document
 
@@ -65,11 +66,22 @@ def open_cluster(config: Config) -> Cluster:
 
 
 def exit_code(status: Mapping[str, Any]) -> int:
-    """Return 1 when a pipeline has failed, its table cannot be read, or a release does not answer."""
+    """Return 1 when a pipeline has failed or was given up, its table cannot be read, or a release does not answer."""
     for release in status.get("releases", {"": status}).values():
         if "error" in release:
             return 1
-        if any(pipeline["state"] in ("failed", "unreadable") for pipeline in release.get("pipelines", {}).values()):
+        for pipeline in release.get("pipelines", {}).values():
+            if pipeline["state"] in ("failed", "unreadable") or pipeline.get("halted"):
+                return 1
+    return 0
+
+
+def check_code(status: Mapping[str, Any]) -> int:
+    """Return 1 when the health of a pipeline is critical, or a release does not answer: a person must act."""
+    for release in status.get("releases", {"": status}).values():
+        if "error" in release:
+            return 1
+        if any(health(pipeline).level == "critical" for pipeline in release.get("pipelines", {}).values()):
             return 1
     return 0
 

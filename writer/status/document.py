@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from writer.batch.lateness import BOUNDS_S
+from writer.clients.supervisor_record import HaltRecord
 from writer.core.text import iso
 from writer.hooks.outbox import Health
 from writer.output.health import health
@@ -34,6 +35,7 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "source": source,
         "state": view.state,
         "error": view.error,
+        "halted": _halt(view.current_halt),
         "pause": None if view.pause is None else asdict(view.pause),
         "rate_limit": _rate_limit(view.rate_limit, now),
         "scheduling": {"pool": view.pipeline, **view.scheduling.model_dump()},
@@ -78,6 +80,10 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "recovery": [dict(decision) for decision in view.recovery],
     }
     return {**status, "health": asdict(health(status))}
+
+
+def _halt(halt: HaltRecord | None) -> dict[str, Any] | None:
+    return None if halt is None else {"since": iso(halt.since), "reason": halt.reason}
 
 
 def overview(views: Iterable[View], now: datetime) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from writer.clients.kafka import BrokerUnreachable, Cluster, Topic, choose_topics
+from writer.clients.supervisor_record import HaltRecord, find_halt
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.config.topic_selection import TopicSelection
@@ -52,6 +53,7 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
         scheduling=settings.scheduling,
         max_held_bytes=None if route is None else route.held.max_bytes,
     )
+    halt = find_halt(config.checkpoints, name, config.s3.settings)
     errors: list[str] = []
     snapshot: PipelineSnapshot | None = None
     entries: list[Entry] = []
@@ -76,9 +78,18 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
         errors.append(str(error))
     ends = status.logs.samples[-1].ends if status.logs.samples else {}
     status = replace(status, error="; ".join(errors), log_moved=log_change({}, {}, status.frontier, ends))
-    if snapshot is None:
-        return status
-    return _add_entries(status, snapshot, entries)
+    if snapshot is not None:
+        status = _add_entries(status, snapshot, entries)
+    return replace(status, halt=_current_halt(halt, entries))
+
+
+def _current_halt(halt: HaltRecord | None, entries: Iterable[Entry]) -> HaltRecord | None:
+    """Return a supervisor's halt, unless a driver was started by hand since then. `entries`: newest first."""
+    driven = (entry.logged_at for entry in entries if entry.kind in ("start", "batch"))
+    newest = next(driven, None)
+    if halt is not None and newest is not None and newest > halt.since:
+        return None
+    return halt
 
 
 def _targets(settings: Pipeline, tables: Tables, snapshot: PipelineSnapshot) -> dict[str, TargetState]:

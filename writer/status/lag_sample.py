@@ -84,16 +84,21 @@ class LagSample:
         return (last.records - earlier[-1].records) / (last.at - earlier[-1].at).total_seconds()
 
     def to_json(self, now: datetime) -> dict[str, Any]:
-        """Return the JSON values of `lag` in `/status`. Null if Kafka has not answered."""
+        """Return the JSON values of `lag` in `/status`.
+
+        What waits is null if it is not known: Kafka has not answered for three intervals, or nobody has asked it. What
+        retention leaves is not: it shrinks by itself.
+        """
+        is_fresh = self.is_fresh(now)
         worst = None
-        if self.offsets:
+        if is_fresh and self.offsets:
             lag = max(self.partitions, key=lambda lag: (lag.seconds or 0.0, lag.offsets))
             if lag.offsets:
                 worst = {"topic": lag.topic, "partition": lag.partition, "offsets": lag.offsets}
         age_s = None if self.at is None else max(0.0, (now - self.at).total_seconds())
         return {
-            "offsets": self.offsets,
-            "seconds": round_seconds(self.seconds),
+            "offsets": self.offsets if is_fresh else None,
+            "seconds": round_seconds(self.seconds) if is_fresh else None,
             "worst": worst,
             "at": None if self.at is None else iso(self.at),
             "source_age_seconds": round_seconds(age_s),

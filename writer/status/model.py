@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from writer.batch.lateness import Lateness
 from writer.batch.task_report import RAW
+from writer.clients.supervisor_record import HaltRecord
 from writer.config.resource_limits import Scheduling
 from writer.core.offsets import OffsetRange, Source
 from writer.hooks.outbox import Health
@@ -274,6 +275,15 @@ class View:
     listed_buckets: tuple[ListedBucket, ...] = ()
     # What a supervisor decided, newest first.
     recovery: tuple[Mapping[str, Any], ...] = ()
+    # The supervisor gave the pipeline up; None: it did not, or there is none.
+    halt: HaltRecord | None = None
+
+    @property
+    def current_halt(self) -> HaltRecord | None:
+        """The supervisor's halt, unless the pipeline runs since."""
+        if self.state in ("failed", "stopped", "unknown", "not started", "unreadable"):
+            return self.halt
+        return None
 
     @property
     def unread(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ from writer.output.cli_options import ConfigFile, Pipelines, duration_of, json_o
 from writer.output.fleet_screen import Sort
 from writer.output.status_screen import line
 from writer.output.tables import emit, emit_whole, show
-from writer.status.collection import collect_releases, collect_status, exit_code, open_cluster
+from writer.status.collection import check_code, collect_releases, collect_status, exit_code, open_cluster
 
 # Pipelines of which all lines are shown.
 _BLOCKS_MAX = 4
@@ -29,9 +29,15 @@ Screen = Callable[[Mapping[str, Any]], RenderableType]
 
 
 def run_status(
-    states: Iterable[Mapping[str, Any]], screen: Screen, *, every: timedelta | None, as_json: bool, console: Console
+    states: Iterable[Mapping[str, Any]],
+    screen: Screen,
+    *,
+    every: timedelta | None,
+    as_json: bool,
+    console: Console,
+    code_of: Callable[[Mapping[str, Any]], int] = exit_code,
 ) -> int:
-    """Show each state: once, or again and again until Ctrl-C. Returns 1 when a pipeline failed or cannot be read."""
+    """Show each state: once, or again and again until Ctrl-C. Returns the exit code of the last one."""
     code = 0
     with suppress(KeyboardInterrupt):
         if every is not None and console.is_terminal and not as_json:
@@ -39,11 +45,11 @@ def run_status(
                 for state in states:
                     foot = Text(f"\nevery {show_duration(every)}, Ctrl-C ends", style="dim")
                     live.update(Group(screen(state), foot), refresh=True)
-                    code = exit_code(state)
+                    code = code_of(state)
         else:
             for state in states:
                 _write(state, screen, console, as_json=as_json, lines=every is not None)
-                code = exit_code(state)
+                code = code_of(state)
     return code
 
 
@@ -68,12 +74,19 @@ def _print_lines(state: Mapping[str, Any]) -> None:
             print(line(full_name, pipeline, state["at"]), flush=True)  # noqa: T201
 
 
-def choose_screen(*, long: bool, tables: bool, search: str, sort: Sort, group: bool = False) -> Screen:
-    """Return what shows a state: blocks of lines for few pipelines, a table for many, or for groups of them."""
+def choose_screen(
+    *, long: bool, tables: bool, search: str, sort: Sort, group: bool = False, check: bool = False
+) -> Screen:
+    """Return what shows a state: blocks of lines for few pipelines, a table for many, or for groups of them.
+
+    `check`: a line for each pipeline.
+    """
 
     def screen(state: Mapping[str, Any]) -> RenderableType:
         releases = state.get("releases", {"": state})
         rows = fleet_screen.rows(releases, "" if tables else search, sort)
+        if check:
+            return fleet_screen.verdicts(rows)
         if tables:
             return fleet_tables.tables(rows, search, by_group=group)
         is_small = "releases" not in state and len(state["pipelines"]) <= _BLOCKS_MAX
@@ -124,6 +137,12 @@ def status(
     long: Annotated[
         bool, typer.Option("--long", help=f"All lines of each pipeline, also of more than {_BLOCKS_MAX}.")
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="A line for each pipeline: ok, warning or critical, and why. Exit 1 for critical."
+        ),
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
     interval: Annotated[str, typer.Option("--interval", help="Time between two looks with --watch.")] = "2 s",
     as_json: Annotated[bool, json_option("one document; with --watch, a line for each look")] = False,
@@ -133,14 +152,17 @@ def status(
     A driver's executors too: how many are recommended, requested and registered, and the autoscaler's last decision.
     Of many pipelines, and of several releases, a line each, the worst first.
 
-    Exit codes: 0 shown, 1 a pipeline failed, its table cannot be read, or a release does not answer, 2 configuration.
+    Exit codes: 0 shown, 1 a pipeline failed or was given up, its table cannot be read, a release does not answer, or
+    with --check a pipeline is critical, 2 configuration.
     """
     every = duration_of("--interval", interval) if watch else None
     order = next((name for name in fleet_screen.SORTS if name == sort), None)
     if order is None:
         raise typer.BadParameter(f"{sort!r} is none of {', '.join(fleet_screen.SORTS)}", param_hint="--sort")
     collect = partial(collect_releases, all_) if all_ else _collector(load(config), pipeline)
-    screen = choose_screen(long=long, tables=tables, search=search, sort=order, group=group)
+    screen = choose_screen(long=long, tables=tables, search=search, sort=order, group=group, check=check)
+    states = _collect_again(collect, every)
     console = Console(highlight=False)
-    code = run_status(_collect_again(collect, every), screen, every=every, as_json=as_json, console=console)
+    code_of = check_code if check else exit_code
+    code = run_status(states, screen, every=every, as_json=as_json, console=console, code_of=code_of)
     raise typer.Exit(code)

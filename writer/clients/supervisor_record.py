@@ -1,0 +1,52 @@
+"""Reads what a supervisor left of a pipeline beside its checkpoints: whether it gave the pipeline up, and why."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from writer.storage.base import S3Settings
+from writer.storage.locations import store_at
+
+# `recovery.escalation.state` writes it, beside the runs, whose names are numbers.
+NAME = "_recovery.json"
+HALTED = "halted"
+
+
+@dataclass(frozen=True)
+class HaltRecord:
+    """A supervisor gave a pipeline up: a person must act."""
+
+    since: datetime
+    reason: str
+
+
+def find_halt(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> HaltRecord | None:
+    """Return why a pipeline was given up last; None: it was not, no supervisor ran, or nothing can be read there."""
+    with suppress(OSError):
+        stored = store_at(f"{checkpoints.rstrip('/')}/{pipeline}", s3).read(NAME)
+        if stored is not None:
+            return _parse_halt(stored.content)
+    return None
+
+
+def halt_of_decisions(decisions: Sequence[Mapping[str, Any]]) -> HaltRecord | None:
+    """Return the halt of the newest decision of a supervisor, the first one; None: it decided otherwise."""
+    if not decisions or decisions[0]["to"] != HALTED:
+        return None
+    return HaltRecord(datetime.fromisoformat(decisions[0]["at"]), decisions[0]["reason"])
+
+
+def _parse_halt(content: bytes) -> HaltRecord | None:
+    """Read the halt of a record; None: it has none, or is of another format."""
+    try:
+        document = json.loads(content)
+        reason = document["state"][HALTED]
+        if not reason:
+            return None
+        # A failure led to it.
+        return HaltRecord(datetime.fromisoformat(document["failure"]["at"]), reason)
+    except (ValueError, KeyError, TypeError):
+        return None
