@@ -141,12 +141,14 @@ def parse_health(status: Mapping[str, Any], time: datetime) -> PipelineHealth:
     """
     lag = LagSample.from_json(status["lag"])
     last_commit = status["last_commit"]
+    # A commit of an earlier driver says nothing about this one.
+    has_committed = any(status["totals"]["commits"].values())
     next_batch_in_s = (status.get("rate_limit") or {}).get("next_batch_in_seconds")
     return PipelineHealth(
         state=status["state"],
         since_s=0.0,
         run=status["run"],
-        version=None if last_commit is None else last_commit["version"],
+        version=last_commit["version"] if has_committed else None,
         waiting=lag.offsets if lag.is_fresh(time) else None,
         error=status["error"] or None,
         free_s=None if next_batch_in_s is None else -next_batch_in_s,

@@ -100,8 +100,10 @@ def test_a_lag_that_is_three_intervals_old_is_not_waiting(age_s: float, waiting:
     lag = LagSample(NOON - timedelta(seconds=age_s), partitions=(Lag("clicks", 0, 12, 3.0, 0, None),))
     told = {
         "state": "running", "run": 2, "last_commit": {"version": 4}, "error": "",
-        "lag": lag.to_json(NOON),
+        "lag": lag.to_json(NOON), "totals": {"commits": {"size": 1}},
     }  # fmt: skip
     assert parse_health(told, NOON) == PipelineHealth("running", 0.0, 2, 4, waiting)
     assert parse_health({**told, "rate_limit": {"next_batch_in_seconds": -4.0}}, NOON).free_s == 4.0
-    assert not parse_health({**told, "last_commit": None, "lag": LagSample().to_json(NOON)}, NOON).is_well
+    restarted = {**told, "totals": {"commits": {}}}
+    assert parse_health(restarted, NOON).version is None, "the commit is of the driver before"
+    assert not parse_health({**restarted, "last_commit": None, "lag": LagSample().to_json(NOON)}, NOON).is_well

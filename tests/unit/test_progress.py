@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import commits
 from writer.avro.schema_plan import RejectedSchema, WriterSchema
-from writer.status.model import DURATION_BOUNDS, Sample, Totals
+from writer.status.model import DURATION_BOUNDS, Commit, Sample, Totals
 from writer.status.progress import Progress
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -154,10 +154,13 @@ def test_the_progress_of_earlier_starts_is_known_at_once(clock):
     progress = clock.progress()
     older = facts(event_time_max="2026-11-20T11:30:00+00:00")
     newest = facts(assembled="2026-11-20T11:50:00+00:00", event_time_max=None)
-    progress.record_start(epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[newest, older])
+    progress.record_start(
+        epoch=1, run=1, frontier={}, limits={}, buckets=[], recent=[Commit(9, NOON, newest), Commit(7, NOON, older)]
+    )
     view = progress.view()
     assert view.committed_at == NOON - timedelta(minutes=10)
     assert view.event_time_newest == NOON - timedelta(minutes=30)
+    assert [commit.version for commit in view.commits] == [9, 7]
     assert view.totals == Totals()
 
 

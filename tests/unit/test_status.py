@@ -294,7 +294,7 @@ def test_a_running_pipeline_on_the_screen(progress):
     progress.set_retention({"clicks": timedelta(hours=10)})
     progress.begin_batch(1, "tasks")
     text = shown(told(progress, NOON + timedelta(seconds=30)))
-    assert text.splitlines()[0] == "clicks  running  for 30 s"
+    assert text.splitlines()[0] == "clicks  running  driver up 30 s"
     said = {left.strip(): right for left, right in re.findall(r"^  (\w[\w ]{11})  (.*)$", text, re.MULTILINE)}
     assert said["lag"] == "1,000 offsets, the oldest waits 35 s; worst clicks/0 with 1,000"
     assert said["flow"] == "18 offsets/s in, 2 offsets/s out, mean of 1 min"

@@ -28,6 +28,8 @@ from writer.offsets import start_decision, start_offsets
 from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.scaling.spark_settings import records_per_range
 from writer.schemas.format_detection import detected_unit
+from writer.status.model import Commit
+from writer.table.log.entries import Entry
 from writer.table.log.operations.gaps import Gap
 from writer.table.log.snapshot import PipelineSnapshot
 
@@ -86,7 +88,8 @@ def take_over(parts: PipelineParts, *, new_run: bool, once: bool, lease: int | N
         parts.settings, parts.cluster, topics, snapshot, parts.stopping.wait, parts.log_check
     )
     state.position = position
-    recent_commits = parts.table.recent_commits(_RECENT_COMMITS)
+    recent_batches = parts.table.recent_batches(_RECENT_COMMITS)
+    recent_commits = [entry.facts for entry in recent_batches]
     _find_wire_formats(parts, recent_commits)
     reason = new_run_reason(position, snapshot, is_requested=new_run)
     decision = parts.checkpoints.choose(position.offsets, reason, snapshot.closed)
@@ -99,7 +102,7 @@ def take_over(parts: PipelineParts, *, new_run: bool, once: bool, lease: int | N
     gap = _record_gap(parts)
     state.endings = _batch_endings(parts, decision, recent_commits, once=once)
     parts.tasks.count_schemas()
-    _report_start(parts, recent_commits, gap)
+    _report_start(parts, recent_batches, gap)
     return Start(state.run, parts.checkpoints.path(state.run), position.offsets)
 
 
@@ -174,7 +177,7 @@ def _batch_endings(
     return BatchEndings(limits, None if planned is None else planned.end, time.monotonic())
 
 
-def _report_start(parts: PipelineParts, recent_commits: Sequence[Mapping[str, Any]], gap: Gap | None) -> None:
+def _report_start(parts: PipelineParts, recent_batches: Sequence[Entry], gap: Gap | None) -> None:
     """Report the start to the progress and to the log. `gap`: that this start recorded."""
     state = parts.state
     position = state.position
@@ -184,7 +187,7 @@ def _report_start(parts: PipelineParts, recent_commits: Sequence[Mapping[str, An
         run=state.run,
         frontier=position.offsets,
         limits=state.endings.limits.facts(),
-        recent=recent_commits,
+        recent=[Commit(entry.version, entry.logged_at, entry.facts) for entry in recent_batches],
         buckets=parts.table.buckets(),
         gaps=snapshot.gaps,
         gap_offsets_closed=snapshot.gap_offsets_closed,

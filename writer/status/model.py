@@ -213,7 +213,7 @@ class View:
     batch: Batch | None = None
     frontier: Mapping[Source, int] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
-    # Of this start, newest first.
+    # Newest first, also of earlier starts.
     commits: tuple[Commit, ...] = ()
     # The newest commit, also of an earlier start.
     committed_at: datetime | None = None

@@ -62,21 +62,23 @@ class Progress:
         frontier: Mapping[Source, int],
         limits: Mapping[str, Any],
         buckets: Iterable[BucketKey],
-        recent: Iterable[Mapping[str, Any]],
+        recent: Iterable[Commit],
         gaps: tuple[int, int] = (0, 0),
         gap_offsets_closed: int | None = None,
         gap: Mapping[str, Any] | None = None,
         incarnations: Mapping[str, int] | None = None,
         log_cuts: Iterable[OffsetRange] = (),
     ) -> None:
-        """Record that the start commit is made. `recent`: facts of earlier commits, newest first.
+        """Record that the start commit is made. `recent`: earlier commits of the table, newest first.
 
         `gap`: facts of the gap of this start. `gaps` are those that are open: their number, and the offsets they hold.
         `gap_offsets_closed`: offsets of gaps that are over. `incarnations`: topic → number of the one that is read.
         `log_cuts`: offsets whose rows are of records that Kafka lost when it cut a log.
         """
-        earlier = list(recent)
         with self._lock:
+            # Of its own commits this process knows more than the table does.
+            own_commits = {commit.version: commit for commit in self._view.commits}
+            commits = [own_commits.get(commit.version, commit) for commit in recent]
             self._buckets = set(buckets)
             self._set(
                 epoch=epoch,
@@ -90,8 +92,9 @@ class Progress:
                 topics_appeared="",
                 incarnations=dict(incarnations or {}),
                 log_cuts=tuple(log_cuts),
-                committed_at=assembly_time(earlier[0]) if earlier else None,
-                event_time_newest=event_time_newest_of(earlier),
+                commits=tuple(commits[:COMMITS_KEPT]),
+                committed_at=assembly_time(commits[0].facts) if commits else None,
+                event_time_newest=event_time_newest_of(commit.facts for commit in commits),
             )
             if gap is not None:
                 totals = self._view.totals.copy()

@@ -315,11 +315,15 @@ class PipelineTable(Appender):
 
         Facts of older ones if none is among them.
         """
+        return [entry.facts for entry in self.recent_batches(count)]
+
+    def recent_batches(self, count: int) -> list[Entry]:
+        """Return the entries of these commits."""
         # Starts and replays may have followed the last commit.
         for entries in (count, 20 * count, None):
-            commits = [entry.facts for entry in self.history(entries) if entry.kind == "batch"]
-            if commits:
-                return commits[:count]
+            batches = [entry for entry in self.history(entries) if entry.kind == "batch"]
+            if batches:
+                return batches[:count]
         return []
 
     def history(self, count: int | None = None) -> list[Entry]:

@@ -1,0 +1,113 @@
+"""A pipeline that its supervisor gave up, on the screens: from the supervisor's record, or from the driver."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from recovery.escalation import state
+from recovery.escalation.decide import State
+from recovery.escalation.state import Failure, Memory
+from recovery.supervisor.settings import store
+from tests.support.commits import Lake
+from writer.cli.read.status import choose_screen, run_status
+from writer.clients.kafka import BrokerUnreachable
+from writer.clients.supervisor_record import find_halt, halt_of_decisions
+from writer.config.pipelines import Config
+from writer.status import from_table
+from writer.status.collection import check_code, exit_code
+from writer.status.document import document
+from writer.status.progress import Progress
+
+NOW = datetime.now(UTC)
+REASON = "another writer holds the table"
+DECISIONS = ({"at": NOW.isoformat(), "decision": "fenced", "reason": REASON, "from": "running", "to": "halted"},)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    clicks = {"topics": ["clicks"], "table": {"location": str(tmp_path / "lake")}, "event_time": {"field": "at"}}
+    return Config.model_validate(
+        {
+            "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+            "registry": {"url": "http://127.0.0.1:1"},
+            "checkpoints": str(tmp_path / "checkpoints"),
+            "pipelines": {"clicks": clicks},
+        }
+    )
+
+
+def give_up(config: Config, time: datetime) -> None:
+    failure = Failure(time, 4, "fenced", True, REASON, "", 1, "held", None)
+    state.write(store(config, "clicks"), Memory(State(halted=REASON), failure))
+
+
+def status_of_lake(config: Config) -> dict[str, Any]:
+    silent = BrokerUnreachable("no Kafka broker answers")
+    return document([from_table.view("clicks", config, silent, NOW)], NOW, "lake")
+
+
+def printed(status: dict[str, Any], code_of: Callable[..., int] = exit_code, *, check: bool = False) -> tuple[str, int]:
+    out = Console(file=StringIO(), width=120)
+    screen = choose_screen(long=False, tables=False, search="", sort="worst", check=check)
+    code = run_status([status], screen, every=None, as_json=False, console=out, code_of=code_of)
+    return out.file.getvalue(), code  # type: ignore[attr-defined]
+
+
+def test_the_first_line_says_since_when_and_why_a_pipeline_is_given_up(config: Config) -> None:
+    give_up(config, NOW)
+    text, code = printed(status_of_lake(config))
+    assert text.splitlines()[0] == f"clicks  HALTED since {NOW:%Y-%m-%d %H:%M:%S} UTC: {REASON}"
+    assert code == 1
+
+
+def test_a_check_has_a_line_and_an_exit_code(config: Config) -> None:
+    text, code = printed(status_of_lake(config), check_code, check=True)
+    assert (text.strip(), code) == ("clicks  warning  no driver runs it", 0)
+    give_up(config, NOW)
+    text, code = printed(status_of_lake(config), check_code, check=True)
+    assert text.startswith("clicks  critical  HALTED since ")
+    assert code == 1
+
+
+def test_a_start_by_hand_ends_a_halt(config: Config) -> None:
+    lake = Lake(config.pipelines["clicks"].table.location)
+    lake.begin()
+    give_up(config, NOW + timedelta(minutes=1))
+    assert status_of_lake(config)["pipelines"]["clicks"]["halted"]["reason"] == REASON
+    give_up(config, NOW - timedelta(minutes=1))
+    assert status_of_lake(config)["pipelines"]["clicks"]["halted"] is None
+
+
+def test_a_driver_says_what_its_supervisor_gave_up() -> None:
+    progress = Progress("clicks")
+    progress.set(recovery=DECISIONS, halt=halt_of_decisions(DECISIONS))
+    progress.record_failure("fenced")
+    told = document([progress.view()], NOW)["pipelines"]["clicks"]
+    assert told["halted"]["reason"] == REASON
+    assert told["health"]["level"] == "critical"
+    progress.set_running()
+    assert document([progress.view()], NOW)["pipelines"]["clicks"]["halted"] is None
+
+
+def test_other_decisions_are_no_halt() -> None:
+    assert halt_of_decisions([]) is None
+    assert halt_of_decisions([{**DECISIONS[0], "to": "L1"}, *DECISIONS]) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"state": {}}', b'{"state": {"halted": "x"}, "failure": null}'])
+def test_a_record_of_another_format_is_no_halt(config: Config, content: bytes) -> None:
+    store(config, "clicks").put(state.NAME, content)
+    assert find_halt(config.checkpoints, "clicks") is None
+
+
+def test_a_memory_without_a_halt_is_none(config: Config) -> None:
+    give_up(config, NOW)
+    memory = state.read(store(config, "clicks"))
+    state.write(store(config, "clicks"), replace(memory, state=State()))
+    assert find_halt(config.checkpoints, "clicks") is None
