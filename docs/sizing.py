@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from writer.config.pipeline import Pipeline
-from writer.config.table_sections import EventTime, Table
+from writer.config.sections.table import EventTime, Table
 from writer.preflight.sizing import UTILISATION, Rates, Sizing, Traffic, rates, size
 
 _INTRODUCTION = """# Sizing

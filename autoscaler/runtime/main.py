@@ -18,9 +18,9 @@ from autoscaler.runtime.endpoints import autoscaler_endpoints
 from autoscaler.runtime.loop import Loop
 from writer.clients.driver_endpoint import Driver, ask_at
 from writer.clients.http import RequestFailed
-from writer.config.connections import Autoscaler
 from writer.config.loader import ReloadableConfig, load
 from writer.config.pipelines import Config
+from writer.config.sections.connections import Autoscaler
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.signals import on_signals

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from bench.chaos.schedule import script
-from writer.config.table_sections import TableFormat
+from writer.config.sections.table import TableFormat
 from writer.core.errors import ConfigError
 from writer.demo.terminal import Screen
 

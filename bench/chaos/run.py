@@ -16,7 +16,7 @@ from bench.chaos.stack import PIPELINE, ChaosStack
 from bench.chaos.verification import Verdict, judge, read_offsets
 from writer.audit.audit import audit
 from writer.config.loader import load
-from writer.config.table_sections import TableFormat
+from writer.config.sections.table import TableFormat
 from writer.demo.devstack.stack import ServerFailed
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace
 from writer.demo.main import require_extra

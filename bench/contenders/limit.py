@@ -20,8 +20,8 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.plan import TaskPlan
 from writer.batch.range_task import ReadPlan
 from writer.batch.task_report import Report
-from writer.config.resource_limits import Memory
-from writer.config.table_sections import Roll
+from writer.config.sections.resource_limits import Memory
+from writer.config.sections.table import Roll
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice

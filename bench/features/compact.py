@@ -34,10 +34,10 @@ from writer.batch.bucketing import TimeRule
 from writer.batch.plan import TaskPlan
 from writer.batch.staging.sorting import Dedupe
 from writer.batch.task import Task
-from writer.config.bucket_upkeep import Compact
 from writer.config.pipelines import Config
-from writer.config.resource_limits import Memory
-from writer.config.table_sections import Roll
+from writer.config.sections.bucket_upkeep import Compact
+from writer.config.sections.resource_limits import Memory
+from writer.config.sections.table import Roll
 from writer.core.files import BucketFile, BucketKey
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.spark import session

@@ -33,7 +33,7 @@ from bench.figures import BenchFailed, Run, WrittenTable, warm
 from bench.job import PARTITIONS, Job
 from writer.clients import java_artifacts
 from writer.config.loader import load
-from writer.config.table_sections import TableFormat
+from writer.config.sections.table import TableFormat
 from writer.core.errors import HeadraceError
 from writer.demo.devstack.stack import Stack
 from writer.output.tables import NumberTable

@@ -19,9 +19,9 @@ from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.bucketing import TimeRule
 from writer.batch.plan import TaskPlan
 from writer.batch.task import Task
-from writer.config.record_rules import EventSpec
-from writer.config.resource_limits import Memory
-from writer.config.table_sections import Roll
+from writer.config.sections.record_rules import EventSpec
+from writer.config.sections.resource_limits import Memory
+from writer.config.sections.table import Roll
 
 _SET = "200B"
 _ROUNDS = 3

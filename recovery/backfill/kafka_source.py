@@ -19,7 +19,7 @@ from writer.clients import native_kafka
 from writer.clients.kafka import BrokerUnreachable, Cluster, consumer, next_records
 from writer.clients.kafka_sample import times_of
 from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check_answers, choose_questions
-from writer.config.connections import Kafka
+from writer.config.sections.connections import Kafka
 from writer.core.offsets import OffsetRange, OffsetSet, Source, Span, TopicPartition, source_name
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.errors import LostRecords, OldRecordFormat, UnsupportedBroker

@@ -8,7 +8,7 @@ from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.kafka_source import KafkaSource, Segment
 from recovery.backfill.raw_source import RawSource
 from writer.clients import kafka_sample
-from writer.config.connections import Kafka
+from writer.config.sections.connections import Kafka
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.log_check import log_check

@@ -12,7 +12,7 @@ from recovery.lease.factory import leases_of
 from recovery.lease.kubernetes_api import ApiFailed
 from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
 from writer.config.pipelines import Config
-from writer.config.topic_selection import TopicSelection
+from writer.config.sections.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, TopicMissing
 from writer.core.offsets import TopicPartition
 from writer.kafka_reader.errors import ReadFailed

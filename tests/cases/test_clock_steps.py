@@ -24,8 +24,8 @@ from tests.support.autoscaler_facts import NOW, POLICY, batches, facts, pipeline
 from tests.support.commits import LIMITS, NOON, account, facts as commit_facts
 from tests.support.sample_records import config
 from tests.support.simulated_supervisor import EndlessPipeline, Query, SentEvents
-from writer.config.bucket_upkeep import Seal
-from writer.config.resource_limits import Commit
+from writer.config.sections.bucket_upkeep import Seal
+from writer.config.sections.resource_limits import Commit
 from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
 from writer.driver.supervisor_channel import ChannelFolder

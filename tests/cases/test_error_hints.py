@@ -20,7 +20,7 @@ from bucketers.timestamps import UNITS, event_time, find_refusal
 from tests.support.sample_records import EVENT, NOW, config, records, value
 from tests.unit.test_validate import found
 from writer.batch.bucketing import Clock
-from writer.config.kafka_client import _DENIED, _allowed
+from writer.config.sections.kafka_client import _DENIED, _allowed
 from writer.core.errors import ConfigError
 from writer.maintenance.deletion.row_keys import Keys, RowFinder, RowMatch
 from writer.maintenance.path_release import ReleaseRequest, choose_paths
@@ -229,12 +229,13 @@ def test_a_misplaced_logical_type_is_named_in_a_record_that_is_defined_elsewhere
 PLACES = {
     "bucketers/arrow.py": "an_event_time", "bucketers/factory.py": "bucketer", "writer/specs/step.py": "spec, samples",
     "writer/specs/projection.py": "path_that_a_spec",
-    "writer/specs/expressions.py": "expression", "writer/config/kafka_client.py": "kafka",
+    "writer/specs/expressions.py": "expression", "writer/config/sections/kafka_client.py": "kafka",
     "writer/maintenance/path_release.py": "released",
     "autoscaler/decision/policy.py": "-",
     # What is proposed is compared with the same set that the check looks into.
-    "writer/config/base.py": "-", "writer/config/connections.py": "-", "writer/config/pipeline.py": "-",
-    "writer/config/pipelines.py": "-", "writer/config/routing.py": "-", "writer/preflight/testing/case.py": "-",
+    "writer/config/base.py": "-", "writer/config/sections/connections.py": "-", "writer/config/pipeline.py": "-",
+    "writer/config/pipelines.py": "-", "writer/config/sections/routing.py": "-",
+    "writer/preflight/testing/case.py": "-",
     "writer/preflight/testing/avro_json.py": "-", "writer/preflight/testing/comparison.py": "-",
     "writer/hooks/dispatcher.py": "-", "writer/clients/kafka.py": "-",
     "writer/privacy/protected_schema.py": "-",

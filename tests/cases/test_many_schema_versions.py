@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from writer.avro.schema_plan import ColumnRules, SchemaPlan, WriterSchema
 from writer.batch.record_columns import RecordColumns
-from writer.config.connections import Registry
+from writer.config.sections.connections import Registry
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.start_schemas import NEWEST_COUNT, choose_start_schemas
 from writer.schemas.tracker import Schemas

@@ -15,7 +15,7 @@ from tests.support.sample_records import EVENT, NOW, Schemas, value
 from tests.unit.test_wire_formats import EVERY, record, table
 from writer.avro.wire_format import CONFLUENT, refusal_reasons
 from writer.batch.bucketing import TimeRule, assign_buckets
-from writer.config.table_sections import EventTime
+from writer.config.sections.table import EventTime
 from writer.schemas.format_detection import DetectedFormat, UnclearWire, detected_unit, judge, unit_of, wire_of
 
 YEAR = timedelta(days=365)

@@ -9,7 +9,7 @@ import pytest
 from writer.avro.schema_plan import ColumnRules
 from writer.avro.wire_format import Wire
 from writer.batch.record_columns import RecordColumns
-from writer.config.connections import Registry
+from writer.config.sections.connections import Registry
 from writer.schemas.registry import RegistryUnreachable
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import Schemas

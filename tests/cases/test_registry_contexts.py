@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from tests.servers.confluent_api import ConfluentApi
 from tests.servers.scripted import Asked, Reply, serve_script
-from writer.config.connections import Registry
+from writer.config.sections.connections import Registry
 from writer.core.errors import ExitCode
 from writer.preflight.source_checks import _contexts
 from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, of_keys, source

@@ -47,7 +47,7 @@ from writer.core.errors import exit_code
 from writer.driver.pipeline_start import probe_locations
 from writer.table import locations
 from writer.table.factory import main_table
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 
 settings = config(Path(sys.argv[1]))
 pipeline = settings.pipelines["clicks"]

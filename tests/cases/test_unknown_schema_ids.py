@@ -14,7 +14,7 @@ from tests.support.sample_records import EVENT, Schemas as Registered
 from writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
 from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report
-from writer.config.connections import Registry
+from writer.config.sections.connections import Registry
 from writer.core.errors import Draining
 from writer.schemas.registry import LISTING_FRESH_S, ByFingerprint, RegistryUnreachable, SchemaNotFound
 from writer.schemas.registry_hold import STRAYS_MAX, UnknownIds, remaining_grace

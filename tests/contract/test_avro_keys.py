@@ -24,7 +24,7 @@ from writer.audit.audit import audit
 from writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
 from writer.avro.wire_format import CONFLUENT, Wire
 from writer.cli.write import delete_rows, schema_accept
-from writer.config.connections import Registry
+from writer.config.sections.connections import Registry
 from writer.core.errors import SchemaChanged
 from writer.maintenance.compaction import here
 from writer.maintenance.dead_letters import Selection

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.sealed_lake import DAY, SealedLake
 from writer.cli.read.ddl import run_ddl
-from writer.config.table_sections import Catalog
+from writer.config.sections.table import Catalog
 from writer.core.errors import ConfigError
 from writer.engines import sql
 from writer.engines.caveats import notes

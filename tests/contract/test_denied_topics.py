@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 
 from writer.clients import kafka_sample
 from writer.clients.kafka import BrokerUnreachable, Cluster
-from writer.config.connections import Kafka
+from writer.config.sections.connections import Kafka
 from writer.demo.devstack.kafka import Broker
 from writer.kafka_reader.errors import AccessDenied
 

@@ -26,7 +26,7 @@ from tests.support.sample_records import EVENT, NOW, Schemas, value
 from tests.support.table_formats import iceberg_table, in_catalog
 from tests.support.tables import COLUMNS, P0, batch, begin, create_table, iceberg_table_of, rows, write_file
 from writer.audit.audit import audit
-from writer.config.bucket_upkeep import Dedupe
+from writer.config.sections.bucket_upkeep import Dedupe
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import OffsetSet

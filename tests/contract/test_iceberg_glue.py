@@ -19,7 +19,7 @@ from tests.support.catalog_faults import TWICE, fail
 from tests.support.effect_failures import Died, die_after
 from tests.support.table_formats import in_catalog
 from tests.support.tables import COLUMNS, P0, batch, begin, write_file
-from writer.config.table_sections import Catalog
+from writer.config.sections.table import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile

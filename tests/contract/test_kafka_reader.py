@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition as Wh
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.servers.secured import PLAIN_PASSWORD, PLAIN_USER, Authority, SecuredBroker, broker
-from writer.config.kafka_client import Security as Configured
+from writer.config.sections.kafka_client import Security as Configured
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice

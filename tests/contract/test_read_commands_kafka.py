@@ -21,7 +21,7 @@ from writer.cli.main import app
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster
 from writer.clients.kafka_sample import RECORDS
-from writer.config.connections import Kafka
+from writer.config.sections.connections import Kafka
 from writer.core.errors import HeadraceError
 from writer.demo.devstack.events import SCHEMAS, encoder, generate
 

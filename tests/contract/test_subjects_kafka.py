@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from tests.support.writer_process import Site
 from writer.avro.wire_format import Ids
 from writer.cli.main import app
-from writer.config.connections import Strategy
 from writer.config.loader import load
+from writer.config.sections.connections import Strategy
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.schemas.registry import ConfluentRegistry, of_keys, source, with_ids
 from writer.schemas.subjects import Subjects

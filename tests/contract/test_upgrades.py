@@ -126,7 +126,7 @@ def refused(driver: Driver, said: str, config: Config, name: str = "clicks") -> 
     assert findings(config, name)["table"].startswith("failed")
     assert said in findings(config, name)["table"]
     import bucketers
-    from writer.config.table_sections import layout
+    from writer.config.sections.table import layout
 
     settings = config.pipelines[name]
     with pytest.raises(ConfigError, match=re.escape(said)):

@@ -17,7 +17,7 @@ from tests.support import oracle
 from tests.support.table_formats import OPENED, delta_table
 from tests.support.writer_process import Site, Writer
 from writer.batch.bucketing import TimeRule
-from writer.config.connections import S3
+from writer.config.sections.connections import S3
 from writer.core.files import BucketFile, BucketKey
 from writer.maintenance.rewrite import Job, Source, rewrite
 from writer.storage.base import S3Settings

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.browser import Browser, browser
 from tests.unit.test_fleet import pipeline, sixty
-from writer.config.connections import Http
+from writer.config.sections.connections import Http
 from writer.web import page
 from writer.web.http_server import NOT_HERE, Answer, answering, json_answer
 

@@ -22,7 +22,7 @@ from tests.servers.catalog_proxy import (
 )
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.support.tables import COLUMNS, P0, batch, begin, write_file
-from writer.config.table_sections import Catalog
+from writer.config.sections.table import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile

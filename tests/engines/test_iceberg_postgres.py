@@ -11,7 +11,7 @@ from pyiceberg.catalog import load_catalog
 
 from tests.servers.postgres import PASSWORD, postgres
 from tests.support.tables import COLUMNS, P0, batch, begin, write_file
-from writer.config.table_sections import Catalog
+from writer.config.sections.table import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.errors import ConfigError, Fenced
 from writer.core.files import StagedFile

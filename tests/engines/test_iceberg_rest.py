@@ -26,7 +26,7 @@ from tests.support.tables import COLUMNS, P0, batch, begin, write_file
 from writer.cli.table.convert import run_convert
 from writer.cli.write.table_adopt import run_adopt
 from writer.config.pipelines import Config
-from writer.config.table_sections import Catalog
+from writer.config.sections.table import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
 from writer.output.tables import console

@@ -25,7 +25,7 @@ from writer.batch.bucketing import Clock, TimeRule, times_of
 from writer.batch.plan import TaskPlan
 from writer.batch.task import run
 from writer.batch.task_report import Report
-from writer.config.bucket_upkeep import Seal
+from writer.config.sections.bucket_upkeep import Seal
 from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds

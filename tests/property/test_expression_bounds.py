@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
 from tests.support.expression_process import NUMBERS, SEEDS, TEXTS
-from writer.config.record_rules import EventSpec
+from writer.config.sections.record_rules import EventSpec
 from writer.specs.functions import ALLOWED
 from writer.specs.growth import BYTES_MAX, GROWING
 from writer.specs.spec import SpecError

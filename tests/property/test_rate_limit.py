@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import example, given, strategies as st
 
 from writer.commit.rate_limit import BatchUse, RateLimit, records_max, wait_s
-from writer.config.resource_limits import Scheduling
+from writer.config.sections.resource_limits import Scheduling
 from writer.driver.batch_queue import FairOrder
 
 BEGAN = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 
 from tests.support.example_counts import share
-from writer.config.record_rules import EventSpec
+from writer.config.sections.record_rules import EventSpec
 from writer.specs.step import Step
 
 POINT = pa.struct([("x", pa.int64()), ("y", pa.string())])

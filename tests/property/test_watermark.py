@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.config.bucket_upkeep import Seal
+from writer.config.sections.bucket_upkeep import Seal
 from writer.core.offsets import TopicPartition
 from writer.core.units import instant, microseconds
 from writer.sealing.idleness import LogEndWatch

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.config.record_rules import EventSpec
+from writer.config.sections.record_rules import EventSpec
 from writer.specs.spec import SpecError
 from writer.specs.step import Step
 

@@ -20,7 +20,7 @@ from writer.commit.batch_limits import limits
 from writer.commit.closed_buckets import slowest_event_time
 from writer.commit.privacy import RecordedPrivacy, record_privacy
 from writer.config.pipelines import Config
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core.offsets import TopicPartition
 from writer.driver.pipeline_start import check_rules, make_raw_table, set_rules
 from writer.maintenance.local_pipeline import open_local_pipeline

@@ -14,9 +14,9 @@ from writer.avro.schema import parse
 from writer.avro.schema_plan import ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
 from writer.batch.record_columns import RecordColumns
 from writer.commit.target_table import admit_schema
-from writer.config.connections import Registry
 from writer.config.pipeline import Pipeline
-from writer.config.record_rules import EventSpec
+from writer.config.sections.connections import Registry
+from writer.config.sections.record_rules import EventSpec
 from writer.privacy.keyring import KeyId, KeyringPlace, KeySource
 from writer.privacy.policy import Action, Policies
 from writer.privacy.protected_schema import Privacy

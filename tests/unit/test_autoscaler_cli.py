@@ -16,7 +16,7 @@ from autoscaler.decision.symptoms import Symptom
 from autoscaler.runtime import state_store
 from tests.support.autoscaler_facts import decide_once, facts, pipeline
 from writer.clients.driver_endpoint import announce, this_driver
-from writer.config.connections import Autoscaler, Http
+from writer.config.sections.connections import Autoscaler, Http
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.scaling.executor_manager import ExecutorManager

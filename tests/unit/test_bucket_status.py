@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from writer.batch.lateness import BOUNDS_S
-from writer.config.bucket_upkeep import Seal
+from writer.config.sections.bucket_upkeep import Seal
 from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
 from writer.output.status_screen import seal_lines

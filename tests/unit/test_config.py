@@ -9,7 +9,7 @@ import yaml
 
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core.errors import ConfigError
 
 PARQUET = {"location": "/lake", "format": "parquet"}

@@ -5,7 +5,7 @@ import pytest
 from tests.support.sample_records import config
 from writer.batch.task_report import Counts, FailedRecords, Report
 from writer.commit import failed_records_limit
-from writer.config.resource_limits import Limits
+from writer.config.sections.resource_limits import Limits
 from writer.core.errors import LimitReached
 
 SOURCE = ("clicks", 0)

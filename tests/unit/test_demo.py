@@ -16,7 +16,7 @@ import bucketers
 from tests.support.table_formats import parquet_table
 from writer.batch.lateness import LateTier, find_late_rows
 from writer.batch.staging.parquet_files import Destination
-from writer.config.bucket_upkeep import Seal
+from writer.config.sections.bucket_upkeep import Seal
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.demo import panel, produce, verification

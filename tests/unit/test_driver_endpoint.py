@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.test_progress import facts
 from writer.clients.driver_endpoint import Driver, announce, ask_driver, find_announcement, retract, this_driver
-from writer.config.connections import Http
+from writer.config.sections.connections import Http
 from writer.core.errors import ConfigError, HeadraceError
 from writer.status.model import Sample
 from writer.status.pause import Pause

@@ -21,8 +21,8 @@ from recovery.supervisor.pipeline_state import SupervisedPipeline
 from tests.servers.secured import Authority
 from tests.support.sample_records import config
 from writer.clients.driver_endpoint import ask_driver, this_driver
-from writer.config.bucket_upkeep import Seal
-from writer.config.connections import Http
+from writer.config.sections.bucket_upkeep import Seal
+from writer.config.sections.connections import Http
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
 from writer.sealing.bucket_states import BucketState, ListedBucket, SealFacts, list_bucket

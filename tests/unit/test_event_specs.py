@@ -15,7 +15,7 @@ from tests.support.sample_records import EVENT, NOW, TIME, Schemas, config, even
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.cli.main import app
 from writer.config.loader import checked
-from writer.config.record_rules import EventSpec
+from writer.config.sections.record_rules import EventSpec
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.preflight import source_checks

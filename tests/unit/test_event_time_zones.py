@@ -12,7 +12,7 @@ from bucketers.event_time import to_instants
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
 from writer.batch.bucketing import Clock, ClockFieldMissing, TimeRule, assign_buckets, correct_times
-from writer.config.table_sections import EventTime
+from writer.config.sections.table import EventTime
 
 HOUR = timedelta(hours=1)
 US = pa.timestamp("us", "UTC")

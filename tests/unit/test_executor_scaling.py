@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from tests.support.sample_records import config
-from writer.config.connections import Autoscaler
 from writer.config.pipelines import Config
+from writer.config.sections.connections import Autoscaler
 from writer.scaling.executor_manager import REQUEST_FILE, ExecutorManager
 from writer.scaling.scale_steps import Executor, ExecutorTarget, Steps, steps
 from writer.scaling.spark_settings import records_per_range, refusal, settings, slots_most

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from writer.cli.main import app
 from writer.cli.read.status import Screen, choose_screen, run_status
-from writer.config.connections import Http
+from writer.config.sections.connections import Http
 from writer.output import fleet_screen, fleet_tables
 from writer.output.health import Health, health
 from writer.output.tables import show

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from tests.servers.scripted import Asked, Reply, Scripted, serve_script
 from writer.clients.http import RequestFailed, ask
-from writer.config.hooks import Druid, Presto, Trino, Webhook
+from writer.config.sections.hooks import Druid, Presto, Trino, Webhook
 from writer.core.files import BucketFile
 from writer.engines.table_description import TableDescription
 from writer.hooks.base import HookFailed, Receipt, SealedVersion, StillRunning

@@ -17,7 +17,7 @@ from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RAW_COLUMNS
 from writer.cli.read.validate import run_validate
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.config.table_sections import ICEBERG_RESERVED, Catalog
+from writer.config.sections.table import ICEBERG_RESERVED, Catalog
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.table.iceberg.catalog.catalog_errors import describe_error, without_secrets

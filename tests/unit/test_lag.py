@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from tests.support.commits import facts
 from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
-from writer.config.topic_selection import TopicSelection
+from writer.config.sections.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.kafka_reader.errors import Unavailable
 from writer.status.lag import (

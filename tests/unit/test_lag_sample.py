@@ -14,8 +14,8 @@ from recovery.backfill.throttle import ask_live_lag
 from tests.support.sample_records import config
 from tests.unit.test_status import Cluster
 from writer.clients.driver_endpoint import announce, this_driver
-from writer.config.connections import Http
 from writer.config.pipelines import Config
+from writer.config.sections.connections import Http
 from writer.status.lag import lag_sample
 from writer.status.lag_sample import AppendedRecords, Lag, LagSample
 from writer.status.model import Logs, Sample

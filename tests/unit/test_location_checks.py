@@ -10,8 +10,8 @@ import pytest
 from tests.support.sample_records import config, tree
 from tests.support.table_formats import delta_table, parquet_table
 from writer.clients import driver_endpoint, java_artifacts
-from writer.config.connections import Http
-from writer.config.table_sections import layout
+from writer.config.sections.connections import Http
+from writer.config.sections.table import layout
 from writer.preflight import host_checks
 from writer.storage.local import LocalStore
 from writer.storage.probe import ProbeFailed, probe

@@ -16,8 +16,8 @@ from recovery.checkpoints.facts import _with_logs
 from recovery.escalation.levels import RecoveryLevel
 from tests.support.table_formats import delta_table
 from writer.clients.kafka import Topic
-from writer.config.connections import Kafka as KafkaSettings
 from writer.config.pipeline import Pipeline
+from writer.config.sections.connections import Kafka as KafkaSettings
 from writer.core.errors import LogChanged, LogMoved
 from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
 from writer.driver.readers.native_reader import NativeReader

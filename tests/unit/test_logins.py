@@ -15,8 +15,8 @@ from tests.servers.secured import Authority, behind_login
 from tests.support.sample_records import config
 from writer.batch.staging.bucket_folders import hive_folder, hive_value
 from writer.clients.kafka import Cluster, client_settings
-from writer.config.connections import Http, Kafka, Registry, Spark
-from writer.config.kafka_client import Address, Security
+from writer.config.sections.connections import Http, Kafka, Registry, Spark
+from writer.config.sections.kafka_client import Address, Security
 from writer.core.errors import ConfigError
 from writer.schemas.registry import (
     ApicurioRegistry,

@@ -20,7 +20,7 @@ from writer.batch.range_task import ReadPlan, share_ranges
 from writer.batch.task_report import Counts, RangeRead, Report
 from writer.clients import native_kafka
 from writer.commit.builder import check_ranges_read, merge_reports
-from writer.config.connections import Kafka
+from writer.config.sections.connections import Kafka
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice

@@ -20,7 +20,7 @@ from writer.clients.notifications import (
     open_notifier,
     topic_recreation,
 )
-from writer.config.connections import Notifications
+from writer.config.sections.connections import Notifications
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from tests.support.sample_records import config
 from writer.config.pipelines import Config
-from writer.config.resource_limits import Scheduling
+from writer.config.sections.resource_limits import Scheduling
 from writer.core.errors import Draining
 from writer.driver.batch_queue import BatchQueue
 from writer.preflight.host_checks import ProbedLocations, machine

@@ -14,7 +14,7 @@ from rich.text import Text
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, records, value
 from tests.support.table_formats import delta_table
 from writer.clients import kafka_sample
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core.errors import ConfigError
 from writer.maintenance import local_pipeline
 from writer.output import tables

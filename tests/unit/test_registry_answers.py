@@ -16,7 +16,7 @@ from writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
 from writer.avro.wire_format import CONFLUENT, Ids
 from writer.batch.record_columns import RecordColumns
 from writer.batch.task_report import Report
-from writer.config.connections import Registry
+from writer.config.sections.connections import Registry
 from writer.core.errors import SchemaChanged
 from writer.schemas.registry import (
     ConfluentRegistry,

@@ -15,7 +15,7 @@ import yaml
 
 from writer.cli.start.reload import reload
 from writer.clients.driver_endpoint import announce, this_driver
-from writer.config.connections import Http
+from writer.config.sections.connections import Http
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.signals import describe_process
 from writer.web.http_server import answering, json_answer

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from writer.batch.route import RouteRule
 from writer.config.pipeline import Pipeline
-from writer.config.routing import RouteSection, Target
+from writer.config.sections.routing import RouteSection, Target
 
 
 def section(**given: Any) -> RouteSection:

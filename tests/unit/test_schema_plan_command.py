@@ -14,7 +14,7 @@ from tests.support.sample_records import TIME
 from tests.support.table_formats import delta_table
 from writer.cli.main import app
 from writer.config.loader import load
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core.errors import HeadraceError
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.schemas.registry import source

@@ -12,7 +12,7 @@ from tests.support.sample_records import config
 from writer.batch.task_report import Counts, FailedRecords, Report
 from writer.clients.kafka import Topic
 from writer.commit import builder, failed_records_limit, missing_offsets
-from writer.config.resource_limits import Limits
+from writer.config.sections.resource_limits import Limits
 from writer.core.errors import CheckpointUnusable, ExitCode, HeadraceError, LogChanged
 from writer.core.offsets import TopicPartition
 from writer.kafka_reader.errors import damaged_batch

@@ -9,7 +9,7 @@ import pytest
 
 from writer.batch.staging.parquet_files import Destination
 from writer.clients import java_artifacts
-from writer.config.connections import S3
+from writer.config.sections.connections import S3
 from writer.driver.spark import s3a
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.local import LocalStore

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from tests.support.sample_records import config
-from writer.config.connections import Registry
 from writer.config.pipelines import Config
+from writer.config.sections.connections import Registry
 from writer.schemas.registry import subjects
 from writer.schemas.subjects import Subject, Subjects, fits, full_name, with_apicurio_groups
 

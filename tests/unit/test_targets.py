@@ -22,7 +22,7 @@ from writer.batch.task_report import Report
 from writer.commit.builder import merge_reports
 from writer.commit.targets import Targets
 from writer.config.pipelines import Config
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition

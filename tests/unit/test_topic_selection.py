@@ -8,7 +8,7 @@ import pytest
 
 from writer.clients.kafka import Cluster, Topic, choose_topics
 from writer.clients.notifications import Event
-from writer.config.topic_selection import TopicSelection
+from writer.config.sections.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, TopicMissing
 from writer.driver.topic_choice import topics_of_start
 from writer.status.model import Logs, Sample

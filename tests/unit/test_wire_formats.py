@@ -24,7 +24,7 @@ from writer.avro.wire_format import (
 )
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.clients.kafka_sample import RECORDS
-from writer.config.record_format import Wire as Section
+from writer.config.sections.record_format import Wire as Section
 from writer.schemas.format_detection import UnclearWire, judge
 from writer.schemas.registry import SchemaFiles, SchemaNotFound, with_ids
 

@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from writer.clients.silent_leaders import SilentLeader, ask_each, find_silent_broker, find_silent_leader
 from writer.config.base import did_you_mean
-from writer.config.kafka_client import Address
-from writer.config.topic_selection import TopicChoice, TopicSelection
+from writer.config.sections.kafka_client import Address
+from writer.config.sections.topic_selection import TopicChoice, TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, TopicMissing
 from writer.core.offsets import Source, Span, source_name
 from writer.core.text import plural

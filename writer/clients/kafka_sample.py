@@ -16,7 +16,7 @@ from bucketers.timestamps import kafka_times
 from writer.avro.wire_format import HEADERS
 from writer.clients import native_kafka
 from writer.clients.kafka import BrokerUnreachable, Cluster, consumer
-from writer.config.connections import Kafka
+from writer.config.sections.connections import Kafka
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
 from writer.core.units import show_size

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from uuid import UUID
 
-from writer.config.connections import Kafka
+from writer.config.sections.connections import Kafka
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.connection import addresses
 from writer.kafka_reader.reader import ReadLimits

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from writer.clients.http import Answer, RequestFailed, ask, host
-from writer.config.connections import Kind, Notifications
+from writer.config.sections.connections import Kind, Notifications
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import ConfigError

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from writer.commit.rate_limit import NO_LIMIT, RateLimit, records_max
-from writer.config.resource_limits import Commit
+from writer.config.sections.resource_limits import Commit
 from writer.core.offsets import Source
 from writer.offsets.spark_checkpoint import Offsets
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from writer.batch.task_report import FailedRecords, Report
-from writer.config.resource_limits import Limits
+from writer.config.sections.resource_limits import Limits
 from writer.core.errors import LimitReached
 
 _REASONS_SHOWN = 3

@@ -13,7 +13,7 @@ from writer.batch.bucketing import times_of
 from writer.batch.record_columns import RecordColumns
 from writer.commit.privacy import check_uses
 from writer.config.pipeline import Pipeline
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core.errors import ConfigError
 from writer.core.pages import page_address
 from writer.privacy.protected_schema import Privacy

@@ -20,7 +20,7 @@ from writer.commit.target_claims import TargetClaims
 from writer.commit.target_table import Target, check_ours, check_settings, open_target, transient_refusals
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipelines import Config
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core import logging
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import BucketKey, StagedFile

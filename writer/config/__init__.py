@@ -1,1 +1,1 @@
-"""The configuration file: each section with its defaults and checks, and the loader."""
+"""The configuration file: the loader, the whole file, one pipeline of it, and what its sections share."""

@@ -1,4 +1,4 @@
-"""Base of all configuration sections: refuses unknown keys and names the key that was probably meant."""
+"""What all configuration sections share: a base that refuses unknown keys, short forms, defaults."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -10,10 +10,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 class Strict(BaseModel):
     """A section that refuses unknown keys and names the key that was probably meant."""
 
-    model_config = ConfigDict(
-        # It may be a secret.
-        frozen=True, extra="forbid", serialize_by_alias=True, hide_input_in_errors=True
-    )  # fmt: skip
+    # The input is not shown in errors: it may be a secret.
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -16,11 +16,11 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from writer.config.base import overlay_settings
-from writer.config.connections import S3, Http, Supervisor
 from writer.config.faults import describe_faults
-from writer.config.location import Location
 from writer.config.pipelines import Config
 from writer.config.references import References, look_up
+from writer.config.sections.connections import S3, Http, Supervisor
+from writer.config.sections.table import Location
 from writer.core import logging
 from writer.core.config_location import MISSING
 from writer.core.errors import ConfigError, file_error

@@ -13,15 +13,14 @@ from writer.avro.schema_plan import ColumnRules
 from writer.batch.record_columns import RecordColumns
 from writer.batch.staging.raw_records import RAW_BUCKET
 from writer.config.base import Strict, did_you_mean
-from writer.config.bucket_upkeep import Compact, Seal
-from writer.config.hooks import NAME, Hooks, check_fit_iceberg, of_table, place_of
-from writer.config.record_format import Columns, Wire
-from writer.config.record_rules import EventSpec, PrivacySection, specs_of
-from writer.config.resource_limits import Commit, Limits, Memory, Scheduling
-from writer.config.routing import RouteSection, fill_location, settings_of
 from writer.config.safe_names import LATE, make_identifier
-from writer.config.start_position import start_position
-from writer.config.table_sections import (
+from writer.config.sections.bucket_upkeep import Compact, Seal
+from writer.config.sections.hooks import NAME, Hooks, check_fit_iceberg, of_table, place_of
+from writer.config.sections.record_format import Columns, Wire
+from writer.config.sections.record_rules import EventSpec, PrivacySection, specs_of
+from writer.config.sections.resource_limits import Commit, Limits, Memory, Scheduling
+from writer.config.sections.routing import RouteSection, fill_location, settings_of
+from writer.config.sections.table import (
     ICEBERG_RESERVED,
     BucketSpec,
     EventTime,
@@ -30,7 +29,7 @@ from writer.config.table_sections import (
     Table,
     check_hive,
 )
-from writer.config.topic_selection import TopicSelection
+from writer.config.sections.topic_selection import TopicSelection, start_position
 from writer.core.pages import page_address
 from writer.core.units import Duration, show_duration
 from writer.privacy.policy import CLEAR

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import Field, PrivateAttr, model_validator
 
 from writer.config.base import Strict, did_you_mean, with_defaults
-from writer.config.connections import (
+from writer.config.pipeline import Pipeline
+from writer.config.sections.connections import (
     S3,
     Autoscaler,
     Http,
@@ -25,12 +26,11 @@ from writer.config.connections import (
     Spark,
     Supervisor,
 )  # fmt: skip
-from writer.config.location import Location
-from writer.config.pipeline import Pipeline
-from writer.config.record_rules import Keys
-from writer.config.resource_limits import Scheduling
-from writer.config.table_sections import (
+from writer.config.sections.record_rules import Keys
+from writer.config.sections.resource_limits import Scheduling
+from writer.config.sections.table import (
     Catalog,
+    Location,
     Table,
 )
 from writer.core.catalog_table import CatalogTable

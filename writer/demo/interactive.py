@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.text import Text
 
 from writer.clients.kafka import Cluster
-from writer.config.table_sections import TableFormat
+from writer.config.sections.table import TableFormat
 from writer.demo import mixed_topic
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer

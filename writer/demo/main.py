@@ -14,7 +14,7 @@ from rich.text import Text
 from writer.clients import java_artifacts
 from writer.clients.java_artifacts import JavaMissing
 from writer.config.loader import load
-from writer.config.table_sections import TableFormat
+from writer.config.sections.table import TableFormat
 from writer.core.errors import ConfigError
 from writer.demo import mixed_topic, verification
 from writer.demo.devstack.kafka import create_topics

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from writer.clients import notifications
-from writer.config.routing import RouteSection
+from writer.config.sections.routing import RouteSection
 from writer.core import logging
 from writer.status.model import WITHOUT_TABLE, Totals, without_records
 from writer.status.progress import Progress

@@ -16,7 +16,7 @@ from writer.commit.event_specs import check_specs, find_unused_specs
 from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy
 from writer.config.pipeline import Pipeline, zones_of
 from writer.config.pipelines import Config
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core import logging
 from writer.core.catalog_table import written_locations
 from writer.core.errors import ConfigError

@@ -10,7 +10,7 @@ from writer.clients import notifications
 from writer.commit import batch_limits, builder
 from writer.commit.batch_limits import BatchEndings
 from writer.commit.privacy import RecordedPrivacy, protected_paths, recorded_paths, recorded_privacy
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core import logging
 from writer.core.offsets import Source
 from writer.driver import topic_choice

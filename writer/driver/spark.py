@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from writer.clients import java_artifacts
-from writer.config import kafka_client
 from writer.config.pipelines import Config
+from writer.config.sections import kafka_client
 from writer.core import logging
 from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_takeover import Start

@@ -17,8 +17,8 @@ from writer.commit.closed_buckets import buckets_closed_between, closes_buckets
 from writer.commit.privacy import record_privacy
 from writer.commit.targets import Targets, add_targets
 from writer.commit.task_plan import build_task_plan
-from writer.config.connections import Kafka
 from writer.config.pipeline import Pipeline
+from writer.config.sections.connections import Kafka
 from writer.core.offsets import LogMark, OffsetRange, Source
 from writer.driver.readers.native_reader import NativeReader
 from writer.driver.readers.spark_reader import SparkReader

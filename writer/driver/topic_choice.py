@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from writer.clients import notifications
 from writer.clients.kafka import Cluster, choose_topics
-from writer.config.topic_selection import TopicSelection
+from writer.config.sections.topic_selection import TopicSelection
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.text import join_first, plural

@@ -8,7 +8,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from writer.batch.staging.table_file import NAMES_IN_ICEBERG
-from writer.config.table_sections import Catalog
+from writer.config.sections.table import Catalog
 from writer.core.errors import ConfigError
 from writer.engines import sql
 from writer.engines.table_description import TableDescription

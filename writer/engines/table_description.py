@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from writer.config.pipelines import Config
-from writer.config.table_sections import Catalog, TableFormat
+from writer.config.sections.table import Catalog, TableFormat
 from writer.storage.base import S3Settings
 from writer.table.table import PipelineTable
 

@@ -12,8 +12,8 @@ from functools import partial
 
 import bucketers
 from writer.config.base import did_you_mean
-from writer.config.hooks import Druid, HookSettings, Webhook
 from writer.config.pipelines import Config
+from writer.config.sections.hooks import Druid, HookSettings, Webhook
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from writer.clients.http import Answer, ask_leader, host, login
-from writer.config.hooks import Druid
+from writer.config.sections.hooks import Druid
 from writer.core import fault_points
 from writer.engines.druid_spec import bucket_task, interval_text
 from writer.hooks.base import HookFailed, Per, Receipt, SealedVersion, StillRunning

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pyarrow as pa
 
 from writer.clients.http import Answer, ask, host, login
-from writer.config.hooks import Presto, Trino
+from writer.config.sections.hooks import Presto, Trino
 from writer.engines import sql
 from writer.engines.table_description import TableDescription
 from writer.engines.types import PRESTO, TRINO

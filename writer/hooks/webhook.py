@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from writer.clients.http import ask, host
-from writer.config.hooks import Webhook
+from writer.config.sections.hooks import Webhook
 from writer.hooks.base import HookFailed, Per, Receipt, SealedVersion
 
 # What a secret in base64 begins with.

@@ -32,7 +32,7 @@ Exchange = Callable[[bytes], bytes]
 
 @dataclass(frozen=True)
 class Security:
-    """TLS and SASL by the settings of librdkafka, as `writer.config.kafka_client` gives them; none is plaintext."""
+    """TLS and SASL by the settings of librdkafka, as `config.sections.kafka_client` gives them; none is plaintext."""
 
     # A password may be in them.
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)

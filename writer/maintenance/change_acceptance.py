@@ -8,7 +8,7 @@ from uuid import uuid4
 import bucketers
 from writer.clients.driver_endpoint import check_no_driver
 from writer.config.pipelines import Config
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile
 from writer.maintenance.retention import rows_of

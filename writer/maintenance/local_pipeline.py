@@ -28,7 +28,7 @@ from writer.commit.targets import Targets, add_targets
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipeline import Pipeline, zones_of
 from writer.config.pipelines import Config
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.files import StagedFile

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from writer.clients import native_kafka
 from writer.clients.kafka import Cluster
-from writer.config.connections import Kafka
+from writer.config.sections.connections import Kafka
 from writer.core import logging
 from writer.core.offsets import LogMark, Source, TopicPartition
 from writer.kafka_reader.errors import OldRecordFormat, UnsupportedBroker

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Any
 from zlib import crc32
 
-from writer.config.connections import Recovery
+from writer.config.sections.connections import Recovery
 from writer.core import logging
 from writer.core.errors import CheckpointUnusable
 from writer.offsets import checkpoint_backups

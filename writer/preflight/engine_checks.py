@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from writer.config.pipeline import Pipeline
-from writer.config.table_sections import Reader
+from writer.config.sections.table import Reader
 from writer.core.pages import page_address
 from writer.core.text import join_first
 from writer.engines.types import of_records

@@ -15,10 +15,10 @@ import bucketers
 from bucketers.zone_data import find_zone_data
 from writer.clients import java_artifacts
 from writer.clients.driver_endpoint import ask_driver, read_announcement
-from writer.config.connections import Http
 from writer.config.pipeline import Pipeline, zones_of
 from writer.config.pipelines import Config
-from writer.config.table_sections import Catalog, Table, layout
+from writer.config.sections.connections import Http
+from writer.config.sections.table import Catalog, Table, layout
 from writer.core.catalog_table import CatalogTable, written_locations
 from writer.core.errors import HeadraceError
 from writer.core.pages import page_address

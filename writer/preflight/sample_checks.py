@@ -18,7 +18,7 @@ from writer.avro.schema_text import parse_schema
 from writer.avro.type_visitor import iterate_types
 from writer.avro.wire_format import Wire
 from writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of
-from writer.config.routing import RouteSection
+from writer.config.sections.routing import RouteSection
 from writer.core.errors import ConfigError
 from writer.core.pages import page_address
 from writer.core.text import instant, join_first, plural

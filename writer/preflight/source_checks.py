@@ -20,7 +20,7 @@ from writer.commit.privacy import (
 )
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
-from writer.config.topic_selection import TopicSelection
+from writer.config.sections.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
 from writer.core.pages import page_address
 from writer.core.text import join_first, plural

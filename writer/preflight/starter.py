@@ -16,12 +16,12 @@ from pydantic import BaseModel
 from writer.avro.wire_format import Wire
 from writer.clients import kafka_sample
 from writer.config.base import ShortForm
-from writer.config.connections import Kafka, Registry
-from writer.config.kafka_client import Security
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
-from writer.config.resource_limits import Commit
-from writer.config.table_sections import EventTime, Roll, Table
+from writer.config.sections.connections import Kafka, Registry
+from writer.config.sections.kafka_client import Security
+from writer.config.sections.resource_limits import Commit
+from writer.config.sections.table import EventTime, Roll, Table
 from writer.core.errors import ConfigError
 from writer.core.pages import page_address
 from writer.core.text import plural

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from writer.config.connections import Autoscaler
+from writer.config.sections.connections import Autoscaler
 from writer.core import logging
 from writer.scaling.scale_steps import Executor, ExecutorTarget, remaining_executors, steps
 from writer.storage.base import Store

@@ -16,8 +16,8 @@ from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import CONFLUENT, Part, Wire, detect_wire, keys_as_values, values_with_headers
 from writer.batch.bucketing import times_of
 from writer.clients import kafka_sample
-from writer.config.connections import Kafka
 from writer.config.pipeline import Pipeline
+from writer.config.sections.connections import Kafka
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, Span

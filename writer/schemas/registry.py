@@ -17,7 +17,7 @@ from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.schema_text import UnsupportedSchema
 from writer.avro.wire_format import Ids, is_guid, show_id
 from writer.clients.http import RequestFailed
-from writer.config.connections import Registry
+from writer.config.sections.connections import Registry
 from writer.core import logging
 from writer.core.errors import ConfigError, file_error
 from writer.privacy.field_decryption import DataKey

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from writer.avro.fingerprint import schema_fingerprint
 from writer.avro.schema import UnsupportedSchema
 from writer.avro.wire_format import Ids, show_id
-from writer.config.connections import Registry
+from writer.config.sections.connections import Registry
 from writer.core.units import instant
 from writer.schemas.registry import SchemaSource
 from writer.table.log import schema_ids

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from writer.avro import schema_text
 from writer.avro.schema_text import UnsupportedSchema, read_json
 from writer.avro.wire_format import Part
-from writer.config.connections import FULL_NAME, Strategy
+from writer.config.sections.connections import FULL_NAME, Strategy
 from writer.core.errors import ConfigError
 
 # Group of Apicurio's artifacts; Confluent's API has no other.

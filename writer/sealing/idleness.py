@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Protocol
 
-from writer.config.bucket_upkeep import Seal
+from writer.config.sections.bucket_upkeep import Seal
 from writer.core.offsets import Source
 from writer.core.units import shift_instant
 from writer.sealing.sealer import BucketSnapshot

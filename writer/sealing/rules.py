@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from writer.config.bucket_upkeep import Seal
+from writer.config.sections.bucket_upkeep import Seal
 from writer.core.files import BucketKey
 from writer.core.units import shift_instant
 from writer.sealing.manifest import Reason

@@ -10,7 +10,7 @@ from writer.clients.kafka import BrokerUnreachable, Cluster, Topic, choose_topic
 from writer.clients.supervisor_record import HaltRecord, find_halt
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
-from writer.config.topic_selection import TopicSelection
+from writer.config.sections.topic_selection import TopicSelection
 from writer.core.errors import HeadraceError
 from writer.core.offsets import Source, TopicPartition
 from writer.hooks.dispatcher import hook_health

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from writer.clients.kafka import Cluster, choose_topics
-from writer.config.topic_selection import TopicSelection
+from writer.config.sections.topic_selection import TopicSelection
 from writer.core import logging
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.core.offsets import Source

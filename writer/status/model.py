@@ -11,7 +11,7 @@ from typing import Any, Literal
 from writer.batch.lateness import Lateness
 from writer.batch.task_report import RAW
 from writer.clients.supervisor_record import HaltRecord
-from writer.config.resource_limits import Scheduling
+from writer.config.sections.resource_limits import Scheduling
 from writer.core.offsets import OffsetRange, Source
 from writer.hooks.outbox import Health
 from writer.sealing.bucket_states import BucketCounts, ListedBucket

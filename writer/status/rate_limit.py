@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from writer.commit.rate_limit import NO_LIMIT, BatchUse, RateLimit, batch_use, wait_s
-from writer.config.resource_limits import Commit
+from writer.config.sections.resource_limits import Commit
 from writer.core import logging
 from writer.core.errors import Draining
 from writer.core.text import describe_limit, instant

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from writer.config.pipelines import Config
-from writer.config.table_sections import Table
+from writer.config.sections.table import Table
 from writer.core.catalog_table import CatalogTable
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at

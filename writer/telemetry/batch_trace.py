@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
 
-from writer.config.connections import OpenTelemetry
+from writer.config.sections.connections import OpenTelemetry
 from writer.status.model import OUTCOMES, Commit
 
 # The wait for records, before the batch.

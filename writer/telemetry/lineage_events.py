@@ -10,8 +10,8 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 
-from writer.config.connections import OpenLineage
 from writer.config.pipelines import Config
+from writer.config.sections.connections import OpenLineage
 from writer.status.model import Commit
 
 PRODUCER = "https://github.com/headrace/headrace"

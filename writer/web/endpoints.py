@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
-from writer.config.connections import Http
+from writer.config.sections.connections import Http
 from writer.status.document import document, overview
 from writer.status.model import View
 from writer.status.progress import Progress

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from writer.clients import tls
-from writer.config.connections import Http
+from writer.config.sections.connections import Http
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.web.page import content, policy

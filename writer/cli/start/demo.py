@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from writer.config.table_sections import TableFormat
+from writer.config.sections.table import TableFormat
 from writer.demo.main import show
 
 

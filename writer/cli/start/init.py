@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from writer.config.kafka_client import Mechanism, Protocol
 from writer.config.loader import checked
+from writer.config.sections.kafka_client import Mechanism, Protocol
 from writer.core.config_location import FILE
 from writer.core.errors import ConfigError
 from writer.output.cli_options import options_of

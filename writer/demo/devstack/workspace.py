@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from writer.config.table_sections import TableFormat
+from writer.config.sections.table import TableFormat
 from writer.core.errors import ConfigError
 from writer.demo.devstack.process import Process
 from writer.demo.devstack.stack import ServerFailed, Stack

@@ -10,7 +10,7 @@ from writer.batch.range_task import ReadPlan, share_ranges
 from writer.batch.task_report import Report
 from writer.clients import native_kafka
 from writer.commit import builder
-from writer.config.connections import Kafka
+from writer.config.sections.connections import Kafka
 from writer.core.errors import HeadraceError, LogMoved
 from writer.core.offsets import LogMark, OffsetRange, Source
 from writer.kafka_reader.columns import ColumnChoice

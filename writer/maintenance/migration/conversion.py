@@ -8,7 +8,7 @@ import bucketers
 from writer.commit.target_table import check_settings
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
-from writer.config.table_sections import Table, layout
+from writer.config.sections.table import Table, layout
 from writer.core import fault_points
 from writer.core.errors import ConfigError
 from writer.maintenance.retention import rows_of

@@ -8,7 +8,7 @@ from typing import Any
 from writer.audit.comparison import Comparison, PartitionPair, compare
 from writer.audit.coverage import Coverage, OffsetShortfall, coverage, offset_shortfalls, partition_pairs
 from writer.config.pipelines import Config
-from writer.config.table_sections import Table
+from writer.config.sections.table import Table
 from writer.core import fault_points
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition

@@ -13,7 +13,7 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.batch.bucketing import times_of
 from writer.batch.staging.parquet_files import open_file
 from writer.config.pipelines import Config
-from writer.config.table_sections import layout
+from writer.config.sections.table import layout
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
 from writer.core.text import join_first

@@ -16,7 +16,7 @@ from pyiceberg.schema import Schema, index_name_by_id
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from writer.config.table_sections import ICEBERG_RESERVED
+from writer.config.sections.table import ICEBERG_RESERVED
 from writer.core.files import BucketFile
 from writer.table.iceberg.compatibility import FORMAT_VERSION
 from writer.table.iceberg.foreign_snapshots import live_files

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from writer.batch.staging.table_file import read_footer
-from writer.config.table_sections import ICEBERG_RESERVED
+from writer.config.sections.table import ICEBERG_RESERVED
 from writer.core import fault_points
 from writer.storage.base import Store
 from writer.table.iceberg.catalog.catalog_errors import CommitRefused

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from writer.config.base import ShortForm, Strict, did_you_mean
-from writer.config.kafka_client import Address, KafkaOptions, Security, check_native, options_of_librdkafka
-from writer.config.topic_selection import TopicSelection
+from writer.config.sections.kafka_client import Address, KafkaOptions, Security, check_native, options_of_librdkafka
+from writer.config.sections.topic_selection import TopicSelection
 from writer.core.pages import page_address
 from writer.core.units import Duration
 from writer.kafka_reader.connection import addresses

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from writer.batch.lateness import LATE_POLICIES, LatePolicy, LateTier
 from writer.batch.staging.sorting import Dedupe as Rule
 from writer.config.base import Strict
-from writer.config.location import Location
+from writer.config.sections.table import Location
 from writer.core.units import Duration, Slack
 
 

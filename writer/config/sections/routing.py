@@ -9,11 +9,11 @@ from pydantic import Field, field_validator, model_validator
 
 from writer.batch.route import By, RouteRule
 from writer.config.base import ShortForm, Strict, did_you_mean
-from writer.config.bucket_upkeep import Compact, Seal
-from writer.config.hooks import HookSettings
-from writer.config.record_format import Columns
 from writer.config.safe_names import make_folder_name, make_identifier, make_namespace_folder_name
-from writer.config.table_sections import (
+from writer.config.sections.bucket_upkeep import Compact, Seal
+from writer.config.sections.hooks import HookSettings
+from writer.config.sections.record_format import Columns
+from writer.config.sections.table import (
     CATALOG_NAME,
     BucketSpec,
     EventTime,

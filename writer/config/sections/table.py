@@ -11,16 +11,18 @@ import bucketers
 from writer.batch.bucketing import TimeRule
 from writer.batch.staging.bucket_folders import HIVE_NULL, folder_bytes_max
 from writer.config.base import ShortForm, Strict
-from writer.config.location import Location
-from writer.config.record_format import ClockRule
 from writer.config.safe_names import make_identifier
+from writer.config.sections.record_format import ClockRule
 from writer.core.catalog_table import RETRY_TIMEOUT, CatalogTable
 from writer.core.pages import page_address
 from writer.core.units import Duration, Size, duration, show_duration
+from writer.storage.locations import parse_location
 
 _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Bytes that S3 copies before its client gives the request up.
 _COPIED_MAX = 2**30
+# The absolute path of a directory, or s3://bucket/folder.
+Location = Annotated[str, AfterValidator(parse_location)]
 TableFormat = Literal["delta", "parquet", "iceberg"]
 # Names of Iceberg's metadata columns, and what `_partition` is called there.
 ICEBERG_RESERVED = frozenset(

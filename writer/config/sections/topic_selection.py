@@ -1,15 +1,18 @@
-"""Which topics a pipeline reads: those that are named, and those whose names match a pattern."""
+"""Which topics a pipeline reads, by name or by pattern, and where a new pipeline begins to read them."""
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
 from writer.config.base import Strict
+from writer.core.units import parse_instant
 
 # Beginning of the topics that Kafka keeps for itself.
 _INTERNAL = "__"
+_POSITIONS = "must be earliest, latest, {timestamp: 2026-11-20T05:00:00Z} or {offsets: {topic: {0: 17}}}"
 
 
 class TopicChoice(NamedTuple):
@@ -99,3 +102,35 @@ class TopicSelection(Strict):
     def __str__(self) -> str:
         """Name the topics for a person."""
         return ", ".join([*self.names, *([] if self.pattern is None else [f"topics like {self.pattern}"])])
+
+
+def start_position(value: Any) -> Any:
+    """Read where a new pipeline begins; timestamps are aware UTC then. Raises ValueError."""
+    match value:
+        case "earliest" | "latest":
+            return value
+        case {"timestamp": when, **rest} if not rest:
+            return {"timestamp": _instant(when)}
+        case {"offsets": dict() as topics, **rest} if not rest:
+            return {"offsets": {str(topic): _offsets(partitions) for topic, partitions in topics.items()}}
+    raise ValueError(_POSITIONS)
+
+
+def _instant(when: Any) -> datetime:
+    try:
+        instant = parse_instant(when)
+    except ValueError as error:
+        raise ValueError(f"timestamp {when!r} is none; it {_POSITIONS}") from error
+    if instant.tzinfo is None:
+        raise ValueError(f"timestamp {when} has no zone; write {instant.isoformat()}Z for UTC")
+    return instant.astimezone(UTC)
+
+
+def _offsets(partitions: Any) -> dict[int, int]:
+    try:
+        found = {int(partition): int(offset) for partition, offset in partitions.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"offsets {partitions!r} are not numbers by partition; it {_POSITIONS}") from error
+    if min([*found, *found.values()], default=0) < 0:
+        raise ValueError(f"offsets {partitions!r} are below zero; it {_POSITIONS}")
+    return found
