@@ -161,9 +161,9 @@ def _write(
     if json_file is not None:
         import json
 
-        from bench.report import as_json
+        from bench import show
 
-        json_file.write_text(json.dumps(as_json(runs, setting, machine), indent=1) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(show.as_json(runs, setting, machine), indent=1) + "\n", encoding="utf-8")
     if plot_file is not None:
         from bench.plot import draw
 

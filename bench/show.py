@@ -1,14 +1,16 @@
-"""Shows the bench's progress and figures, with the same words on a terminal and in a file."""
+"""Shows the bench's progress and figures: with the same words on a terminal and in a file, and as JSON."""
 
 import time
 from collections.abc import Sequence
-from typing import Self
+from dataclasses import asdict
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
-from bench.figures import WARM_FROM, Cost, Run, Spread, Summary, contenders_of, parts, ratios, summary, warm
+from bench.figures import WARM_FROM, Cost, Run, Spread, Summary, contenders_of, costs, parts, ratios, summary, warm
+from bench.job import CORES
 from bench.machine import Machine
 from bench.rounds import SPARSE, Setting
 from writer.output.tables import NumberTable
@@ -232,3 +234,29 @@ def smaller_setting_hint(setting: Setting) -> str | None:
     if setting.events >= 24_000_000 and setting.warm_from > 0.6:  # noqa: PLR2004
         return None
     return f"published setting: {PUBLISHED} (JVMs get faster for a long time, and small commits burden Spark most)"
+
+
+def as_json(runs: Sequence[Run], setting: Setting, machine: Machine) -> dict[str, Any]:
+    """Return the whole result as JSON values: settings, medians, ratios, and every run as it was measured."""
+    return {
+        "setting": {
+            "data": setting.data.name,
+            "events": setting.events,
+            "event_bytes": runs[0].avro_bytes / runs[0].events,
+            "repeats": setting.repeats,
+            "spark_cores": CORES,
+            **({} if setting.partitions else {"batch_events": setting.batch_events, "warm_from": setting.warm_from}),
+        },
+        "machine": asdict(machine),
+        **({"topics": [asdict(cost) for cost in costs(runs)]} if setting.partitions else _race(runs)),
+        "runs": [asdict(run) for run in runs],
+    }
+
+
+def _race(runs: Sequence[Run]) -> dict[str, Any]:
+    return {
+        "contenders": {name: asdict(summary(runs, name)) for name in contenders_of(runs)},
+        "warm_events_per_cpu_s_ratios": {
+            f"{contenders_of(runs)[0]} / {other}": asdict(spread) for other, spread in ratios(runs).items()
+        },
+    }

@@ -13,8 +13,8 @@ from bench.data.dataset import dataset
 from bench.figures import BatchMark, Run, Usage, WrittenTable, costs
 from bench.machine import Machine
 from bench.plot import draw
-from bench.report import as_json
 from bench.rounds import Setting
+from bench.show import as_json
 from writer.output import tables
 
 MACHINE = Machine("A processor", 2, 2**33, "Linux 6", "3.11.7", "17.0.1", {"pyspark": "4.0.2"})
