@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from bucketers.arrow import contiguous
 from writer.avro import schema as avro
-from writer.avro.column_cast import PLAIN_CAST, CastRules, cast_values, default_values
-from writer.avro.column_limits import check_depth, check_dotted_paths
+from writer.avro.column_cast import PLAIN_CAST, CastRules, ColumnPath, cast_values, default_values
 from writer.avro.decoding.decode import is_native
 from writer.avro.partial_schema import PartialRecord, read_records
 from writer.avro.resolution import Reader, ResolvedSchema, Widening, resolve
@@ -25,9 +24,8 @@ from writer.privacy.field_decryption import Decryption
 from writer.privacy.path_policies import RecordPolicies
 from writer.privacy.policy import PrivacyError
 from writer.privacy.protected_schema import Privacy, record_names
-from writer.specs.avro_schema import avro_schema
 from writer.specs.spec import Spec, SpecError, spec_of
-from writer.specs.step import Step, compile_step
+from writer.specs.step import Step, avro_schema, compile_step
 
 UNFORESEEN = "headrace fails on it, which is no fault of the schema"
 _REASON_CHARACTERS_MAX = 1_000
@@ -42,6 +40,10 @@ PROVENANCE = pa.schema(
         pa.field("_kafka_time", avro.TIMESTAMP),
     ]
 )
+# Of JSON, inside one another: delta-rs reads at most 127, and the table around the columns has some.
+_BRACKETS_MAX = 121
+# Of types inside one another: Arrow hands none of more to other libraries, such as delta-rs.
+_LEVELS_MAX = 60
 
 
 @dataclass(frozen=True)
@@ -318,9 +320,9 @@ class SchemaPlan:
     def _resolve(self, record: avro.Record, *, is_newest: bool) -> ResolvedSchema:
         """Resolve a schema against the columns. `is_newest`: no schema that is newer decides over defaults."""
         resolved = resolve(record, self.columns, self.reader, self.reserved, widen=self.widen, is_newest=is_newest)
-        check_depth(resolved.columns)
+        _check_depth(resolved.columns)
         if self.dotted_paths:
-            check_dotted_paths(resolved.columns, self.reserved)
+            _check_dotted_paths(resolved.columns, self.reserved)
         return resolved
 
     def _is_newest(self, schema_id: int) -> bool:
@@ -463,3 +465,57 @@ def conform(rows: pa.Table, schema: WriterSchema, plan: SchemaPlan) -> pa.Table:
         else:
             columns.append(cast_values(contiguous(values), column.type, path, schema.cast_rules, defaults))
     return pa.table(columns, schema=plan.columns)
+
+
+def _check_depth(columns: pa.Schema) -> None:
+    """Raise UnsupportedSchema for columns that lie too deep for readers: of a log, as JSON, or of Arrow's types."""
+    if max((_bracket_depth(column.type) for column in columns), default=0) > _BRACKETS_MAX:
+        raise avro.UnsupportedSchema("its records and unions lie more than 40 levels inside one another; flatten it")
+    if max((_type_depth(column.type) for column in columns), default=0) > _LEVELS_MAX:
+        raise avro.UnsupportedSchema(
+            f"its types lie more than {_LEVELS_MAX} levels inside one another, where a map is two; flatten it"
+        )
+
+
+def _check_dotted_paths(columns: pa.Schema, reserved: frozenset[str]) -> None:
+    """Raise UnsupportedSchema for two fields whose paths, with dots between the names, are alike but for their case.
+
+    `reserved`: lower-case names of columns besides these.
+    """
+    first_of_name: dict[str, ColumnPath] = {}
+    for path in _paths(list(columns), ()):
+        name = ".".join(path)
+        column, dot, _ = name.lower().partition(".")
+        is_of_reserved_column = len(path) == 1 and dot and column in reserved
+        if is_of_reserved_column or first_of_name.setdefault(name.lower(), path) != path:
+            raise avro.UnsupportedSchema(
+                f"field {name!r} has the name of a field inside another, as the table's format writes names; rename it"
+            )
+
+
+def _bracket_depth(kind: pa.DataType) -> int:
+    """Return how many brackets stand inside one another where a type is written as Delta and Iceberg do."""
+    if pa.types.is_map(kind):
+        return 1 + max(_bracket_depth(kind.key_type), _bracket_depth(kind.item_type))
+    inner = max((_bracket_depth(child.type) for child in _children(kind)), default=0)
+    return inner + (3 if pa.types.is_struct(kind) else 1)
+
+
+def _type_depth(kind: pa.DataType) -> int:
+    """Return how many types lie inside one another, as Arrow counts them: a map has entries, which are structs."""
+    return 1 + max((_type_depth(child.type) for child in _children(kind)), default=0)
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(index) for index in range(kind.num_fields)]
+
+
+def _paths(fields: Iterable[pa.Field], parent: ColumnPath) -> Iterator[ColumnPath]:
+    """Yield the path of each of these fields, and of each part of them."""
+    for column in fields:
+        path = (*parent, column.name)
+        yield path
+        if pa.types.is_map(column.type):
+            yield from _paths([column.type.key_field, column.type.item_field], path)
+        else:
+            yield from _paths(_children(column.type), path)

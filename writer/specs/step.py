@@ -4,12 +4,15 @@ In this order: `where`, `sample`; of the rows that stay, `derive` and `cast` ove
 `columns`, `rename` and `flatten` say what of it becomes a column of the table.
 """
 
+import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import count
 from math import ceil
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +53,15 @@ _DECIMAL_DIGITS_MAX = 38
 _SHOWN_CHARACTERS_MAX = 100
 Mask = npt.NDArray[np.bool_]
 _DIGEST_BITS = 256
+_AVRO_PRIMITIVES = {
+    pa.bool_(): "boolean",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.binary(): "bytes",
+    pa.string(): "string",
+}
 
 
 @dataclass(frozen=True)
@@ -342,3 +354,39 @@ def cast_type(name: str, kind: str) -> pa.DataType:
     if kind not in _TYPES:
         raise SpecError(f"cast.{name}: there is no type {kind!r}; {suggest_name(kind, TYPE_NAMES)}")
     return _TYPES[kind]
+
+
+def avro_schema(columns: pa.Schema) -> str:
+    """Return the columns of a spec as an Avro schema: they fill a table as any writer's schema does.
+
+    It is a record whose fields have the types of the columns; each may be null.
+    """
+    numbers = count()
+    return json.dumps(_record_schema(list(columns), numbers))
+
+
+def _record_schema(members: list[pa.Field], numbers: Iterator[int]) -> dict[str, Any]:
+    """Return the type of a record. `numbers`: of records, for their names."""
+    name = f"r{next(numbers)}"
+    fields = [
+        {"name": member.name, "type": ["null", _type_schema(member.type, numbers)], "default": None}
+        for member in members
+    ]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def _type_schema(kind: pa.DataType, numbers: Iterator[int]) -> Any:
+    if kind in _AVRO_PRIMITIVES:
+        return _AVRO_PRIMITIVES[kind]
+    if pa.types.is_date32(kind):
+        return {"type": "int", "logicalType": "date"}
+    if pa.types.is_timestamp(kind):
+        return {"type": "long", "logicalType": "timestamp-micros"}
+    if pa.types.is_decimal(kind):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if pa.types.is_list(kind):
+        return {"type": "array", "items": ["null", _type_schema(kind.value_type, numbers)]}
+    if pa.types.is_map(kind):
+        return {"type": "map", "values": ["null", _type_schema(kind.item_type, numbers)]}
+    assert pa.types.is_struct(kind), f"a table has no {kind}"
+    return _record_schema(list(kind), numbers)
