@@ -10,8 +10,7 @@ from writer.core.text import plural
 from writer.demo.devstack.events import SCHEMAS, produce
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Workspace
-from writer.demo.table_files import ReadTable
-from writer.demo.table_reader import TableLog
+from writer.demo.table_reader import ReadTable, TableLog
 from writer.table.log.snapshot import app_id
 
 PIPELINE = "app"

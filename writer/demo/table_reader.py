@@ -1,12 +1,17 @@
-"""Follows the log of the demo's table, entry by entry, and keeps its current files."""
+"""Reads the demo's table as others do: its log, entry by entry, and its rows, with DuckDB."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from writer.batch.staging.table_file import NAMES_IN_ICEBERG
+from writer.core.catalog_table import CatalogTable
 from writer.storage.locations import store_at
 from writer.table import delta, parquet
 from writer.table.log.log import Action, Log
@@ -97,3 +102,51 @@ class TableLog:
         if facts.get("kind") == "batch":
             buckets = frozenset(file.bucket for file in added.values() if file.bucket is not None)
             self.commits.append(Commit(self.version + 1, len(self.commits) + 1, buckets, self.columns, versions, facts))
+
+
+@dataclass(frozen=True)
+class ReadTable:
+    """The files of a table: those that an Iceberg scan or a Delta version names, or those in its folders."""
+
+    files: list[Path]
+    # The scan of an Iceberg table: its rows come by the catalog's column ids, not by the files' names.
+    scan: Any = None
+
+    @classmethod
+    def at(cls, location: Path, catalog_table: CatalogTable | None) -> "ReadTable":
+        """Look at a table. `catalog_table`: of an Iceberg table in its catalog; one that is not there has no files."""
+        if catalog_table is not None:
+            return _scan_iceberg(catalog_table)
+        if not DeltaTable.is_deltatable(str(location)):
+            return cls(sorted(location.rglob("*.parquet")))
+        paths = pa.table(DeltaTable(location).get_add_actions())["path"].to_pylist()
+        return cls([location / unquote(path) for path in paths])
+
+    def load(self, db: Any, name: str, columns: Iterable[str]) -> None:
+        """Insert the rows into a table of DuckDB, with those of the columns that there are."""
+        if not self.files:
+            return
+        if self.scan is None:
+            options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false"
+            source = f"read_parquet($1, {options})"
+            values = [[str(file) for file in self.files]]
+        else:
+            field_names = self.scan.table_metadata.schema().column_names
+            columns_by_field = {NAMES_IN_ICEBERG.get(column, column): column for column in columns}
+            rows = self.scan.select(*(field for field in columns_by_field if field in field_names)).to_arrow()
+            db.register("scanned", rows.rename_columns([columns_by_field[field] for field in rows.column_names]))
+            source = "scanned"
+            values = []
+        present = {column for column, *_ in db.execute(f"DESCRIBE FROM {source}", values).fetchall()}
+        names = ", ".join(column for column in columns if column in present)
+        db.execute(f"INSERT INTO {name} BY NAME SELECT {names} FROM {source}", values)  # noqa: S608 - our own names
+
+
+def _scan_iceberg(catalog_table: CatalogTable) -> ReadTable:
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog(catalog_table.catalog, **dict(catalog_table.settings))
+    if not catalog.table_exists(catalog_table.identifier):
+        return ReadTable([])
+    scan = catalog.load_table(catalog_table.identifier).scan()
+    return ReadTable(sorted(Path(task.file.file_path.removeprefix("file://")) for task in scan.plan_files()), scan)

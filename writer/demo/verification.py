@@ -19,7 +19,7 @@ from writer.config.pipelines import Config
 from writer.core.catalog_table import CatalogTable
 from writer.core.offsets import Source
 from writer.demo.devstack.events import NEW_FIELD
-from writer.demo.table_files import ReadTable
+from writer.demo.table_reader import ReadTable
 from writer.demo.workload import ProducedMessages
 from writer.output.tables import ruled_table
 from writer.sealing.manifest import bucket_path
