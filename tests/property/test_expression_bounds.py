@@ -18,7 +18,7 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from tests.support.expression_process import NUMBERS, SEEDS, TEXTS
 from writer.config.sections.record_rules import EventSpec
-from writer.specs.functions import ALLOWED
+from writer.specs.expressions import ALLOWED
 from writer.specs.growth import BYTES_MAX, GROWING
 from writer.specs.spec import SpecError
 from writer.specs.step import Step

@@ -20,7 +20,7 @@ from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.preflight import source_checks
 from writer.preflight.samples.preview import describe_rows
-from writer.specs.functions import ALLOWED
+from writer.specs.expressions import ALLOWED
 from writer.specs.spec import Spec, SpecError, fingerprint, spec_of, to_json
 from writer.specs.step import ShapedRows, Step, threshold
 
