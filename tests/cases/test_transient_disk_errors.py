@@ -44,7 +44,7 @@ from pathlib import Path
 import pyarrow as pa
 from tests.support.sample_records import config
 from writer.core.errors import exit_code
-from writer.driver.pipeline_start import probe_locations
+from writer.driver.start.pipeline_start import probe_locations
 from writer.table import locations
 from writer.table.factory import main_table
 from writer.config.sections.table import layout

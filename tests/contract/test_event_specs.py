@@ -26,7 +26,7 @@ from writer.commit.event_specs import check_specs, find_spec_problems
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, Fenced
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.driver.pipeline_start import enter_specs
+from writer.driver.start.pipeline_start import enter_specs
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where

@@ -22,7 +22,7 @@ from tests.support.sample_records import NOW, TIME, config, value
 from writer.avro.schema_plan import PROVENANCE
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
-from writer.driver.pipeline_start import set_rules
+from writer.driver.start.pipeline_start import set_rules
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import Piece, open_local_pipeline
 from writer.maintenance.replay import DeadLetterReplay

@@ -15,8 +15,8 @@ from tests.unit.test_targets import hold
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
-from writer.driver.pipeline_start import probe_locations
 from writer.driver.sealing.steps import seal_due
+from writer.driver.start.pipeline_start import probe_locations
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.vacuum import find_unneeded, list_objects, remove

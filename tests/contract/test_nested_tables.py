@@ -28,7 +28,7 @@ from writer.clients import notifications
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, exit_code
 from writer.driver import main
-from writer.driver.batch_queue import BatchQueue
+from writer.driver.batches.batch_queue import BatchQueue
 from writer.driver.pipeline_runner import PipelineRunner
 from writer.maintenance.vacuum import list_objects
 from writer.preflight import host_checks

@@ -21,7 +21,7 @@ from writer.cli.main import app
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
-from writer.driver.pipeline_start import check_rules, set_rules
+from writer.driver.start.pipeline_start import check_rules, set_rules
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.replay import DeadLetterReplay

@@ -22,7 +22,7 @@ from writer.cli.table.convert import run_convert
 from writer.cli.write import delete_rows
 from writer.cli.write.retention import run_retention
 from writer.core.errors import ConfigError
-from writer.driver.pipeline_start import make_tables
+from writer.driver.start.pipeline_start import make_tables
 from writer.maintenance.compaction import Compactor, here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where

@@ -21,7 +21,7 @@ from tests.servers.objects import CREDENTIALS, ObjectServer
 from tests.support.local_driver import Driver, pipeline_config
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
-from writer.driver.pipeline_start import probe_locations
+from writer.driver.start.pipeline_start import probe_locations
 from writer.maintenance.vacuum import find_unneeded, remove
 from writer.table.factory import main_table
 from writer.table.iceberg.catalog.catalog_client import client_settings

@@ -20,7 +20,7 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import exit_code
 from writer.driver import main, restart_policy
-from writer.driver.batch_queue import BatchQueue
+from writer.driver.batches.batch_queue import BatchQueue
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
 from writer.driver.readers.spark_reader import KAFKA_OPTIONS
 from writer.driver.spark import session as opened

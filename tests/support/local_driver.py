@@ -22,7 +22,7 @@ from writer.commit.privacy import RecordedPrivacy, record_privacy
 from writer.config.pipelines import Config
 from writer.config.sections.table import layout
 from writer.core.offsets import TopicPartition
-from writer.driver.pipeline_start import check_rules, make_raw_table, set_rules
+from writer.driver.start.pipeline_start import check_rules, make_raw_table, set_rules
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.table.factory import all_tables
 from writer.table.log.operations.rows import Batch

@@ -17,7 +17,7 @@ from tests.support.fixed_log_writer import END, INTERVAL, PARTS, STEP, values
 from tests.support.local_driver import Driver, log
 from writer.core.errors import exit_code
 from writer.driver import supervisor_channel
-from writer.driver.pipeline_start import probe_locations
+from writer.driver.start.pipeline_start import probe_locations
 from writer.status.progress import Progress
 
 SIGN_S = 0.1

@@ -12,7 +12,7 @@ from tests.support.sample_records import config
 from writer.config.pipelines import Config
 from writer.config.sections.resource_limits import Scheduling
 from writer.core.errors import Draining
-from writer.driver.batch_queue import BatchQueue
+from writer.driver.batches.batch_queue import BatchQueue
 from writer.preflight.host_checks import ProbedLocations, machine
 from writer.scaling.spark_settings import pools, slots_now_at_most
 

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from tests.support.sample_records import NOW, config
 from writer.commit.batch_limits import task_count
-from writer.driver.tasks import usable_slots
+from writer.driver.batches.tasks import usable_slots
 from writer.preflight import sizing
 from writer.preflight.sizing import MeasuredCost, Rates, Traffic, document, rate, rates, size, steady_batch
 from writer.preflight.traffic import arrival_pace, buckets_per_day

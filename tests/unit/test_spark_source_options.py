@@ -8,8 +8,8 @@ import pytest
 from tests.support.sample_records import config
 from writer.commit.batch_limits import Limits
 from writer.config.pipelines import Config
-from writer.driver.pipeline_takeover import Start
 from writer.driver.spark import query
+from writer.driver.start.pipeline_takeover import Start
 
 
 class Session:

@@ -24,8 +24,8 @@ from writer.clients.notifications import Event
 from writer.commit.builder import merge_reports
 from writer.core.errors import LimitReached
 from writer.core.offsets import OffsetRange
-from writer.driver.commit_report import CommitReport
-from writer.driver.tasks import Tasks
+from writer.driver.batches.commit_report import CommitReport
+from writer.driver.batches.tasks import Tasks
 from writer.schemas.tracker import ASK_AGAIN
 from writer.status import from_table
 from writer.status.document import document

@@ -26,7 +26,7 @@ from writer.config.sections.table import layout
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.driver.pipeline_start import make_raw_table, make_tables
+from writer.driver.start.pipeline_start import make_raw_table, make_tables
 from writer.maintenance.vacuum import find_unneeded
 from writer.privacy.keyring import KeyringPlace, KeySource
 from writer.privacy.policy import Policies

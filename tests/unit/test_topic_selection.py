@@ -10,7 +10,7 @@ from writer.clients.kafka import Cluster, Topic, choose_topics
 from writer.clients.notifications import Event
 from writer.config.sections.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, TopicMissing
-from writer.driver.topic_choice import topics_of_start
+from writer.driver.start.topic_choice import topics_of_start
 from writer.status.model import Logs, Sample
 from writer.status.progress import Progress
 

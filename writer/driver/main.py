@@ -20,12 +20,12 @@ from writer.core import logging
 from writer.core.errors import HeadraceError
 from writer.core.signals import describe_process, stop_on_signals
 from writer.driver import supervisor_channel
-from writer.driver.batch_queue import BatchQueue
+from writer.driver.batches.batch_queue import BatchQueue
 from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from writer.driver.sealing import pipeline_seals
 from writer.driver.spark import query, session
-from writer.driver.topic_choice import report_beyond
+from writer.driver.start.topic_choice import report_beyond
 from writer.scaling import spark_settings
 from writer.scaling.executor_manager import ExecutorManager
 from writer.scaling.spark_executors import SparkExecutors

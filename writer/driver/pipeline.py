@@ -11,10 +11,10 @@ from writer.commit.batch_limits import Limits
 from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.errors import Fenced, HeadraceError
-from writer.driver.batch_processor import BatchProcessor
-from writer.driver.batch_queue import BatchQueue
-from writer.driver.pipeline_parts import PipelineParts
-from writer.driver.pipeline_takeover import Start, check_pipeline, take_over
+from writer.driver.batches.batch_processor import BatchProcessor
+from writer.driver.batches.batch_queue import BatchQueue
+from writer.driver.batches.pipeline_parts import PipelineParts
+from writer.driver.start.pipeline_takeover import Start, check_pipeline, take_over
 from writer.offsets import start_offsets
 from writer.offsets.log_check import LogWatch
 from writer.schemas.registry import SchemaSource

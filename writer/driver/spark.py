@@ -14,8 +14,8 @@ from writer.config.pipelines import Config
 from writer.config.sections import kafka_client
 from writer.core import logging
 from writer.driver.pipeline import PipelineRun
-from writer.driver.pipeline_takeover import Start
 from writer.driver.readers.spark_reader import KAFKA_OPTIONS, kafka_timeouts
+from writer.driver.start.pipeline_takeover import Start
 from writer.offsets.spark_checkpoint import offsets_by_topic
 from writer.scaling import spark_settings
 from writer.storage.base import S3Settings

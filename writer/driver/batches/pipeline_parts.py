@@ -14,9 +14,9 @@ from writer.commit.privacy import open_privacy
 from writer.commit.targets import Targets
 from writer.config.pipelines import Config
 from writer.core.offsets import TopicPartition
-from writer.driver.batch_queue import BatchQueue
-from writer.driver.commit_report import CommitReport
-from writer.driver.tasks import Tasks, build_reader
+from writer.driver.batches.batch_queue import BatchQueue
+from writer.driver.batches.commit_report import CommitReport
+from writer.driver.batches.tasks import Tasks, build_reader
 from writer.offsets.log_check import log_check
 from writer.offsets.run_record import RunRecorder
 from writer.offsets.spark_checkpoint import Checkpoints

@@ -18,9 +18,9 @@ from writer.core import fault_points, logging
 from writer.core.errors import Draining, LogMoved
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.driver.commit_report import round_phases
-from writer.driver.pipeline_parts import PipelineParts
-from writer.driver.tasks import BatchDecision
+from writer.driver.batches.commit_report import round_phases
+from writer.driver.batches.pipeline_parts import PipelineParts
+from writer.driver.batches.tasks import BatchDecision
 from writer.offsets import start_decision
 from writer.offsets.spark_checkpoint import Offsets
 from writer.table.log.foreign_writes import BucketsClosed, CommitFailed, PrivacyChanged

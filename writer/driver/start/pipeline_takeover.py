@@ -13,9 +13,9 @@ from writer.commit.privacy import RecordedPrivacy, protected_paths, recorded_pat
 from writer.config.sections.table import layout
 from writer.core import logging
 from writer.core.offsets import Source
-from writer.driver import topic_choice
-from writer.driver.pipeline_parts import PipelineParts
-from writer.driver.pipeline_start import (
+from writer.driver.batches.pipeline_parts import PipelineParts
+from writer.driver.start import topic_choice
+from writer.driver.start.pipeline_start import (
     check_rules,
     choose_run_id,
     make_tables,

@@ -1,0 +1,1 @@
+"""The micro-batches of a pipeline: which runs next, its tasks, its commit, and what is reported of it."""
