@@ -174,14 +174,14 @@ class BackfilledTable:
         """Compare what was read with what the chunk settles. Raises SourceFailed, LimitReached."""
         without_records: dict[TopicPartition, missing.MissingOffsets] = {}
         for part, spans in chunk.spans.items():
-            missing_offsets = missing.without_records((part.topic, part.partition), spans, report)
+            missing_offsets = missing.without_records(part.source, spans, report)
             if missing_offsets is not None:
                 without_records[part] = missing_offsets
         chunk.confirm(list(without_records.values()))
         check_failed_records(self.name, report, self.settings.limits)
         accounts = []
         for part, spans in chunk.spans.items():
-            counts = report.counts.get((part.topic, part.partition), Counts())
+            counts = report.counts.get(part.source, Counts())
             account = {**vars(part), "spans": [list(span) for span in spans], **counts.outcomes()}
             if part in without_records:
                 account["without_records"] = without_records[part].to_dict()

@@ -103,7 +103,7 @@ def _parse_mappings(ranges: Sequence[OffsetRange], mappings: Sequence[str]) -> M
             raise ConfigError(f"the gap has several topics; write --map {topics[0]}/{text}")
         topic = match["topic"] or (topics[0] if topics else "")
         source = (topic, int(match["partition"]))
-        parts = [r.part for r in ranges if (r.part.topic, r.part.partition) == source]
+        parts = [r.part for r in ranges if r.part.source == source]
         if not parts:
             raise ConfigError(f"--map {text!r}: the gap has no offsets of {topic}/{match['partition']}")
         mirror_offsets.setdefault(parts[0], {})[int(match["offset"])] = int(match["mirror_offset"])

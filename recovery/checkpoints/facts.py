@@ -102,7 +102,7 @@ def newest_frontier(snapshot: PipelineSnapshot, topics: Container[str]) -> Offse
     """Return the frontier of the newest incarnation of each topic."""
     numbers = {topic: len(ids) for topic, ids in snapshot.incarnations().items() if topic in topics}
     return {
-        (part.topic, part.partition): offset
+        part.source: offset
         for part, offset in snapshot.parts().items()
         if part.incarnation == numbers.get(part.topic, 0)
     }
@@ -146,7 +146,7 @@ def _with_logs(facts: CheckFacts, snapshot: PipelineSnapshot, check: LogCheck) -
         diverging = sorted(check.diverging_parts(snapshot, log_ranges, unchanged_ids))
     except ReadFailed as error:
         return replace(facts, unanswered={**facts.unanswered, "marks": str(error)})
-    return replace(facts, diverging=[(part.topic, part.partition) for part in diverging])
+    return replace(facts, diverging=[part.source for part in diverging])
 
 
 def _selected_topics(

@@ -89,7 +89,7 @@ def choose_offsets(
         if ids.stored is not None and ids.stored != ids.current:
             return NotRebuilt(f"topic {topic!r} was created again, so offsets of older checkpoints mean other records")
     file_offsets = {
-        (part.topic, part.partition): offset
+        part.source: offset
         for part, offset in proven_offsets.items()
         if incarnations.get(part.topic) == part.incarnation
     }

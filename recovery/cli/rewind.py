@@ -136,7 +136,7 @@ def to_dict(name: str, preview: RewindPreview, version: int | None, refusals: li
 
 
 def _partition_to_dict(preview: RewindPreview, r: OffsetRange) -> dict[str, Any]:
-    log_range = preview.log_ranges.get((r.part.topic, r.part.partition))
+    log_range = preview.log_ranges.get(r.part.source)
     unreadable = {lost.part: (lost.start, lost.end) for lost in preview.plan.unreadable}
     return {
         **vars(r.part),
@@ -243,8 +243,8 @@ def _show_partitions(out: Console, preview: RewindPreview) -> None:
 
 
 def _partition_cells(preview: RewindPreview, r: OffsetRange) -> list[str]:
-    cells = [r.part.full_name, f"{r.start:,}", f"{r.end:,}", f"{r.end - r.start:,}"]
-    log_range = preview.log_ranges.get((r.part.topic, r.part.partition))
+    cells = [r.part.full_name, f"{r.start:,}", f"{r.end:,}", f"{r.count:,}"]
+    log_range = preview.log_ranges.get(r.part.source)
     cells += [f"{log_range.earliest:,}", f"{log_range.end:,}"] if log_range else ["-", "-"]
     unreadable = {lost.part: lost for lost in preview.plan.unreadable}
     lost = unreadable.get(r.part)

@@ -309,7 +309,7 @@ class RewindExecution:
             if topic.id in table_ids.get(topic.name, ())
         }
         parts = {
-            (part.topic, part.partition): part
+            part.source: part
             for part in snapshot.parts()
             if incarnations.get(part.topic) == part.incarnation and part.partition < topics[part.topic].partitions
         }

@@ -212,7 +212,7 @@ def _later_obstacles(facts: RewindFacts) -> Iterator[str]:
 
 def _unreadable_ranges(r: OffsetRange, log_ranges: Mapping[Source, LogRange]) -> Sequence[OffsetRange]:
     """Return what of a range Kafka does not hold: what is before its log, and what is after it."""
-    log_range = log_ranges.get((r.part.topic, r.part.partition), LogRange(r.end, r.end))
+    log_range = log_ranges.get(r.part.source, LogRange(r.end, r.end))
     before = (r.start, min(r.end, log_range.earliest))
     after = (max(r.start, log_range.end, log_range.earliest), r.end)
     return [OffsetRange(r.part, *span) for span in (before, after) if span[0] < span[1]]

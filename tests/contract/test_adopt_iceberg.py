@@ -99,7 +99,7 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
     (line,) = found.reconciliation.lines
-    assert (found.reconciliation.adopted, line.start, line.end, line.outcomes["rows"]) == (6, 100, 131, 30)
+    assert (found.reconciliation.adopted, *line.range.span, line.outcomes["rows"]) == (6, 100, 131, 30)
     seen(tmp_path)
     made, snapshot = compactor(driver), driver.table.snapshot()
     hour = (f"{NOW:%Y-%m-%dT%H}",)

@@ -65,7 +65,7 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
     found = audit(driver.config, "clicks", since=None, deep=deep)
     assert found.adds_up, found.problems
     (line,) = found.reconciliation.lines
-    assert (found.reconciliation.adopted, line.start, line.end, line.outcomes["rows"]) == (6, 100, 132, 31)
+    assert (found.reconciliation.adopted, *line.range.span, line.outcomes["rows"]) == (6, 100, 132, 31)
     table = DeltaTable(lake).to_pyarrow_table()
     assert (table.num_rows, table.column("_offset").null_count) == (37, 6)
     assert table.filter(pa.compute.is_null(table.column("_offset"))).column("note").to_pylist() == ["old"] * 6

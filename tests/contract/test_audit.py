@@ -221,7 +221,7 @@ def test_a_recorded_gap_and_an_adopted_topic_keep_the_chain(driver):
     driver.carry([log(mixed_values(35, 50))], {0: 50})
     found = run_audit(driver)
     assert found.adds_up, describe_problems(found)
-    assert [(line.part.topic, line.start, line.end, line.gap) for line in found.reconciliation.lines] == [
+    assert [(line.part.topic, *line.range.span, line.gap) for line in found.reconciliation.lines] == [
         ("clicks", 0, 50, 15), ("clicks", 0, 0, 0), ("taps", 100, 100, 0),
     ]  # fmt: skip
     assert found.file_offsets[P0].nowhere_offsets == 3, "the tombstones"
@@ -301,7 +301,7 @@ def test_since_looks_at_what_came_after(driver):
     assert not run_audit(driver).adds_up
     found = run_audit(driver, since=later)
     assert found.adds_up, describe_problems(found)
-    assert [(line.start, line.end) for line in found.reconciliation.lines] == [(40, 60)]
+    assert [line.range.span for line in found.reconciliation.lines] == [(40, 60)]
     assert found.file_offsets[P0].distinct == 18
 
 

@@ -129,7 +129,7 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
     assert snapshot.orphans() == [OffsetRange(P0, 120, 150)]
     _, segments = read_history(table, "events", table.rows_at)
     found = [one for segment in segments for one in segment.cut_ranges]
-    assert [(one.part, one.start, one.end, one.successor, one.is_proven) for one in found] == [(P0, 120, 150, 2, True)]
+    assert [(one.range, one.successor, one.is_proven) for one in found] == [(OffsetRange(P0, 120, 150), 2, True)]
 
 
 def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> None:
@@ -139,7 +139,7 @@ def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> No
     epochs = [table.begin({NEXT: 5}, ids, cuts=[cut]) for _ in range(2)]
     assert epochs[0] + 1 == epochs[1] == table.snapshot().epoch
     _, segments = read_history(table, "events", table.rows_at)
-    assert [one.start for segment in segments for one in segment.cut_ranges] == [5]
+    assert [one.range.start for segment in segments for one in segment.cut_ranges] == [5]
 
 
 def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:
@@ -149,4 +149,4 @@ def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:
     table._tidied_version = -1
     table.tidy()
     pages = LedgerStore(table.store, table.snapshot().state.metadata["id"], "events").pages()
-    assert [one.start for segment in pages for one in segment.cut_ranges] == [5]
+    assert [one.range.start for segment in pages for one in segment.cut_ranges] == [5]

@@ -317,6 +317,6 @@ def test_what_begins_at_a_batch_begins_at_the_first_offset_of_the_partition(tmp_
     history = History(tmp_path)
     history.batch([(0, ["row"]), (1, [])])
     found = history.check()
-    assert [(line.part, line.start, line.end) for line in found.reconciliation.lines] == [
+    assert [(line.part, *line.range.span) for line in found.reconciliation.lines] == [
         (TopicPartition("clicks", 1, 0), 0, 1), (TopicPartition("clicks", 1, 1), 0, 0),
     ]  # fmt: skip

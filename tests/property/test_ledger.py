@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.support.example_counts import share
 from tests.support.sample_records import GAP_FACTS
-from writer.audit.offset_count import FileSet, count_offsets
+from writer.audit.offset_count import FileSet, count_file_offsets
 from writer.audit.reconciliation import reconcile
 from writer.core.files import BucketFile
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
 from writer.storage.local import LocalStore
 from writer.table.ledger.segment import merge_runs, merge_segments
 from writer.table.ledger.segment_reader import read_segments
@@ -133,7 +133,7 @@ def test_an_entry_that_lies_about_a_count_is_found(history, data):
     lie = {**stretch.outcomes, name: stretch.outcomes.get(name, 0) + data.draw(st.sampled_from([1, 3]))}
     each[at] = replace(each[at], committed_ranges=(replace(stretch, outcomes=lie),))
     found = stated([merge_segments(each)], frontier, len(entries) - 1)
-    assert (stretch.start, stretch.end) in [span for problem in found.problems for span in problem.spans]
+    assert stretch.range.span in [span for problem in found.problems for span in problem.spans]
 
 
 def test_a_page_of_another_format_is_refused():
@@ -165,19 +165,20 @@ def test_files_are_counted_as_a_plain_loop_counts_them(tmp_path, files, dead_let
         file_set(tmp_path, "rows", files, statistics=statistics),
         file_set(tmp_path, "letters", [dead_letters], statistics=True),
     ]
-    ranges = {part: (min(start, end), end) for part, end in zip(PARTS, ends, strict=False)}
-    found = count_offsets(file_sets, ranges, {}, below_is_known=False, at_once=at_once)
+    ranges = [OffsetRange(part, min(start, end), end) for part, end in zip(PARTS, ends, strict=False)]
+    found = count_file_offsets(file_sets, ranges, OffsetSet(), below_is_known=False, at_once=at_once)
     rows = Counter(one for file in files for one in file)
     all_of_them = rows + Counter(dead_letters)
-    for part, (first, end) in ranges.items():
-        inside = list(range(first, end))
+    for r in ranges:
+        part = r.part
+        inside = list(range(r.start, r.end))
         there = found[part]
         assert there.rows == sum(rows[part, at] for at in inside)
         assert sum(there.dead_letters.values()) == sum((p, at) in [(part, o) for o in inside] for p, at in dead_letters)
         assert there.distinct == sum(all_of_them[part, at] > 0 for at in inside)
         assert flat(there.nowhere) == {at for at in inside if all_of_them[part, at] == 0}
         assert flat(there.twice) == {at for at in inside if all_of_them[part, at] > 1}
-        assert flat(there.astray) == {at for p, at in all_of_them if p == part and not first <= at < end}
+        assert flat(there.astray) == {at for p, at in all_of_them if p == part and at not in inside}
 
 
 def flat(spans):

@@ -34,7 +34,7 @@ def staged(rows: int, minutes: int = 0, source: Source = A) -> StagedFile:
 
 def found(start, end, frontier) -> list[tuple[Source, int, int]]:
     parts = {PARTS[source]: offset for source, offset in frontier.items()}
-    return [((r.part.topic, r.part.partition), r.start, r.end) for r in ranges(start, end, parts, PARTS)]
+    return [(r.part.source, r.start, r.end) for r in ranges(start, end, parts, PARTS)]
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_a_partition_that_is_cut_again_below_its_incarnation_takes_rows_of_the_o
     table.begin(position.new_parts, position.incarnations, cuts=position.cuts)
     assert table.snapshot().orphans() == [OffsetRange(P0, 600, 1_500), OffsetRange(N0, 600, 1_300)]
     _, segments = read_history(table, "events", table.rows_at)
-    cuts = [(cut.part, cut.start, cut.end) for segment in segments for cut in segment.cut_ranges]
+    cuts = [(cut.range.part, *cut.range.span) for segment in segments for cut in segment.cut_ranges]
     assert sorted(cuts) == [(P0, 600, 1_500), (P0, 1_200, 1_500), (N0, 600, 1_300)]
 
 

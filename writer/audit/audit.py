@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 
-from writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, count_offsets
+from writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, count_file_offsets
 from writer.audit.reconciliation import (
     Problem,
     Reconciliation,
@@ -27,7 +27,7 @@ from writer.batch.staging.table_file import read_footer
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile, staged_name
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import OffsetSet, TopicPartition
 from writer.core.pages import page_address
 from writer.table.ledger.segment import Answer, LedgerSegment, Removal
 from writer.table.table import PipelineTable
@@ -400,10 +400,10 @@ def _visible_files(table: PipelineTable, files: Sequence[BucketFile]) -> list[Bu
 def _count_file_offsets(file_sets: Sequence[FileSet], account: Account) -> dict[TopicPartition, FileOffsets]:
     """Count what files hold of the account's partitions. Raises HeadraceError if a file is gone."""
     lines = account.reconciliation.lines
-    ranges = {line.part: (line.start, line.end) for line in lines}
-    gaps = {line.part: line.gaps for line in lines if line.gaps}
+    ranges = [line.range for line in lines]
+    gaps = OffsetSet({line.part: line.gaps for line in lines})
     try:
-        return count_offsets(file_sets, ranges, gaps, below_is_known=not account.is_complete)
+        return count_file_offsets(file_sets, ranges, gaps, below_is_known=not account.is_complete)
     except FileNotFoundError as error:
         raise HeadraceError(
             f"a file that the table names is gone: {error}. Restore it; without it the rows that it held are lost."

@@ -63,10 +63,9 @@ def partition_pairs(first: Coverage, second: Coverage) -> list[PartitionPair]:
     for key in sorted(first.lines.keys() & second.lines.keys()):
         first_line = first.lines[key]
         second_line = second.lines[key]
-        start = max(first_line.start, second_line.start)
-        end = min(first_line.end, second_line.end)
-        if start < end:
-            pairs.append(PartitionPair(first_line.part, second_line.part, (start, end)))
+        common = first_line.range.clip(second_line.range.span)
+        if common.count:
+            pairs.append(PartitionPair(first_line.part, second_line.part, common.span))
     return pairs
 
 
@@ -80,20 +79,17 @@ def offset_shortfalls(first: Coverage, second: Coverage) -> Iterator[OffsetShort
     for key, line in first.lines.items():
         second_line = second.lines.get(key)
         if second_line is not None:
-            start = second_line.start
-            end = second_line.end
+            start = second_line.range.start
+            end = second_line.range.end
             second_gaps = second_line.gaps
         else:
             # It counts as an empty range after the offsets of a former incarnation, or before those of the newest.
             is_former = line.part.incarnation < newest_incarnations[line.part.topic]
-            start = line.end if is_former else line.start
+            start = line.range.end if is_former else line.range.start
             end = start
             second_gaps = ()
-        older = max(0, min(line.end, start) - line.start)
-        behind = max(0, line.end - max(end, line.start))
-        gap = sum(
-            max(0, min(gap_end, line.end) - max(gap_start, line.start))
-            for gap_start, gap_end in subtract_spans(second_gaps, line.gaps)
-        )
+        older = line.range.clip((0, start)).count
+        behind = line.range.clip((end, line.range.end)).count
+        gap = sum(line.range.clip(span).count for span in subtract_spans(second_gaps, line.gaps))
         if older or behind or gap:
             yield OffsetShortfall(line.part, older, behind, gap)

@@ -3,8 +3,9 @@
 An offset is a byte in an array. Parts are counted in passes, each over the files that may hold its offsets.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,9 @@ import pyarrow.compute as pc
 
 from writer.batch.staging import table_file
 from writer.core.files import BucketFile
-from writer.core.offsets import Span, TopicPartition, merge_spans
+from writer.core.offsets import OffsetRange, OffsetSet, Span, TopicPartition, cut_ranges, merge_spans
 from writer.storage.base import Store
-from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, mask_spans
+from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, mask_spans, spans_of
 
 # Bytes in memory, one for each offset.
 OFFSETS_AT_ONCE = 256 * 2**20
@@ -38,7 +39,7 @@ class FileSet:
     # The files hold dead letters, not rows.
     dead_letters: bool = False
     # Offsets that are not counted.
-    removed_offsets: Mapping[TopicPartition, Sequence[Span]] = field(default_factory=dict)
+    removed_offsets: OffsetSet = field(default_factory=OffsetSet)
 
 
 @dataclass
@@ -58,15 +59,6 @@ class FileOffsets:
 
 
 @dataclass(frozen=True)
-class _Window:
-    """Offsets [start, end) of a part that one pass counts."""
-
-    part: TopicPartition
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
 class _OffsetBatch:
     """Offsets of one part in a batch of a file's rows. `outcome`: of dead letters; None for rows."""
 
@@ -75,20 +67,22 @@ class _OffsetBatch:
     offsets: np.ndarray
 
 
-def count_offsets(
+def count_file_offsets(
     file_sets: Sequence[FileSet],
-    ranges: Mapping[TopicPartition, Span],
-    gaps: Mapping[TopicPartition, Sequence[Span]],
+    ranges: Sequence[OffsetRange],
+    gaps: OffsetSet,
     *,
     below_is_known: bool,
     at_once: int = OFFSETS_AT_ONCE,
 ) -> dict[TopicPartition, FileOffsets]:
-    """Count what the files hold of each part's range. `below_is_known`: rows below a range are not astray.
+    """Count what the files hold of each part's one range. `below_is_known`: rows below a range are not astray.
 
     Raises OSError for a file that is gone.
     """
     counter = _OffsetCounter(ranges, below_is_known=below_is_known)
-    for pass_number, windows in enumerate(_passes(ranges, at_once)):
+    # There is always a first pass.
+    passes = cut_ranges(sorted(ranges, key=attrgetter("part")), at_once) or [[]]
+    for pass_number, windows in enumerate(passes):
         counter.start_pass(windows)
         for set_number, file_set in enumerate(file_sets):
             for file in file_set.files:
@@ -102,19 +96,19 @@ def count_offsets(
 class _OffsetCounter:
     """Counts offsets of files in the windows of one pass after the other."""
 
-    def __init__(self, ranges: Mapping[TopicPartition, Span], *, below_is_known: bool) -> None:
-        self.ranges = [_Window(part, start, end) for part, (start, end) in ranges.items() if start < end]
-        self.file_offsets = {part: FileOffsets() for part in ranges}
-        self._range_by_part = ranges
+    def __init__(self, ranges: Sequence[OffsetRange], *, below_is_known: bool) -> None:
+        self.ranges = [offset_range for offset_range in ranges if offset_range.count]
+        self.file_offsets = {offset_range.part: FileOffsets() for offset_range in ranges}
+        self._span_by_part = {offset_range.part: offset_range.span for offset_range in ranges}
         self._below_is_known = below_is_known
         # The number of a file's set, and its path.
         self._files_read: set[tuple[int, str]] = set()
-        self._counts: dict[_Window, np.ndarray] = {}
-        self._windows_by_part: dict[TopicPartition, list[_Window]] = {}
+        self._counts: dict[OffsetRange, np.ndarray] = {}
+        self._windows_by_part: dict[TopicPartition, list[OffsetRange]] = {}
 
-    def start_pass(self, windows: Iterable[_Window]) -> None:
+    def start_pass(self, windows: Iterable[OffsetRange]) -> None:
         """Set the counts of each offset of the windows to zero."""
-        self._counts = {window: np.zeros(window.end - window.start, np.uint8) for window in windows}
+        self._counts = {window: np.zeros(window.count, np.uint8) for window in windows}
         self._windows_by_part = {}
         for window in windows:
             self._windows_by_part.setdefault(window.part, []).append(window)
@@ -133,61 +127,26 @@ class _OffsetCounter:
 
     def _add_astray(self, batch: _OffsetBatch) -> None:
         """Add the offsets of a batch that lie outside the range of their part."""
-        if self._below_is_known and batch.part not in self._range_by_part:
+        if self._below_is_known and batch.part not in self._span_by_part:
             return
-        start, end = self._range_by_part.get(batch.part, (0, 0))
+        start, end = self._span_by_part.get(batch.part, (0, 0))
         is_outside = batch.offsets >= end
         if not self._below_is_known:
             is_outside |= batch.offsets < start
         outside = batch.offsets[is_outside]
         if len(outside):
             file_offsets = self.file_offsets.setdefault(batch.part, FileOffsets())
-            file_offsets.astray = merge_spans([*file_offsets.astray, *spans(np.unique(outside), 0)])[:SPANS_SHOWN]
+            file_offsets.astray = merge_spans([*file_offsets.astray, *spans_of(outside, SPANS_SHOWN)])[:SPANS_SHOWN]
 
-    def end_pass(self, gaps: Mapping[TopicPartition, Sequence[Span]]) -> None:
+    def end_pass(self, gaps: OffsetSet) -> None:
         """Add up the counts of the windows. Offsets in gaps hold nothing, and are not missing."""
         for window, counts in self._counts.items():
             _add_counts(self.file_offsets[window.part], window, counts, gaps.get(window.part, ()))
 
 
-def spans(positions: np.ndarray, start: int) -> list[Span]:
-    """Cut rising positions into runs, as offsets from `start` on; the first few.
-
-    Positions 0, 1, 2, 5 and start 10 give [(10, 13), (15, 16)].
-    """
-    if not len(positions):
-        return []
-    run_ends = np.flatnonzero(np.diff(positions) != 1)[:SPANS_SHOWN]
-    first_indexes = [0, *(run_ends + 1)]
-    last_indexes = [*run_ends, len(positions) - 1]
-    runs = [
-        (int(positions[first]) + start, int(positions[last]) + start + 1)
-        for first, last in zip(first_indexes, last_indexes, strict=True)
-    ]
-    return runs[:SPANS_SHOWN]
-
-
-def _passes(ranges: Mapping[TopicPartition, Span], at_once: int) -> Iterator[list[_Window]]:
-    """Cut parts into windows, and put as many into a pass as memory holds. There is always a first pass."""
-    windows: list[_Window] = []
-    free = at_once
-    for part, (start, end) in sorted(ranges.items()):
-        window_start = start
-        while window_start < end:
-            if not free:
-                yield windows
-                windows = []
-                free = at_once
-            window_end = min(end, window_start + free)
-            windows.append(_Window(part, window_start, window_end))
-            free -= window_end - window_start
-            window_start = window_end
-    yield windows
-
-
-def _reaches(file: BucketFile, windows: Iterable[_Window]) -> bool:
+def _reaches(file: BucketFile, windows: Iterable[OffsetRange]) -> bool:
     """Return whether a file may hold offsets of the windows, by its bounds."""
-    return any(file.reaches(window.start, window.end) for window in windows)
+    return any(file.reaches(*window.span) for window in windows)
 
 
 def _read_offsets(file_set: FileSet, file: BucketFile) -> Iterator[_OffsetBatch]:
@@ -234,7 +193,7 @@ def _batch_without_offset(rows: int) -> _OffsetBatch:
     return _OffsetBatch(WITHOUT_OFFSET, None, np.broadcast_to(np.int64(0), rows))
 
 
-def _count_batch(file_offsets: FileOffsets, counts: np.ndarray, window: _Window, batch: _OffsetBatch) -> None:
+def _count_batch(file_offsets: FileOffsets, counts: np.ndarray, window: OffsetRange, batch: _OffsetBatch) -> None:
     """Count the offsets of a batch that lie in a window.
 
     Of the window [10, 14) with the counts 1, 0, 0, 0, the offsets 10, 12, 12, 20 make 2, 0, 2, 0.
@@ -250,7 +209,7 @@ def _count_batch(file_offsets: FileOffsets, counts: np.ndarray, window: _Window,
     counts[distinct_positions] = np.minimum(sums, _COUNT_MAX).astype(np.uint8)
 
 
-def _add_counts(file_offsets: FileOffsets, window: _Window, counts: np.ndarray, gaps: Sequence[Span]) -> None:
+def _add_counts(file_offsets: FileOffsets, window: OffsetRange, counts: np.ndarray, gaps: Sequence[Span]) -> None:
     """Add the counts of a window to what files hold of its part."""
     file_offsets.distinct += int(np.count_nonzero(counts))
     file_offsets.twice = _add_spans(file_offsets.twice, counts, window.start, lambda some: some > 1)
@@ -268,5 +227,5 @@ def _add_spans(
         if len(shown_spans) >= SPANS_SHOWN:
             return shown_spans[:SPANS_SHOWN]
         positions = np.flatnonzero(condition(counts[index : index + _COUNTS_AT_ONCE]))
-        shown_spans = merge_spans([*shown_spans, *spans(positions, start + index)])
+        shown_spans = merge_spans([*shown_spans, *spans_of(positions + start + index, SPANS_SHOWN)])
     return shown_spans[:SPANS_SHOWN]

@@ -7,7 +7,7 @@ from itertools import chain
 from writer.audit.offset_count import FileOffsets
 from writer.batch.task_report import EXITS, RAW
 from writer.core.files import BucketFile
-from writer.core.offsets import Span, TopicPartition, merge_spans, subtract_spans
+from writer.core.offsets import OffsetRange, Span, TopicPartition, count_offsets, merge_spans, subtract_spans
 from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, merge_gap_records
 from writer.table.ledger.segment import (
     Answer,
@@ -35,14 +35,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class PartitionSummary:
-    """What became of the offsets [start, end) of one part. `outcomes` are as they are now, replays included."""
+    """What became of the offsets of one part. `outcomes` are as they are now, replays included."""
 
-    part: TopicPartition
-    start: int
-    end: int
+    range: OffsetRange
     outcomes: Mapping[str, int]
     without_records: int = 0
-    gap: int = 0
+    # Offsets that lie in gaps.
     gaps: tuple[Span, ...] = ()
     # Rows that were dead letters once, less those that a reprocess made dead letters.
     replayed: int = 0
@@ -50,6 +48,16 @@ class PartitionSummary:
     rewound: int = 0
     # Records that were kept in the raw table, too.
     raw: int = 0
+
+    @property
+    def part(self) -> TopicPartition:
+        """The part that its offsets are of."""
+        return self.range.part
+
+    @property
+    def gap(self) -> int:
+        """How many offsets lie in gaps."""
+        return count_offsets(self.gaps)
 
     @property
     def dead_letters(self) -> int:
@@ -197,9 +205,9 @@ def _steps_by_part(segments: Sequence[LedgerSegment]) -> dict[TopicPartition, li
     steps: dict[TopicPartition, list[CommittedRange | RewoundRange]] = {}
     for segment in segments:
         for committed_range in segment.committed_ranges:
-            steps.setdefault(committed_range.part, []).append(committed_range)
+            steps.setdefault(committed_range.range.part, []).append(committed_range)
         for rewound_range in segment.rewound_ranges:
-            steps.setdefault(rewound_range.part, []).append(rewound_range)
+            steps.setdefault(rewound_range.range.part, []).append(rewound_range)
     return steps
 
 
@@ -218,7 +226,7 @@ def _sum_backfills(
 
 def _gap_spans(steps: Sequence[CommittedRange | RewoundRange]) -> list[Span]:
     """Return the offsets that were skipped as gaps, whether a rewind took them back or not."""
-    return [(step.start, step.end) for step in steps if isinstance(step, CommittedRange) and step.gap]
+    return [step.range.span for step in steps if isinstance(step, CommittedRange) and step.gap]
 
 
 def _check_backfill(part: TopicPartition, backfilled: BackfilledOffsets, gaps: Sequence[Span]) -> list[Problem]:
@@ -236,13 +244,11 @@ def _check_backfill(part: TopicPartition, backfilled: BackfilledOffsets, gaps: S
 
 def _add_backfill(line: PartitionSummary, backfilled: BackfilledOffsets) -> PartitionSummary:
     """Add what backfills brought to a line: fewer of its offsets lie in gaps."""
-    gaps = tuple(subtract_spans(line.gaps, backfilled.spans))
     return replace(
         line,
         outcomes={name: line.outcomes[name] + backfilled.outcomes.get(name, 0) for name in _OUTCOMES},
         without_records=line.without_records + backfilled.without_records,
-        gap=sum(end - start for start, end in gaps),
-        gaps=gaps,
+        gaps=tuple(subtract_spans(line.gaps, backfilled.spans)),
         raw=line.raw + backfilled.outcomes.get(RAW, 0),
     )
 
@@ -306,10 +312,10 @@ def _step_version(step: CommittedRange | RewoundRange) -> int:
 def _offset_before(steps: Sequence[CommittedRange | RewoundRange], frontier: int | None) -> int:
     """Return the offset that a part had before its first step, where no start says so."""
     match steps:
-        case [RewoundRange(end=end_offset), *_]:
-            return end_offset
-        case [CommittedRange(start=start_offset), *_]:
-            return start_offset
+        case [RewoundRange(range=offset_range), *_]:
+            return offset_range.end
+        case [CommittedRange(range=offset_range), *_]:
+            return offset_range.start
         case _:
             return frontier or 0
 
@@ -326,18 +332,16 @@ class _OffsetChain:
 
     def rewind(self, rewound_range: RewoundRange) -> None:
         """Take back what was committed after the start of the range."""
-        if rewound_range.end != self.end:
-            self._add_problem(
-                f"version {rewound_range.version} goes back from {rewound_range.end}, the commits end at {self.end}"
-            )
-        self.start = min(self.start, rewound_range.start)
-        self.end = rewound_range.start
+        start, end = rewound_range.range.span
+        if end != self.end:
+            self._add_problem(f"version {rewound_range.version} goes back from {end}, the commits end at {self.end}")
+        self.start = min(self.start, start)
+        self.end = start
         self.gaps = [(gap_start, min(gap_end, self.end)) for gap_start, gap_end in self.gaps if gap_start < self.end]
 
     def append(self, committed_range: CommittedRange) -> None:
         """Add the offsets of commits, which begin where those before end."""
-        start = committed_range.start
-        end = committed_range.end
+        start, end = committed_range.range.span
         if committed_range.gap and start < end:
             self.gaps.append((start, end))
         if start > self.end:
@@ -361,12 +365,11 @@ def _check_outcomes(committed_range: CommittedRange) -> list[Problem]:
             f"{committed_range.unexplained} offsets gave no record in version {version}, for an unknown reason"
         )
     elif not committed_range.sound:
-        offsets = committed_range.end - committed_range.start
         outcomes = _describe_outcomes(committed_range.outcomes, committed_range.without_records)
-        description = f"version {version} holds {offsets} offsets, but says {outcomes}"
+        description = f"version {version} holds {committed_range.range.count} offsets, but says {outcomes}"
     else:
         return []
-    return [Problem(description, committed_range.part, ((committed_range.start, committed_range.end),))]
+    return [Problem(description, committed_range.range.part, (committed_range.range.span,))]
 
 
 def _describe_outcomes(outcomes: Mapping[str, int], without_records: int) -> str:
@@ -388,16 +391,12 @@ def _summarize_steps(offset_chain: _OffsetChain, steps: Sequence[CommittedRange 
     """Add up the outcomes of a part's steps."""
     committed_ranges = [step for step in steps if isinstance(step, CommittedRange)]
     rewound_ranges = [step for step in steps if isinstance(step, RewoundRange)]
-    gaps = tuple(merge_spans(offset_chain.gaps))
     return PartitionSummary(
-        offset_chain.part,
-        offset_chain.start,
-        offset_chain.end,
+        OffsetRange(offset_chain.part, offset_chain.start, offset_chain.end),
         outcomes={name: _sum_outcome(committed_ranges, name) for name in _OUTCOMES},
         without_records=sum(committed_range.without_records for committed_range in committed_ranges),
-        gap=sum(end - start for start, end in gaps),
-        gaps=gaps,
-        rewound=sum(rewound_range.end - rewound_range.start for rewound_range in rewound_ranges),
+        gaps=tuple(merge_spans(offset_chain.gaps)),
+        rewound=sum(rewound_range.range.count for rewound_range in rewound_ranges),
         raw=_sum_outcome(committed_ranges, RAW),
     )
 

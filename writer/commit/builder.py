@@ -13,7 +13,7 @@ from writer.commit.rate_limit import batch_use
 from writer.config.pipeline import Pipeline
 from writer.core.errors import CheckpointUnusable, HeadraceError
 from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, merge_spans
+from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, count_offsets, merge_spans
 from writer.core.units import instant, show_duration, to_iso
 from writer.offsets.spark_checkpoint import Offsets
 from writer.sealing.watermark import advanced_event_times
@@ -129,28 +129,20 @@ def check_ranges_read(report: Report, committing: Iterable[OffsetRange]) -> None
         )
         spans_read[source].append((range_read.start, range_read.end))
         records[source] += range_read.records
-    committing_spans = {_source(r.part): [(r.start, r.end)] for r in committing if r.start < r.end}
+    committing_spans = {r.part.source: [r.span] for r in committing if r.count}
     for source in committing_spans.keys() | spans_read.keys():
         read = spans_read[source]
         asked = committing_spans.get(source, [])
         assert merge_spans(read) == asked, f"{source}: asked for offsets {asked}, the tasks read {sorted(read)}"
-        assert _count_offsets(read) == _count_offsets(asked), f"{source}: offsets were read twice: {sorted(read)}"
+        assert count_offsets(read) == count_offsets(asked), f"{source}: offsets were read twice: {sorted(read)}"
         counts = report.counts.get(source, Counts())
         entered = counts.read + counts.skipped
         assert entered == records[source], f"{source}: {records[source]} records were fetched, {entered} were counted"
 
 
-def _source(part: TopicPartition) -> Source:
-    return part.topic, part.partition
-
-
-def _count_offsets(spans: Iterable[Span]) -> int:
-    return sum(end - start for start, end in spans)
-
-
 def find_missing_offsets(report: Report, committing: Iterable[OffsetRange]) -> list[MissingOffsets]:
     """Return the offsets of the ranges that gave no record."""
-    missing = (without_records(_source(r.part), [(r.start, r.end)], report) for r in committing)
+    missing = (without_records(r.part.source, [r.span], report) for r in committing)
     return [offsets for offsets in missing if offsets is not None]
 
 
@@ -173,7 +165,7 @@ def batch(
     were judged: of the table, and of those of a route by number. `meanings`: of the schema ids that records have.
     `privacy`: version of the log's privacy entries by which rows were made.
     """
-    ranges_by_source = {_source(r.part): r for r in committing}
+    ranges_by_source = {r.part.source: r for r in committing}
     for source, counts in report.counts.items():
         if counts.offset_min is None or counts.offset_max is None:
             continue
@@ -233,7 +225,7 @@ def _event_times(report: Report, committing: Iterable[OffsetRange]) -> dict[Topi
     """Return how far the rows of each range came, in microseconds since 1970, where there are some."""
     times = dict[TopicPartition, int]()
     for r in committing:
-        newest = report.counts.get(_source(r.part), Counts()).seen
+        newest = report.counts.get(r.part.source, Counts()).seen
         if newest is not None:
             times[r.part] = newest
     return times
@@ -298,7 +290,7 @@ def _accounts(report: Report, committing: Sequence[OffsetRange]) -> list[dict[st
     missing = {offsets.source: offsets for offsets in find_missing_offsets(report, committing)}
     accounts = []
     for r in committing:
-        source = _source(r.part)
+        source = r.part.source
         account = {**r.to_dict(), **report.counts.get(source, Counts()).outcomes()}
         if source in missing:
             account["without_records"] = missing[source].to_dict()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from writer.batch.task_report import Counts, Report
 from writer.core.errors import HeadraceError
-from writer.core.offsets import Source, Span, source_name, subtract_spans
+from writer.core.offsets import Source, Span, count_offsets, source_name, subtract_spans
 
 # Missing offsets of a batch that the broker is asked about; each costs a fetch.
 ASKED_MAX = 32
@@ -46,7 +46,7 @@ def without_records(source: Source, spans: Sequence[Span], report: Report) -> Mi
     More records than offsets raise AssertionError, as do spans that do not bear the counts out.
     """
     counts = report.counts.get(source, Counts())
-    offsets = _count_offsets(spans)
+    offsets = count_offsets(spans)
     missing = offsets - counts.read
     assert missing >= 0, f"{source}: {counts.read} records were read from {offsets} offsets"
     if missing == 0:
@@ -55,13 +55,9 @@ def without_records(source: Source, spans: Sequence[Span], report: Report) -> Mi
     for span in spans:
         unread_spans += subtract_spans([span], counts.spans)
     if counts.spans_whole:
-        unread = _count_offsets(unread_spans)
+        unread = count_offsets(unread_spans)
         assert unread == missing, f"{source}: {missing} offsets gave no record, but {unread} were not seen"
     return MissingOffsets(source, missing, tuple(unread_spans), counts.spans_whole)
-
-
-def _count_offsets(spans: Iterable[Span]) -> int:
-    return sum(end - start for start, end in spans)
 
 
 def choose_questions(missing_offsets: Iterable[MissingOffsets]) -> list[tuple[Source, Span]]:

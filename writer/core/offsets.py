@@ -81,6 +81,10 @@ class OffsetRange:
         """How many offsets it holds."""
         return self.end - self.start
 
+    def has_offset(self, offset: int) -> bool:
+        """Return whether an offset of its part lies in it."""
+        return self.start <= offset < self.end
+
     def clip(self, span: Span) -> "OffsetRange":
         """Return what of it lies within a span; an empty range where nothing does."""
         start = max(self.start, span[0])

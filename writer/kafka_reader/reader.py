@@ -82,7 +82,7 @@ class RangeEvidence:
     @property
     def is_complete(self) -> bool:
         """Whether all offsets of the range are accounted for."""
-        return self.records + sum(self.missing.values()) == self.range.end - self.range.start
+        return self.records + sum(self.missing.values()) == self.range.count
 
 
 class _Position:
@@ -95,7 +95,7 @@ class _Position:
         self.asks_before = asks_before and offset_range.start > 0
         # Of the leader that appended what was read last; -1: nothing was read.
         self.last_epoch = -1
-        self.source: Source = (offset_range.part.topic, offset_range.part.partition)
+        self.source: Source = offset_range.part.source
         self.evidence = RangeEvidence(offset_range)
         # The broker that the leader named to be asked instead of itself.
         self.replica: int | None = None

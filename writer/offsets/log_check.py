@@ -59,7 +59,7 @@ class CommittedPart:
     @property
     def source(self) -> Source:
         """Topic and partition."""
-        return self.part.topic, self.part.partition
+        return self.part.source
 
     @property
     def holds_frontier(self) -> bool:

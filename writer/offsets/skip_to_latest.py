@@ -112,7 +112,7 @@ def preview_skip(config: Config, pipeline: str, cluster: Cluster, asker: Asker) 
     frontier = {
         part: offset for part, offset in snapshot.parts().items() if numbers.get(part.topic) == part.incarnation
     }
-    sources = {(part.topic, part.partition): part for part in frontier}
+    sources = {part.source: part for part in frontier}
     # The ends first, and once.
     ends = cluster.readable(sources)
     earliest = cluster.earliest(sources)
@@ -152,9 +152,7 @@ def skip(
         case _:
             assert_never(preview.decision)
     # Nothing is left behind the ranges: they end now.
-    first_records: dict[Source, tuple[int, int]] = {
-        (skipped.part.topic, skipped.part.partition): (-1, -1) for skipped in ranges
-    }
+    first_records: dict[Source, tuple[int, int]] = {skipped.part.source: (-1, -1) for skipped in ranges}
     hints = gap_hints(ranges, preview.snapshot, first_records, config.pipelines[pipeline].seal.out_of_orderness, now)
     topics = sorted({skipped.part.topic for skipped in ranges})
     facts = {

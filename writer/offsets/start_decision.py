@@ -77,7 +77,7 @@ def decide(
     if not lost:
         return Begin(dict(frontier))
     if on_data_loss == "stop":
-        count = sum(lost_range.end - lost_range.start for lost_range in lost)
+        count = sum(lost_range.count for lost_range in lost)
         phrases = [f"[{lost_range.start}, {lost_range.end}) of {lost_range.part.name}" for lost_range in lost]
         return Refuse(
             f"Kafka no longer holds {count} offsets that the table does not have: {_join(phrases)}. "

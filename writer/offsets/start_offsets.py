@@ -279,7 +279,7 @@ def gap_hints(
         part = lost_range.part
         newest_us = snapshot.newest_event_time(part)
         start = None if newest_us is None else shift_instant(instant(newest_us), -margin).isoformat()
-        _, timestamp_ms = first_records[part.topic, part.partition]
+        _, timestamp_ms = first_records[part.source]
         until = now if timestamp_ms < 0 else instant(timestamp_ms * 1000)
         hints.append({"from": start, "until": shift_instant(until, margin).isoformat()})
     return hints

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from writer.audit.table_history import read_pipeline_history
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
+from writer.core.offsets import OffsetRange
 from writer.table.factory import existing_table
 from writer.table.log.entries import Entry
 
@@ -90,11 +91,11 @@ def _later_phases(entry: Entry, later_entries: Sequence[Entry]) -> Mapping[str, 
 def _has_offset(facts: Mapping[str, Any], offset: KafkaOffset) -> bool:
     if facts.get("kind") not in _COMMIT_KINDS:
         return False
-    return any(
-        (account["topic"], account["partition"]) == (offset.topic, offset.partition)
-        and account["start"] <= offset.offset < account["end"]
-        for account in facts.get("ranges", ())
-    )
+    return any(_is_in_range(offset, OffsetRange.from_dict(account)) for account in facts.get("ranges", ()))
+
+
+def _is_in_range(offset: KafkaOffset, offset_range: OffsetRange) -> bool:
+    return offset_range.part.source == (offset.topic, offset.partition) and offset_range.has_offset(offset.offset)
 
 
 def search_ledger(config: Config, name: str, offset: KafkaOffset) -> str:
@@ -102,8 +103,7 @@ def search_ledger(config: Config, name: str, offset: KafkaOffset) -> str:
     newest = None
     for segment in read_pipeline_history(config, name).main.segments:
         for committed in segment.committed_ranges:
-            is_of_partition = (committed.part.topic, committed.part.partition) == (offset.topic, offset.partition)
-            if is_of_partition and committed.start <= offset.offset < committed.end:
+            if _is_in_range(offset, committed.range):
                 newest = committed
     if newest is None:
         return (

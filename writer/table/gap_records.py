@@ -98,6 +98,6 @@ def open_gap(table: PipelineTable, pipeline: str, snapshot: PipelineSnapshot, ga
             partition=offset_range.part.partition,
             start=offset_range.start,
             end=offset_range.end,
-            offsets=offset_range.end - offset_range.start,
+            offsets=offset_range.count,
         )
     return version

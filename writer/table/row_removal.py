@@ -213,18 +213,18 @@ def mask_offsets(batch: pa.RecordBatch, offsets: OffsetSet) -> np.ndarray:
     return np.asarray(np.logical_or.reduce(masks))
 
 
-def spans_of(offsets: np.ndarray) -> list[Span]:
-    """Return the spans of offsets, in any order: a span ends where the next offset is missing.
+def spans_of(offsets: np.ndarray, spans_max: int | None = None) -> list[Span]:
+    """Return the spans of offsets, in any order: a span ends where the next offset is missing. `spans_max`: the first.
 
     Example: [7, 3, 4, 4, 8] → [(3, 5), (7, 9)].
     """
     ordered = np.unique(offsets)
     if not len(ordered):
         return []
-    cuts = np.flatnonzero(np.diff(ordered) != 1)
+    cuts = np.flatnonzero(np.diff(ordered) != 1)[:spans_max]
     starts = ordered[np.concatenate(([0], cuts + 1))]
     ends = ordered[np.concatenate((cuts, [len(ordered) - 1]))] + 1
-    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))[:spans_max]
 
 
 def offsets_by_partition(rows: pa.Table) -> OffsetSet:

@@ -96,7 +96,7 @@ def to_dict(audit: Audit, *, deep: bool) -> dict[str, Any]:
         "targets": [_target_document(target) for target in audit.targets],
         "topic_partitions": [_partition_document(line, audit, deep=deep) for line in lines],
         "accepted": audit.accepted and vars(audit.accepted),
-        "log_cuts": [_log_cut_document(cut) for cut in reconciliation.cuts],
+        "log_cuts": [cut.to_json() for cut in reconciliation.cuts],
         "problems": [_problem_document(problem) for problem in audit.problems],
     }
 
@@ -116,8 +116,8 @@ def _target_document(target: TargetCount) -> dict[str, Any]:
 def _partition_document(line: PartitionSummary, audit: Audit, *, deep: bool) -> dict[str, Any]:
     document: dict[str, Any] = {
         **vars(line.part),
-        "start": line.start,
-        "end": line.end,
+        "start": line.range.start,
+        "end": line.range.end,
         **{_KEYS.get(name, name): count for name, count in line.outcomes.items()},
         "replayed": line.replayed,
         "offsets_without_records": line.without_records,
@@ -133,12 +133,6 @@ def _partition_document(line: PartitionSummary, audit: Audit, *, deep: bool) -> 
             "distinct_offsets": counts.distinct,
             "offsets_in_neither_table": counts.nowhere_offsets,
         }
-    return document
-
-
-def _log_cut_document(cut: CutRange) -> dict[str, Any]:
-    document = {**vars(cut), **vars(cut.part)}
-    del document["part"]
     return document
 
 
@@ -238,10 +232,11 @@ def _describe_acceptance(answer: Answer, *, deep: bool) -> str:
 def _describe_log_cut(cut: CutRange) -> str:
     """Return which rows are of records that Kafka lost when it cut a log."""
     records = "the records" if cut.is_proven else "all of the records"
+    start = cut.range.start
     return (
-        f"the log of {cut.part.full_name} was cut: Kafka no longer has {records} at offsets [{cut.start:,}, "
-        f"{cut.end:,}), whose rows are here (version {cut.version}). It goes on as incarnation {cut.successor} from "
-        f"offset {cut.start:,}"
+        f"the log of {cut.range.part.full_name} was cut: Kafka no longer has {records} at offsets [{start:,}, "
+        f"{cut.range.end:,}), whose rows are here (version {cut.version}). It goes on as incarnation {cut.successor} "
+        f"from offset {start:,}"
     )
 
 
@@ -273,8 +268,8 @@ def _partitions_table(audit: Audit, *, deep: bool) -> Table:
 def _partition_columns(audit: Audit, *, deep: bool) -> Mapping[str, list[int]]:
     lines = audit.reconciliation.lines
     columns = {
-        "from": [line.start for line in lines],
-        "to": [line.end for line in lines],
+        "from": [line.range.start for line in lines],
+        "to": [line.range.end for line in lines],
         "read": [line.outcomes["read"] for line in lines],
     }
     for outcome in EXITS:

@@ -94,9 +94,9 @@ def _partition_documents(first: Coverage, shadow: Coverage) -> list[dict[str, An
             {
                 "topic": line.part.topic,
                 "partition": line.part.partition,
-                "start": line.start,
-                "end": line.end,
-                "first_end": line_of_first and line_of_first.end,
+                "start": line.range.start,
+                "end": line.range.end,
+                "first_end": line_of_first and line_of_first.range.end,
                 "gap": line.gap,
             }
         )

@@ -61,9 +61,9 @@ class BatchProcessor:
             parts.progress.skip_batch()
             parts.run_recorder.record_batch(batch_id, None)
             return
-        waiting = {(r.part.topic, r.part.partition): (r.start, r.end) for r in ranges}
+        waiting = {r.part.source: r.span for r in ranges}
         parts.format.look_for_wires(waiting, parts.schemas)
-        parts.progress.enter_phase("tasks", offsets=sum(r.end - r.start for r in ranges))
+        parts.progress.enter_phase("tasks", offsets=sum(r.count for r in ranges))
         fault_points.point("before_stage", parts.name)
         decision = self._decide(now, snapshot, partitions, ranges)
         about = self._batch_facts(batch_id, now) | end_facts | parts.throttle.facts()
@@ -82,7 +82,7 @@ class BatchProcessor:
         return BatchDecision(
             now,
             self._state.epoch,
-            {(r.part.topic, r.part.partition): r.start for r in ranges},
+            {r.part.source: r.start for r in ranges},
             self._state.position.numbers,
             snapshot.closed_until,
             snapshot.closed_targets,

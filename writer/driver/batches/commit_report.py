@@ -73,7 +73,7 @@ class CommitReport:
         """Report a commit. `seconds`: from Spark's call on."""
         facts = batch.facts
         name = self._pipeline
-        ends = {(r.part.topic, r.part.partition): r.end for r in batch.ranges}
+        ends = {r.part.source: r.end for r in batch.ranges}
         buckets = {file.bucket for file in batch.files}
         phases = self._progress.record_commit(version, facts, ends, buckets)
         self.former = {"version": version, "phases": round_phases({key: phases[key] for key in ("commit", "redo")})}

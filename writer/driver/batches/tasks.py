@@ -186,7 +186,7 @@ class Tasks:
 
     def _task_count(self, ranges: Sequence[OffsetRange], slot_count: int, *, behind: bool) -> int:
         """Return how many tasks a batch has. `slot_count`: that Spark has now."""
-        offsets = sum(r.end - r.start for r in ranges)
+        offsets = sum(r.count for r in ranges)
         partitions = 0
         if self._reader.cost_by_partition:
             partitions = sum(r.end > r.start for r in ranges)

@@ -69,7 +69,7 @@ class NativeReader:
 
 def _broker_order(metadata: Metadata, offset_range: OffsetRange) -> tuple[int, str, int]:
     """Order ranges so that a task asks few brokers."""
-    source = (offset_range.part.topic, offset_range.part.partition)
+    source = offset_range.part.source
     leader = metadata.leaders.get(source)
     return -1 if leader is None else leader.node, *source
 

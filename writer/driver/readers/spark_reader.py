@@ -138,8 +138,8 @@ class SparkReader:
         if headers or raw:
             columns.append("headers")
         records = frame.select(*columns)
-        starts = {(r.part.topic, r.part.partition): r.start for r in ranges if r.start < r.end}
-        ends = {(r.part.topic, r.part.partition): r.end for r in ranges if r.start < r.end}
+        starts = {r.part.source: r.start for r in ranges if r.count}
+        ends = {r.part.source: r.end for r in ranges if r.count}
         self._check_log(starts, marks)
         run_by_spark = partial(self._run, records.coalesce(count), ends, self._marks_before(ends))
         run_natively: Callable[[TaskPlan], Report] | None = None

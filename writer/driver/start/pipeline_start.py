@@ -176,7 +176,7 @@ def record_gap(
     """Record what Kafka holds no longer, before anything is read beyond it. Raises Fenced, CommitFailed."""
     now = datetime.now(UTC)
     snapshot = table.snapshot()
-    first_records = cluster.first_records({(r.part.topic, r.part.partition): 0 for r in position.lost})
+    first_records = cluster.first_records({r.part.source: 0 for r in position.lost})
     hints = start_offsets.gap_hints(position.lost, snapshot, first_records, margin, now)
     topics = sorted({r.part.topic for r in position.lost})
     ids = {topic: position.topic_ids[topic] for topic in topics}

@@ -25,7 +25,7 @@ def shadow_start_offsets(config: Config, name: str, begin: str) -> dict[str, dic
     match begin:
         case "start":
             lines = audit(config, name, since=None, deep=False).reconciliation.lines
-            offsets = {line.part: line.start for line in lines}
+            offsets = {line.part: line.range.start for line in lines}
         case "now":
             offsets = snapshot.parts()
         case _ if begin.isdigit():

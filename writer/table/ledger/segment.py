@@ -7,10 +7,10 @@ merged. Offsets are kept as the entries have them: ranges that do not chain stay
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from writer.batch.task_report import EXITS
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table.ledger.gap_record import GapRecord, merge_gap_records
 
 _Key = TypeVar("_Key")
@@ -18,11 +18,9 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True)
 class CommittedRange:
-    """Offsets [start, end) of one part that commits carried one after the other, and what became of them."""
+    """Offsets of one part that commits carried one after the other, and what became of them."""
 
-    part: TopicPartition
-    start: int
-    end: int
+    range: OffsetRange
     # Versions of the table that hold it.
     first: int
     last: int
@@ -40,18 +38,17 @@ class CommittedRange:
     @property
     def sound(self) -> bool:
         """Each offset gave a record, is known to hold none, or lies in a gap; each record has one outcome."""
-        offsets = self.end - self.start
         records_read = self.outcomes.get("read", 0)
-        offsets_without_record = offsets if self.gap else self.without_records + self.unexplained
+        offsets_without_record = self.range.count if self.gap else self.without_records + self.unexplained
         has_one_outcome = records_read == sum(self.outcomes.get(name, 0) for name in EXITS)
-        return has_one_outcome and offsets == records_read + offsets_without_record
+        return has_one_outcome and self.range.count == records_read + offsets_without_record
 
     def is_continued_by(self, later: "CommittedRange") -> bool:
         """Return whether a later range of the part touches this one, and both are sound and of one kind."""
         return (
             self.gap == later.gap
             and self.specs == later.specs
-            and self.end == later.start
+            and self.range.end == later.range.start
             and self.sound
             and later.sound
         )
@@ -61,7 +58,7 @@ class CommittedRange:
         names = sorted(self.outcomes.keys() | later.outcomes.keys())
         return replace(
             self,
-            end=later.end,
+            range=replace(self.range, end=later.range.end),
             last=later.last,
             without_records=self.without_records + later.without_records,
             unexplained=self.unexplained + later.unexplained,
@@ -80,26 +77,38 @@ class Removal:
 
 @dataclass(frozen=True)
 class RewoundRange:
-    """The frontier of a part returned from `end` to `start`: what was committed between counts as taken."""
+    """The frontier of a part returned from the end of a range to its start: what commits carried counts as taken."""
 
-    part: TopicPartition
+    range: OffsetRange
     version: int
-    start: int
-    end: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values."""
+        return _range_to_json(self)
 
 
 @dataclass(frozen=True)
 class CutRange:
-    """Offsets [start, end) whose rows are of records that Kafka lost when it cut the log of a part."""
+    """Offsets whose rows are of records that Kafka lost when it cut the log of a part."""
 
-    part: TopicPartition
+    range: OffsetRange
     version: int
-    start: int
-    end: int
-    # The number of the incarnation that goes on from `start`.
+    # The number of the incarnation that goes on from the start of the range.
     successor: int
     # Exactly these offsets were lost; else some of them may be in Kafka still, and come again.
     is_proven: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values."""
+        return _range_to_json(self)
+
+
+def _range_to_json(fact: RewoundRange | CutRange) -> dict[str, Any]:
+    """Write a range and its facts as JSON values, with the fields of its part in place of the part."""
+    fields = dict(vars(fact))
+    offset_range: OffsetRange = fields.pop("range")
+    version = {"version": fields.pop("version")}
+    return {**version, "start": offset_range.start, "end": offset_range.end, **fields, **vars(offset_range.part)}
 
 
 @dataclass(frozen=True)
@@ -248,10 +257,10 @@ def _join_ranges(committed_ranges: Iterable[CommittedRange]) -> tuple[CommittedR
     # The index in `joined_ranges` of a part's last range.
     last_index: dict[TopicPartition, int] = {}
     for committed_range in committed_ranges:
-        index = last_index.get(committed_range.part)
+        index = last_index.get(committed_range.range.part)
         if index is not None and joined_ranges[index].is_continued_by(committed_range):
             joined_ranges[index] = joined_ranges[index].join(committed_range)
         else:
-            last_index[committed_range.part] = len(joined_ranges)
+            last_index[committed_range.range.part] = len(joined_ranges)
             joined_ranges.append(committed_range)
     return tuple(joined_ranges)

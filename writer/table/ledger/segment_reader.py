@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from writer.batch.task_report import EXITS, outcomes
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table.ledger.gap_record import gap_records_of_entry, gap_records_of_rewind
 from writer.table.ledger.segment import Answer, CommittedRange, CutRange, LedgerSegment, Removal, RewoundRange
 from writer.table.log.entries import answered_changes, file_changes, parse_commit_info
@@ -94,14 +94,12 @@ def parse_exits(move: Mapping[str, Any]) -> dict[str, int]:
 
 def parse_rewound_range(account: Mapping[str, Any], version: int) -> RewoundRange:
     """Return a range that the entry of a version rewound."""
-    return RewoundRange(TopicPartition.from_dict(account), version, account["start"], account["end"])
+    return RewoundRange(OffsetRange.from_dict(account), version)
 
 
 def parse_cut_range(cut: Mapping[str, Any], version: int) -> CutRange:
     """Return a cut that the entry of a version tells of."""
-    return CutRange(
-        TopicPartition.from_dict(cut), version, cut["start"], cut["end"], cut["successor"], cut["is_proven"]
-    )
+    return CutRange(OffsetRange.from_dict(cut), version, cut["successor"], cut["is_proven"])
 
 
 def _frontiers(actions: Sequence[Action], pipeline: str) -> dict[TopicPartition, int]:
@@ -124,12 +122,11 @@ def _filter_counts(facts: Mapping[str, Any]) -> Mapping[str, Mapping[str, int]]:
 def _committed_range(account: Mapping[str, Any], version: int, specs: int) -> CommittedRange:
     """Return a range that a batch carried. `specs`: the version of the specs by which its records were read."""
     counts = outcomes(account)
-    offsets_without_record = account["end"] - account["start"] - counts["read"]
+    offset_range = OffsetRange.from_dict(account)
+    offsets_without_record = offset_range.count - counts["read"]
     explained = account.get("without_records", {}).get("offsets", 0)
     return CommittedRange(
-        TopicPartition.from_dict(account),
-        account["start"],
-        account["end"],
+        offset_range,
         version,
         version,
         counts,
@@ -142,8 +139,7 @@ def _committed_range(account: Mapping[str, Any], version: int, specs: int) -> Co
 def _skipped_ranges(version: int, facts: Mapping[str, Any]) -> tuple[CommittedRange, ...]:
     """Return the ranges of a gap."""
     return tuple(
-        CommittedRange(TopicPartition.from_dict(account), account["start"], account["end"], version, version, gap=True)
-        for account in facts["ranges"]
+        CommittedRange(OffsetRange.from_dict(account), version, version, gap=True) for account in facts["ranges"]
     )
 
 

@@ -10,17 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from writer.core.errors import HeadraceError
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.units import from_iso
 from writer.storage.base import Store
 from writer.table.ledger import gap_record
 from writer.table.ledger.segment import (
     Answer,
     CommittedRange,
-    CutRange,
     LedgerSegment,
     Removal,
-    RewoundRange,
     merge_runs,
 )
 from writer.table.ledger.segment_reader import (
@@ -97,29 +95,27 @@ def to_json(segment: LedgerSegment, pipeline: str, table_id: str) -> dict[str, A
         "ended": segment.ended and segment.ended.isoformat(),
         "starts": segment.starts,
         "begins": [{**vars(part), "offset": offset} for part, offset in segment.first_offsets.items()],
-        "committed_ranges": [
-            {**vars(committed_range), **vars(committed_range.part), "part": None}
-            for committed_range in segment.committed_ranges
-        ],
+        "committed_ranges": [_committed_range_to_json(committed_range) for committed_range in segment.committed_ranges],
         "moves": [{**vars(part), **exits} for part, exits in segment.moves.items()],
         "removals": [vars(removal) for removal in segment.removals],
         "strange": list(segment.violations),
         "adopted": segment.adopted_rows,
         "gap_records": [gap_record.to_json(record) for record in segment.gap_records.values()],
-        "backs": [_range_to_json(rewound_range) for rewound_range in segment.rewound_ranges],
+        "backs": [rewound_range.to_json() for rewound_range in segment.rewound_ranges],
         "answers": [vars(answer) for answer in segment.answers],
         "filtered": segment.filter_counts,
     }
     if segment.cut_ranges:
-        document["cuts"] = [_range_to_json(cut_range) for cut_range in segment.cut_ranges]
+        document["cuts"] = [cut_range.to_json() for cut_range in segment.cut_ranges]
     return document
 
 
-def _range_to_json(offset_range: RewoundRange | CutRange) -> dict[str, Any]:
-    """Write a range as JSON values, with the fields of its part in place of the part."""
-    fields = {**vars(offset_range), **vars(offset_range.part)}
-    del fields["part"]
-    return fields
+def _committed_range_to_json(committed_range: CommittedRange) -> dict[str, Any]:
+    """Write a range as JSON values, with the fields of its part at the end."""
+    fields = dict(vars(committed_range))
+    offset_range: OffsetRange = fields.pop("range")
+    offsets = {"part": None, "start": offset_range.start, "end": offset_range.end}
+    return {**offsets, **fields, **vars(offset_range.part)}
 
 
 def from_json(document: Mapping[str, Any], path: str) -> LedgerSegment:
@@ -161,9 +157,7 @@ def _parse_segment(document: Mapping[str, Any]) -> LedgerSegment:
 
 def _parse_committed_range(fields: Mapping[str, Any]) -> CommittedRange:
     return CommittedRange(
-        TopicPartition.from_dict(fields),
-        fields["start"],
-        fields["end"],
+        OffsetRange.from_dict(fields),
         fields["first"],
         fields["last"],
         fields["outcomes"],

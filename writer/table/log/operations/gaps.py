@@ -32,7 +32,7 @@ class Gap(Operation):
     @property
     def offsets(self) -> int:
         """How many offsets it holds."""
-        return sum(offset_range.end - offset_range.start for offset_range in self.ranges)
+        return sum(offset_range.count for offset_range in self.ranges)
 
     def field_facts(self) -> dict[str, Any]:
         """Return the gap record: its cause and ranges."""
