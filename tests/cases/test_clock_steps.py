@@ -351,7 +351,7 @@ def test_the_autoscaler_waits_no_longer_for_a_step(step: timedelta) -> None:
 
     def decided(arriving: float, at: datetime) -> object:
         busy = pipeline(arriving, batches=batches(slots=8, last=at))
-        return tick(POLICY, known, facts(busy, at=at), at)[0]
+        return tick(POLICY, known, facts(busy, now=at), at)[0]
 
     assert isinstance(decided(72_000, now + longest), ScaleUp)
     assert not isinstance(decided(1_000, now), ScaleDown) or step >= HOUR, "a step back takes none away"

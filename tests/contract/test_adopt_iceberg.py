@@ -94,8 +94,8 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
         Driver(tmp_path, "iceberg", start=START)
     adopted(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
-    driver.start(at=100)
-    driver.carry([log({at: event(at, at=NOW) for at in range(100, 130)} | {130: b"broken"})], {0: 131})
+    driver.start(offset=100)
+    driver.carry([log({at: event(at, event_time=NOW) for at in range(100, 130)} | {130: b"broken"})], {0: 131})
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
     (line,) = found.reconciliation.lines
@@ -145,7 +145,7 @@ def test_what_others_write_after_it_is_seen_and_deletes_stay(tmp_path: Path) -> 
     foreign(tmp_path)
     adopted(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
-    driver.start(at=100)
+    driver.start(offset=100)
     theirs(tmp_path).delete(EqualTo("id", 1003))
     driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
     assert theirs(tmp_path).scan().count() == 9
@@ -158,7 +158,7 @@ def test_a_table_without_rows_is_adopted(tmp_path: Path) -> None:
     foreign(tmp_path, rows=NONE)
     adopted(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
-    driver.start(at=100)
+    driver.start(offset=100)
     driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
     assert theirs(tmp_path).scan().count() == 4
 
@@ -193,7 +193,7 @@ def test_after_a_death_at_any_effect_it_is_run_again(tmp_path: Path, monkeypatch
         with suppress(ConfigError):  # it is done
             adopted(root)
         driver = Driver(root, "iceberg", start=START)
-        driver.start(at=100)
+        driver.start(offset=100)
         driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
         assert (theirs(root).scan().count(), driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0))) == (
             10,

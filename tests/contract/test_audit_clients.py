@@ -43,7 +43,7 @@ def compacted(location: str) -> tuple[Path, list[Path]]:
 @pytest.mark.parametrize("form", ["parquet"])
 def test_deep_what_readers_of_a_parquet_tables_folders_see_is_counted_from_every_writer(driver):
     for end in (20, 40):
-        driver.carry([log({at: event(at, at=NOW) for at in range(end)})], {0: end})
+        driver.carry([log({at: event(at, event_time=NOW) for at in range(end)})], {0: end})
     new, old = compacted(driver.lake)
     found = run_audit(driver)
     assert ((0, 40),) in [p.spans for p in found.problems if "more than once" in p.description], "it died half-way"
@@ -51,7 +51,7 @@ def test_deep_what_readers_of_a_parquet_tables_folders_see_is_counted_from_every
         path.unlink()
     found = run_audit(driver)
     assert found.adds_up, describe_problems(found)
-    driver.carry([log({at: event(at, at=NOW) for at in range(60)})], {0: 60})
+    driver.carry([log({at: event(at, event_time=NOW) for at in range(60)})], {0: 60})
     assert run_audit(driver).adds_up, "the writer goes on"
     pq.write_table(pq.ParquetFile(new).read().filter(pc.field("_offset") >= 4), new)
     found = run_audit(driver)

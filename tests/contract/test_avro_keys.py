@@ -60,7 +60,7 @@ def user(number: int) -> bytes:
 
 
 def carried(driver: Driver, keys: dict[int, bytes | None], **others: Any) -> None:
-    driver.carry([log({at: event(at, at=NOW) for at in keys}, keys=keys, **others)], {0: max(keys) + 1})
+    driver.carry([log({at: event(at, event_time=NOW) for at in keys}, keys=keys, **others)], {0: max(keys) + 1})
 
 
 def shown(location: str, what: str = "_key") -> list[tuple[Any, ...]]:

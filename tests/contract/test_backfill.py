@@ -97,7 +97,7 @@ def test_without_offsets_rows_come_by_event_time_each_once_and_the_gap_record_sa
     driver.start()
 
     def risen(start: int, end: int) -> dict[int, bytes | None]:
-        return {n: event(n, at=NOW - timedelta(minutes=300 - n)) for n in range(start, end)}
+        return {n: event(n, event_time=NOW - timedelta(minutes=300 - n)) for n in range(start, end)}
 
     driver.carry([log(risen(0, 60))], {0: 60})
     skip_offsets(driver, 200)
@@ -254,7 +254,9 @@ def test_records_of_a_gap_that_are_older_than_max_age_are_believed_by_when_the_b
     driver = Driver(tmp_path, event_time={"field": "at", "max_age": "1 d"})
     driver.start()
     skip_offsets(driver, 10)
-    place = write_archive(tmp_path, {n: event(n, at=NOW - timedelta(hours=5)) for n in range(10)})  # NOW is long ago
+    place = write_archive(
+        tmp_path, {n: event(n, event_time=NOW - timedelta(hours=5)) for n in range(10)}
+    )  # NOW is long ago
     fill_from_archives(driver, place)
     check(driver, 10, 0)
 
@@ -317,7 +319,7 @@ def test_a_chunk_that_another_backfill_filled_meanwhile_is_planned_anew(driver, 
                 other = write_archive(tmp_path / "other", values(0, 115))
                 fill_from_archives(driver, other)
 
-    (found,) = fill_from_archives(driver, place, rows_max=10, board=Meanwhile())
+    (found,) = fill_from_archives(driver, place, rows_max=10, listener=Meanwhile())
     assert found.gap_record.state == "done"
     check(driver, 220 - 22, 22)
 
@@ -331,7 +333,7 @@ def test_a_column_that_the_live_writer_adds_meanwhile_is_followed(driver, tmp_pa
             if chunk.left == 90:
                 driver.table.grow([pa.field("extra", pa.int64())])
 
-    (found,) = fill_from_archives(driver, place, rows_max=50, board=Meanwhile())
+    (found,) = fill_from_archives(driver, place, rows_max=50, listener=Meanwhile())
     assert len(found.chunks) == 2
     assert "extra" in pq.read_schema(max(Path(driver.lake).rglob("*.parquet"), key=lambda p: p.stat().st_mtime)).names
     check(driver, 72 + 90, 18)

@@ -70,9 +70,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     driver = Driver(tmp_path)
     driver.start(1)
-    driver.carry([log({at: event(at, at=LONG_AGO) for at in range(4)})], {0: 4}, now=LONG_AGO)
+    driver.carry([log({at: event(at, event_time=LONG_AGO) for at in range(4)})], {0: 4}, now=LONG_AGO)
     for at in (4, 10):
-        driver.carry([log({n: event(n, at=NOW) for n in range(at, at + 6)})], {0: at + 6})
+        driver.carry([log({n: event(n, event_time=NOW) for n in range(at, at + 6)})], {0: at + 6})
     unknown = value(2, WIDER, {"id": 16, "at": NOW, "note": None, "extra": 2})
     driver.carry([log({16: unknown})], {0: 17})
     skip_offsets(driver, 40)

@@ -56,16 +56,16 @@ def before(root: Path, form: str) -> Driver:
         driver.carry([log(mixed(at, at + 10))], {0: at + 10})
     assert compacted(driver)
     seal_buckets("clicks", driver.config, SealRequest(None, NOW.replace(minute=0) - HOUR, False, False), NOW)
-    driver.carry([log({at: event(at, at=NOW - 3 * HOUR) for at in range(40, 45)})], {0: 45})
+    driver.carry([log({at: event(at, event_time=NOW - 3 * HOUR) for at in range(40, 45)})], {0: 45})
     skip_offsets(driver, 60)
     driver.start()
-    driver.carry([log({at: event(at, at=NOW) for at in range(60, 70)})], {0: 70})
+    driver.carry([log({at: event(at, event_time=NOW) for at in range(60, 70)})], {0: 70})
     driver.table.grow([pa.field("extra", pa.int64())], driver.epoch)
     kept = driver.table.snapshot().version
-    driver.carry([log({at: event(at, at=NOW) for at in range(70, 80)})], {0: 80})
+    driver.carry([log({at: event(at, event_time=NOW) for at in range(70, 80)})], {0: 80})
     assert back(driver, kept, Cluster(200)) == 0
     driver.start()
-    driver.carry([log({at: event(at, at=NOW) for at in range(70, 75)})], {0: 75})
+    driver.carry([log({at: event(at, event_time=NOW) for at in range(70, 75)})], {0: 75})
     return driver
 
 
@@ -128,9 +128,11 @@ def test_rows_offsets_and_history_are_those_of_before_and_the_writer_goes_on(tmp
 def goes_on(driver: Driver, root: Path) -> None:
     """Read on, replay, bring the gap back and rewind over the change."""
     driver.start()
-    driver.carry([log({at: event(at, at=NOW) for at in range(75, 80)})], {0: 80})
+    driver.carry([log({at: event(at, event_time=NOW) for at in range(75, 80)})], {0: 80})
     assert DeadLetterReplay("clicks", driver.config, KNOWING).run(Selection(), FUTURE).rows == 8
-    (brought,) = fill_from_archives(driver, write_archive(root, {at: event(at, at=NOW) for at in range(45, 60)}))
+    (brought,) = fill_from_archives(
+        driver, write_archive(root, {at: event(at, event_time=NOW) for at in range(45, 60)})
+    )
     assert brought.gap_record.state == "done"
     found = facts(driver)
     assert sorted(o for what in ("rows", "dead letters", "late") for o in found[what]["clicks", 0]) == list(range(80))
@@ -139,7 +141,7 @@ def goes_on(driver: Driver, root: Path) -> None:
     driver.start()
     at = driver.table.snapshot().frontier(P0)
     assert at == 70
-    driver.carry([log({at: event(at, at=NOW) for at in range(70, 80)})], {0: 80})
+    driver.carry([log({at: event(at, event_time=NOW) for at in range(70, 80)})], {0: 80})
     facts(driver)
     assert [offset for offset in oracle.offsets(Path(driver.lake))["clicks", 0] if offset >= 60] == list(range(60, 80))
 

@@ -37,7 +37,7 @@ def carry(driver: Driver, at: int, rows: Sequence[tuple[int, int]], came: int = 
         at + n: value(1, EVENT, {"id": one, "at": BASE + timedelta(hours=hour), "note": note})
         for n, (one, hour) in enumerate(rows)
     }
-    driver.carry([log(values, came=NOW + timedelta(minutes=came))], {0: at + len(rows)})
+    driver.carry([log(values, kafka_time=NOW + timedelta(minutes=came))], {0: at + len(rows)})
 
 
 def close(driver: Driver, hours: int) -> None:

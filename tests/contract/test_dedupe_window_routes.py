@@ -50,7 +50,7 @@ class Routed:
             start + n: value(schema, SCHEMAS[schema], {"id": one, "at": BASE + timedelta(hours=hour), "note": None})
             for n, (schema, one, hour) in enumerate(rows)
         }
-        records, closed = log(values, came=NOW + timedelta(minutes=came)), snapshot.closed_targets
+        records, closed = log(values, kafka_time=NOW + timedelta(minutes=came)), snapshot.closed_targets
         assert walk.targets is not None
         targets = walk.targets
         report = builder.merge_reports([

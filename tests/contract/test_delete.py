@@ -35,9 +35,9 @@ def driver(form: str, tmp_path: Path) -> Driver:
     made = Driver(tmp_path, form)
     made.start()
     for batch in range(2):
-        values = {batch * 15 + n: event((batch * 15 + n) % 10, at=NOW - n % 3 * HOUR) for n in range(15)}
+        values = {batch * 15 + n: event((batch * 15 + n) % 10, event_time=NOW - n % 3 * HOUR) for n in range(15)}
         made.carry([log(values)], {0: batch * 15 + 15})
-    old = {30 + n: event(n, at=NOW - timedelta(days=99)) for n in range(5)}
+    old = {30 + n: event(n, event_time=NOW - timedelta(days=99)) for n in range(5)}
     made.carry([log(old | {35: b"broken", 36: event(3)[:-1]})], {0: 37})
     return made
 

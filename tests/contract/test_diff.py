@@ -38,7 +38,7 @@ def compared(*words: object, code: int = 0) -> dict[str, Any]:
 
 @pytest.mark.parametrize("forms", [("delta", "parquet"), ("parquet", "iceberg")])
 def test_the_same_offsets_by_the_same_rules_are_the_same_in_any_format(tmp_path: Path, forms: tuple[str, str]) -> None:
-    values = {at: event(at, at=NOW - timedelta(hours=at)) for at in range(20)}
+    values = {at: event(at, event_time=NOW - timedelta(hours=at)) for at in range(20)}
     one, other = (carried(tmp_path / form, form, values, 20) for form in forms)
     found = compared(one, "--with", other)
     assert (found["same"], found["offsets"], found["equal"], found["samples"]) == (True, 20, 20, [])
@@ -46,7 +46,7 @@ def test_the_same_offsets_by_the_same_rules_are_the_same_in_any_format(tmp_path:
 
 @pytest.mark.parametrize("second", ["delta", "iceberg"])
 def test_rows_that_another_client_of_iceberg_wrote_anew_are_compared(tmp_path: Path, second: str) -> None:
-    values = {at: event(at, at=NOW) for at in range(12)}
+    values = {at: event(at, event_time=NOW) for at in range(12)}
     one, other = carried(tmp_path / "one", "iceberg", values, 12), carried(tmp_path / "two", second, values, 12)
     place = pipeline_config(tmp_path / "one", "iceberg").catalog_place(
         "clicks", str(tmp_path / "one" / "lake" / "clicks")
@@ -57,7 +57,7 @@ def test_rows_that_another_client_of_iceberg_wrote_anew_are_compared(tmp_path: P
 
 
 def test_what_differs_is_counted_by_column_and_shown(tmp_path: Path) -> None:
-    values = {at: event(at, at=NOW) for at in range(12)}
+    values = {at: event(at, event_time=NOW) for at in range(12)}
     one = carried(tmp_path / "one", "delta", values, 12)
     specs = {"Event": {"where": "id <> 3", "derive": {"note": "'n' || id"}, "columns": {"exclude": ["note"]}}}
     other = carried(tmp_path / "other", "delta", {**values, 5: b"\0\0\0\0\1cut", 12: event(12)}, 13, specs=specs)
@@ -79,7 +79,7 @@ def test_what_differs_is_counted_by_column_and_shown(tmp_path: Path) -> None:
 def test_two_tables_without_a_common_offset_and_one_table_twice_are_refused(tmp_path: Path) -> None:
     one = carried(tmp_path / "one", "delta", {0: event(0)}, 1)
     driver = Driver(tmp_path / "other")
-    driver.start(at=7)
+    driver.start(offset=7)
     other = tmp_path / "other" / "pipelines.yaml"
     other.write_text(yaml.safe_dump(driver.config.model_dump(mode="json", exclude_unset=True)))
     for words, problem in (

@@ -107,7 +107,7 @@ def test_a_change_of_a_spec_is_an_entry_and_ranges_keep_their_version(tmp_path: 
         again.start()
         assert again.table.snapshot().specs == version
         end = again.table.snapshot().frontier(P0) or 0
-        again.carry([log({at: event(at, at=NOW) for at in range(end, end + 20)})], {0: end + 20})
+        again.carry([log({at: event(at, event_time=NOW) for at in range(end, end + 20)})], {0: end + 20})
         settings = again.config
     found = audited(settings)
     assert found.total("read") == 120
@@ -288,7 +288,7 @@ def test_a_start_refuses_a_spec_that_no_schema_fits(tmp_path: Path, spec: dict[s
 def test_an_old_bucket_of_a_filtered_record_is_not_late(tmp_path: Path) -> None:
     driver = Driver(tmp_path, specs={"Event": {"where": "id > 100"}})
     driver.start()
-    driver.carry([log({0: event(0, at=NOW - timedelta(days=400)), 1: event(1)})], {0: 2})
+    driver.carry([log({0: event(0, event_time=NOW - timedelta(days=400)), 1: event(1)})], {0: 2})
     found = audited(driver.config)
     assert (found.total("filtered"), found.total("quarantined")) == (2, 0)
     assert replace(found, lines=()).total("filtered") == 0
@@ -298,14 +298,14 @@ def test_an_old_bucket_of_a_filtered_record_is_not_late(tmp_path: Path) -> None:
 def test_a_crash_before_a_change_of_the_spec_mixes_no_versions(tmp_path: Path, die: str) -> None:
     driver = Driver(tmp_path, specs={"Event": SPEC})
     driver.start()
-    values = [log({at: event(at, at=NOW) for at in range(40)})]
+    values = [log({at: event(at, event_time=NOW) for at in range(40)})]
     with pytest.raises(Died):
         driver.carry(values, {0: 40}, die=die)
     again = Driver(tmp_path, specs={"Event": {"where": "id % 2 = 0"}})
     again.start()
     with pytest.raises(Fenced):
-        driver.carry([log({at: event(at, at=NOW) for at in range(60)})], {0: 60})
-    again.carry([*values, log({at: event(at, at=NOW) for at in range(40, 50)})], {0: 50})
+        driver.carry([log({at: event(at, event_time=NOW) for at in range(60)})], {0: 60})
+    again.carry([*values, log({at: event(at, event_time=NOW) for at in range(40, 50)})], {0: 50})
     found = audited(again.config)
     by_version = {
         entry.facts["specs"]["version"]: sum(r["end"] - r["start"] for r in entry.facts["ranges"])

@@ -91,7 +91,7 @@ def test_every_entry_is_parsed_as_a_kind_of_this_format(unpacked: tuple[Path, Ma
 def test_a_start_continues_the_table_and_the_account_adds_up(tmp_path: Path, name: str) -> None:
     root = lakes(tmp_path) / name
     schema = SCHEMAS.get(name, EVENT)
-    driver = Driver(root, whole=load(root / "headrace.yaml"), schemas=Schemas({1: schema}, [1]))
+    driver = Driver(root, configuration=load(root / "headrace.yaml"), schemas=Schemas({1: schema}, [1]))
     before = driver.table.snapshot()
     driver.start()
     start = before.frontier(P0) or 0
@@ -118,7 +118,7 @@ def test_a_log_that_ended_refuses_and_its_heir_goes_on(tmp_path: Path) -> None:
         table_of(load(root / "converted" / "headrace.yaml")).begin({}, {})
     with pytest.raises(TableSuperseded, match=str(root / "promoted" / "elsewhere" / "v2")):
         table_of(load(root / "promoted" / "headrace.yaml")).begin({}, {})
-    heir = Driver(root / "promoted", whole=load(root / "promoted" / "promoted.yaml"))
+    heir = Driver(root / "promoted", configuration=load(root / "promoted" / "promoted.yaml"))
     heir.start()
     heir.carry([log({at: event(at) for at in range(22, 30)})], {0: 30})
     assert audit(heir.config, "clicks", since=None, deep=True).problems == ()

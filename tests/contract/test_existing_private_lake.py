@@ -53,8 +53,8 @@ def test_a_lake_says_which_paths_are_protected_and_which_branch_fills_which_memb
 @pytest.mark.parametrize("schemas", [{2: BARE}, {2: BARE, 1: TAGGED}], ids=["bare alone", "both"])
 def test_a_lake_goes_on_as_its_log_has_it(tmp_path: Path, form: str, schemas: dict[int, Any]) -> None:
     file = config_of(tmp_path, form)
-    before = contacts(Driver(file.parent, whole=load(file), schemas=Schemas({2: BARE}, [2])))
-    driver = Driver(file.parent, whole=load(file), schemas=Schemas(schemas, list(schemas)))
+    before = contacts(Driver(file.parent, configuration=load(file), schemas=Schemas({2: BARE}, [2])))
+    driver = Driver(file.parent, configuration=load(file), schemas=Schemas(schemas, list(schemas)))
     driver.start()
     driver.table.grow(list(driver.row_columns()), driver.epoch)
     driver.carry([log({at: value(2, BARE, row(at, f"call {at}")) for at in range(20, 25)})], {0: 25})
@@ -75,7 +75,7 @@ def test_a_lake_without_its_policies_is_refused(tmp_path: Path, form: str) -> No
     file.write_text(text.replace("PII: hash", "OTHER: hash"))
     assert file.read_text() != text
     with pytest.raises(ConfigError, match="would be in the clear"):
-        Driver(file.parent, whole=load(file), schemas=Schemas({2: BARE}, [2])).start()
+        Driver(file.parent, configuration=load(file), schemas=Schemas({2: BARE}, [2])).start()
 
 
 def test_a_lake_from_before_has_no_protected_path_and_names_no_branch(tmp_path: Path) -> None:

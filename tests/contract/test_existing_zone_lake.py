@@ -16,7 +16,7 @@ def test_a_lake_says_by_which_data_its_newest_labels_were_made(tmp_path: Path, f
     unpack(FIXTURES / "log-1-zones.tar.xz", tmp_path)
     config = load(tmp_path / f"zones_{form}" / "headrace.yaml")
     assert table_of(config).snapshot().zone_data == {MEXICO: NEW}
-    driver = Driver(tmp_path / f"zones_{form}", whole=config, schemas=Schemas({1: EVENT}, [1]))
+    driver = Driver(tmp_path / f"zones_{form}", configuration=config, schemas=Schemas({1: EVENT}, [1]))
     driver.start()
     assert kinds_of(driver.table).count("zones") == 3
 

@@ -63,7 +63,7 @@ def test_what_kafka_still_holds_only_a_person_skips(tmp_path):
     driver.start()
     with pytest.raises(LogChanged, match="Kafka still holds the frontier of clicks/0"):
         skip_offsets(driver, 50, asker="automatic")
-    skip_offsets(driver, 50, asker="automatic", held=7)
+    skip_offsets(driver, 50, asker="automatic", log_start=7)
     assert only_gap(driver).offsets == 50
     assert (
         skip_to_latest.preview_skip(driver.config, "clicks", Cluster((0, 50), id_="uuid-1"), "person").decision
@@ -146,7 +146,7 @@ def test_gap_records_outlive_the_log(tmp_path):
 
 def risen(start: int, end: int) -> dict[int, bytes | None]:
     """Ten events an hour, from 02:00 on."""
-    return {n: event(n, at=NOW - timedelta(hours=10) + timedelta(minutes=6 * n)) for n in range(start, end)}
+    return {n: event(n, event_time=NOW - timedelta(hours=10) + timedelta(minutes=6 * n)) for n in range(start, end)}
 
 
 @pytest.mark.parametrize("way", ["filled", "lost"])

@@ -44,7 +44,7 @@ def apart(root: Path, commits: int = 6) -> Driver:
 
 def live(driver: Driver) -> None:
     """Let a table have rows, dead letters, a bucket that is sealed, rewritten files, and rows that were deleted."""
-    driver.carry([log({60: b"broken", 61: event(61, at=NOW)})], {0: 62})
+    driver.carry([log({60: b"broken", 61: event(61, event_time=NOW)})], {0: 62})
     close(driver)
     seal_due(Sealer("clicks", driver.config), later())
     compacted(driver)

@@ -49,8 +49,8 @@ class Adopted:
         table.append(old_rows().slice(4))
         run_adopt(self.config, "clicks", write=True, now=NOW, as_json=True, out=console())
         self.driver = Driver(root, "iceberg", **settings)
-        self.driver.start(at=100)
-        self.driver.carry([log({at: event(at, at=NOW) for at in range(100, 110)})], {0: 110})
+        self.driver.start(offset=100)
+        self.driver.carry([log({at: event(at, event_time=NOW) for at in range(100, 110)})], {0: 110})
         self.ids = [*range(100, 110), *range(1000, 1006)]
 
     def catalog(self) -> Any:
@@ -112,7 +112,7 @@ def test_adopted_files_are_compacted_deleted_from_dropped_and_not_vacuumed(
     assert len({path for path in waste if path.endswith(".parquet")}) >= 5
     assert not {path.removeprefix(f"{driver.lake}/") for path in map(canonical_path, one.files())} & waste
     kept, end = driver.table.snapshot().version, 110
-    driver.carry([log({at: event(at, at=NOW) for at in range(end, end + 5)})], {0: end + 5})
+    driver.carry([log({at: event(at, event_time=NOW) for at in range(end, end + 5)})], {0: end + 5})
     assert back(driver, kept, cluster=Cluster(end + 5)) == 0
     one.check(kept + 1)
 
@@ -121,5 +121,5 @@ def test_a_delete_of_another_client_takes_files_of_either_form(tmp_path: Path) -
     one = Adopted(tmp_path, "file:///", None)
     version = one.driver.table.snapshot().version
     one.table().delete("id IN (103, 1003)")
-    one.driver.start(at=110)
+    one.driver.start(offset=110)
     one.check(version, 103, 1003)

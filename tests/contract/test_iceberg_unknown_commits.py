@@ -102,7 +102,7 @@ def test_whatever_the_catalog_does_to_an_adoption_the_table_has_its_first_entry(
     if "headrace.version" not in theirs(tmp_path).properties:
         adopted(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
-    driver.start(at=100)
+    driver.start(offset=100)
     driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
     assert theirs(tmp_path).scan().count() == 10
 

@@ -35,14 +35,14 @@ def close(driver: Driver, until: datetime) -> None:
 @pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 def test_rows_go_by_how_far_the_watermark_is_past_their_bucket(tmp_path: Path, form: str) -> None:
     driver = made(tmp_path, form)
-    first = {n: event(n, at=at(hours)) for n, hours in enumerate((0, 1.5, 3.5, 200))}
+    first = {n: event(n, event_time=at(hours)) for n, hours in enumerate((0, 1.5, 3.5, 200))}
     driver.carry([log(first)], {0: 4})
     close(driver, at(0))
     sealer = Sealer("clicks", driver.config)
     assert not sealer.seal([SealNow((f"{at(hours):%Y-%m-%dT%H}",)) for hours in (1.5, 3.5, 200)], NOW)
     # Hours that ended 0, 1 and 2 hours before the watermark, which is NOW; then 2.5, a day, 7 days, 8 days.
     late = (0.5, 1.5, 2.5, 3.5, 24.5, 168.5, 200)
-    driver.carry([log({4 + n: event(4 + n, at=at(hours)) for n, hours in enumerate(late)})], {0: 11})
+    driver.carry([log({4 + n: event(4 + n, event_time=at(hours)) for n, hours in enumerate(late)})], {0: 11})
     found = run_audit(driver, deep=True)
     assert found.adds_up, describe_problems(found)
     (line,) = found.reconciliation.lines
@@ -65,9 +65,9 @@ def test_rows_go_by_how_far_the_watermark_is_past_their_bucket(tmp_path: Path, f
 
 def test_the_next_manifest_counts_what_went_elsewhere_since(tmp_path: Path) -> None:
     driver, key = made(tmp_path, "delta"), (f"{at(3.5):%Y-%m-%dT%H}",)
-    driver.carry([log({0: event(0, at=at(0)), 1: event(1, at=at(3.5))})], {0: 2})
+    driver.carry([log({0: event(0, event_time=at(0)), 1: event(1, event_time=at(3.5))})], {0: 2})
     close(driver, at(3))
-    driver.carry([log({2: event(2, at=at(3.5))})], {0: 3})
+    driver.carry([log({2: event(2, event_time=at(3.5))})], {0: 3})
     sealer = Sealer("clicks", driver.config)
     assert not sealer.seal([SealNow(key)], NOW)
     assert (sealer.sealed[-1].rows, sealer.sealed[-1].late_elsewhere) == (1, {"late_table": 1})
@@ -77,17 +77,17 @@ def test_the_next_manifest_counts_what_went_elsewhere_since(tmp_path: Path) -> N
 
 def test_the_watermark_counts_where_no_bucket_closed_since(tmp_path: Path) -> None:
     driver = made(tmp_path, "delta")
-    driver.carry([log({0: event(0, at=at(9.5))})], {0: 1})
+    driver.carry([log({0: event(0, event_time=at(9.5))})], {0: 1})
     close(driver, at(9))
-    driver.carry([log({1: event(1, at=at(0))})], {0: 2})  # the watermark is nine hours further
-    driver.carry([log({2: event(2, at=at(9.5))})], {0: 3})
+    driver.carry([log({1: event(1, event_time=at(0))})], {0: 2})  # the watermark is nine hours further
+    driver.carry([log({2: event(2, event_time=at(9.5))})], {0: 3})
     assert run_audit(driver).reconciliation.total("late") == 1
 
 
 def test_a_partition_without_rows_leaves_it_to_what_is_closed(tmp_path: Path) -> None:
     driver = Driver(tmp_path, seal={"late": TIERS, "out_of_orderness": "0 s"})
     driver.start(2)
-    driver.carry([log({0: event(0, at=at(9.5)), 1: event(1, at=at(0))})], {0: 2, 1: 0})
+    driver.carry([log({0: event(0, event_time=at(9.5)), 1: event(1, event_time=at(0))})], {0: 2, 1: 0})
     close(driver, at(9))
-    driver.carry([log({2: event(2, at=at(9.5))})], {0: 3, 1: 0})
+    driver.carry([log({2: event(2, event_time=at(9.5))})], {0: 3, 1: 0})
     assert Counter(run_audit(driver).reconciliation.lines[0].outcomes)["rows"] == 3

@@ -62,7 +62,7 @@ def test_without_policies_the_search_finds_canaries_wherever_rows_are(tmp_path: 
 
     def places(point: str = "") -> set[str]:
         hits = found(tmp_path, run_life_in_process(tmp_path, "delta", "clear", point))
-        return {"/".join(hit.place.split("/")[:3]) for hit in hits}
+        return {"/".join(hit.name.split("/")[:3]) for hit in hits}
 
     begun = places("in_stage:5")
     assert any(place.startswith("scratch/headrace-stage-") and "run-" in place for place in begun), begun
@@ -71,11 +71,11 @@ def test_without_policies_the_search_finds_canaries_wherever_rows_are(tmp_path: 
     assert any(place.startswith("scratch/headrace-rewrite-") for place in places("in_sort:2"))
     hits = found(tmp_path, run_life_in_process(tmp_path, "delta", "clear"))
     for folder in ("clicks/hour=", "clicks_late/hour=", "clicks_dead_letters/", "raw/day=", "clicks/_delta_log"):
-        assert any(hit.place.startswith(f"lake/{folder}") for hit in hits), folder
-    assert {repr(text) for text in SHOWN} <= {hit.secret for hit in hits if hit.place.startswith("lake/clicks/")}
+        assert any(hit.name.startswith(f"lake/{folder}") for hit in hits), folder
+    assert {repr(text) for text in SHOWN} <= {hit.secret for hit in hits if hit.name.startswith("lake/clicks/")}
     rows = open_driver(tmp_path, "delta", "clear").table.rows().to_table()
     columns = {name: spread(rows[name].to_pylist()) for name in (*NATIVE, *BY_RECORD)}
-    assert {hit.place for hit in search(columns.items())} == columns.keys() - {"flag"}, "a boolean is no canary"
+    assert {hit.name for hit in search(columns.items())} == columns.keys() - {"flag"}, "a boolean is no canary"
 
 
 def test_the_search_finds_each_form_of_a_canary() -> None:

@@ -48,7 +48,7 @@ def test_promote_puts_the_shadow_in_the_place_of_the_first_and_no_writer_goes_on
     assert (found["done"], found["older"], found["diff"]["different"]) == (True, 0, 16)
     assert found["changes"]["pipelines.clicks.table.location"] == lake.place
     with pytest.raises(ConfigError, match=r"put the table at|lies at"):
-        Driver(tmp_path, whole=load(lake.file))
+        Driver(tmp_path, configuration=load(lake.file))
     with pytest.raises((TableSuperseded, HeadraceError), match=r"put the table at|lies at|dropped or renamed"):
         lake.to(lake.first, 25)
     sql = found["statements"]
@@ -63,7 +63,7 @@ def test_promote_puts_the_shadow_in_the_place_of_the_first_and_no_writer_goes_on
             "clicks": True, "clicks_before_1": False, "clicks_dead_letters": False, "clicks_late": False,
         }  # fmt: skip
     assert "is the pipeline's" in lake.promote(), "a second time there is nothing to do"
-    new = Driver(tmp_path, whole=load(lake.write_promoted_config()))
+    new = Driver(tmp_path, configuration=load(lake.write_promoted_config()))
     new.start()
     lake.to(new, 30)
     assert audit(new.config, "clicks", since=None, deep=True).adds_up
@@ -130,7 +130,7 @@ def test_an_older_incarnation_is_history_and_a_new_partition_is_not(tmp_path: Pa
     lake = Lake(tmp_path, "delta")
     one, two = (TopicPartition("clicks", 2, p) for p in (0, 1))
     lake.first.table.begin({one: 0, two: 0}, {"clicks": ["uuid-1", "uuid-2"]})
-    driver = Driver(tmp_path, whole=lake.config_of("now"))
+    driver = Driver(tmp_path, configuration=lake.config_of("now"))
     driver.table.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-2"]})
     assert "clicks/0 by 20" in lake.promote(code=2)
     assert lake.promote("--leave-history", "--json")["older"] == 20
@@ -228,7 +228,7 @@ def test_the_other_direction_goes_back(tmp_path: Path, form: str, writer: list[i
     lake = Lake(tmp_path, form)
     lake.to(lake.shadow(), 20)
     lake.promote("--yes")
-    new = Driver(tmp_path, whole=load(lake.write_promoted_config()))
+    new = Driver(tmp_path, configuration=load(lake.write_promoted_config()))
     new.start()
     lake.to(new, 30)
     old, lake.file = lake.file, lake.write_promoted_config()
@@ -240,8 +240,8 @@ def test_the_other_direction_goes_back(tmp_path: Path, form: str, writer: list[i
     with pytest.raises(HeadraceError, match=r"put the table at|lies at|dropped or renamed"):
         lake.to(new, 33)
     with pytest.raises(ConfigError, match=r"put the table at|lies at"):
-        Driver(tmp_path, whole=load(lake.file))
-    back = Driver(tmp_path, whole=load(old))
+        Driver(tmp_path, configuration=load(lake.file))
+    back = Driver(tmp_path, configuration=load(old))
     back.start()
     lake.to(back, 40)
     assert audit(back.config, "clicks", since=None, deep=True).adds_up

@@ -84,7 +84,7 @@ def check_there_and_back(lake: Lake, writer: list[int], monkeypatch: pytest.Monk
     assert named(load(lake.file)) == ({"clicks": second, "clicks_before_1": first} if is_named else {})
     with pytest.raises(HeadraceError, match=r"put the table at|lies at|dropped or renamed"):
         lake.to(lake.first, 25)
-    new = Driver(lake.root, whole=load(lake.write_promoted_config()))
+    new = Driver(lake.root, configuration=load(lake.write_promoted_config()))
     new.start()
     lake.to(new, 30)
     assert audit(new.config, "clicks", since=None, deep=True).adds_up
@@ -98,8 +98,8 @@ def check_there_and_back(lake: Lake, writer: list[int], monkeypatch: pytest.Monk
     promoted(lake, monkeypatch, point)
     assert named(load(old)) == ({"clicks": first, "clicks_before_2": second} if is_named else {})
     with pytest.raises(ConfigError, match=r"put the table at|lies at"):
-        Driver(lake.root, whole=load(lake.file))
-    back = Driver(lake.root, whole=load(old))
+        Driver(lake.root, configuration=load(lake.file))
+    back = Driver(lake.root, configuration=load(old))
     back.start()
     lake.to(back, 40)
     assert audit(back.config, "clicks", since=None, deep=True).adds_up

@@ -119,7 +119,7 @@ def test_whenever_the_process_dies_no_row_is_in_the_clear(
     tmp_path: Path, form: str, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE_FAULT", point)
-    kill_within(_taught_in_a_batch, tmp_path, form, at=point)
+    kill_within(_taught_in_a_batch, tmp_path, form, moment=point)
     monkeypatch.delenv("HEADRACE_FAULT")
     is_in_log = not point.startswith("before_protect")
     schemas = Schemas({2: NEW} if is_in_log else {1: TAGGED, 2: NEW}, [2])
@@ -221,7 +221,7 @@ def test_a_shadow_begins_from_what_the_first_table_has_and_a_promote_keeps_it(tm
     driver = taught(tmp_path)
     place = str(tmp_path / "elsewhere" / "v2")
     config = shadow_writer_config(driver.config, driver.config, "clicks", place, {"clicks": {0: 0}})
-    shadow = Driver(tmp_path, whole=config, schemas=Schemas({2: NEW}, [2]))
+    shadow = Driver(tmp_path, configuration=config, schemas=Schemas({2: NEW}, [2]))
     shadow.start()
     shadow.carry([log({0: note(0), 1: note(1)})], {0: 2})
     assert notes(shadow) == digests(tmp_path, 0, 1)
@@ -241,7 +241,7 @@ def test_a_converted_table_keeps_what_is_protected(tmp_path: Path) -> None:
     whole["pipelines"]["clicks"]["table"] = table
     config = type(driver.config).model_validate(whole)
     run_convert(config, "clicks", write=True, now=NOW, as_json=True, out=console())
-    later = Driver(tmp_path, whole=config, schemas=Schemas({2: NEW}, [2]))
+    later = Driver(tmp_path, configuration=config, schemas=Schemas({2: NEW}, [2]))
     later.start()
     later.carry([log({1: note(1)})], {0: 2})
     assert notes(later) == digests(tmp_path, 0, 1)

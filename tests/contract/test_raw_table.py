@@ -36,8 +36,15 @@ from writer.table.log.operations.seals import Closing
 pytestmark = pytest.mark.usefixtures("scratch")
 DAY = timedelta(days=1)
 VALUES: dict[int, bytes | None] = {
-    0: event(0), 1: event(1), 2: None, 3: b"\0\0\0\0\1cut", 4: event(4, at=OLD), 5: b"", 6: event(6), 7: event(1),
-}  # fmt: skip
+    0: event(0),
+    1: event(1),
+    2: None,
+    3: b"\0\0\0\0\1cut",
+    4: event(4, event_time=OLD),
+    5: b"",
+    6: event(6),
+    7: event(1),
+}
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us", "UTC"))])
 KEYS = {at: None if at == 6 else f"k{at}".encode() for at in VALUES}
 HEADERS = {1: {"trace": b"\xff\0", "empty": b""}, 2: {"why": b"gone"}}
@@ -66,7 +73,7 @@ def kept(driver: Driver) -> dict[int, dict[str, Any]]:
 
 def carried(driver: Driver, values: Mapping[int, bytes | None], **beside: Any) -> None:
     came = beside.pop("came", NOW)
-    driver.carry([log(values, came=came, **beside)], {0: max(values) + 1})
+    driver.carry([log(values, kafka_time=came, **beside)], {0: max(values) + 1})
 
 
 def test_every_record_is_kept_as_it_came_and_the_audit_adds_up(driver: Driver) -> None:
@@ -170,7 +177,7 @@ def test_deleted_rows_take_their_raw_records_and_those_of_dead_letters_with_them
     driver = made(tmp_path, "delta", seal={"late": "late_table"})
     carried(driver, VALUES)  # id 1 at offsets 1 and 7
     driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
-    carried(driver, {8: event(1), 9: event(9), 10: event(1, at=OLD)})  # late, late, quarantined
+    carried(driver, {8: event(1), 9: event(9), 10: event(1, event_time=OLD)})  # late, late, quarantined
 
     def delete(*, write: bool) -> dict[str, Any]:
         delete_rows.run_delete(

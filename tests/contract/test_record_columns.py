@@ -78,7 +78,7 @@ def test_what_does_not_have_its_type_is_a_dead_letter_with_its_headers(tmp_path:
 
 def test_a_replayed_dead_letter_has_its_key_and_its_headers(tmp_path: Path, form: str) -> None:
     driver = started(tmp_path, form, COLUMNS)
-    driver.carry([log({0: event(0, at=OLD)}, headers={0: {"trace-id": b"t"}})], {0: 1})
+    driver.carry([log({0: event(0, event_time=OLD)}, headers={0: {"trace-id": b"t"}})], {0: 1})
     assert shown(driver.lake) == []
     assert DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(), OLD).rows == 1
     assert shown(driver.lake) == [(0, "k0", b"t", "t", None)]
@@ -87,7 +87,7 @@ def test_a_replayed_dead_letter_has_its_key_and_its_headers(tmp_path: Path, form
 
 def test_rows_and_dead_letters_are_deleted_by_key(tmp_path: Path, form: str) -> None:
     driver = started(tmp_path, form, COLUMNS)
-    driver.carry([log({0: event(0), 1: event(1), 2: event(2, at=OLD), 3: event(3, at=OLD)})], {0: 4})
+    driver.carry([log({0: event(0), 1: event(1), 2: event(2, event_time=OLD), 3: event(3, event_time=OLD)})], {0: 4})
     for key in ("k1", "k2"):
         delete_rows.run_delete(
             driver.config,
@@ -142,7 +142,7 @@ def test_an_archive_of_records_brings_them_to_a_gap(tmp_path: Path, form: str) -
 def test_a_merged_bucket_keeps_them(tmp_path: Path, form: str) -> None:
     driver = started(tmp_path, form, COLUMNS)
     for n in range(3):
-        driver.carry([log({n: event(n, at=NOW)}, headers={n: {"trace-id": b"t"}})], {0: n + 1})
+        driver.carry([log({n: event(n, event_time=NOW)}, headers={n: {"trace-id": b"t"}})], {0: n + 1})
     before = shown(driver.lake)
     snapshot = driver.table.snapshot()
     (bucket,) = {file.bucket for file in driver.table.bucket_files(snapshot)}

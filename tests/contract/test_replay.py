@@ -38,7 +38,7 @@ def mixed(start: int, end: int) -> dict[int, bytes | None]:
         if at % 10 == 2:
             made[at] = wider(at)
         elif at % 10 == 4:
-            made[at] = event(at, at=FUTURE)
+            made[at] = event(at, event_time=FUTURE)
         elif at % 10 == 6:
             made[at] = b"\0\0\0\0\1cut"
     return made

@@ -191,11 +191,11 @@ def test_rows_that_were_only_late_stay_dead_letters(tmp_path: Path, form: str) -
     late: dict[str, Any] = {"seal": {"late": "dead_letter"}}
 
     def during(driver: Driver) -> None:
-        on_time = {at: event(at, at=NOW + (2 + at % 3) * HOUR) for at in range(20, 30, 2)}
+        on_time = {at: event(at, event_time=NOW + (2 + at % 3) * HOUR) for at in range(20, 30, 2)}
         driver.carry([log({at: event(at) for at in range(20)})], {0: 20})
         driver.table.append(Closing("c", NOW + HOUR, {"reason": "command"}), driver.table.snapshot())
         values = on_time | {at: event(at) for at in range(21, 30, 2)}
-        driver.carry([log(values, came=NOW + 6 * HOUR)], {0: 30}, now=NOW + 6 * HOUR)
+        driver.carry([log(values, kafka_time=NOW + 6 * HOUR)], {0: 30}, now=NOW + 6 * HOUR)
 
     shaped = {"specs": {"Event": {"derive": {"twice": "id * 2"}}}}
     driver, wanted = table_pair(tmp_path, form, late, {**late, **shaped}, during, (TWO, TWO))

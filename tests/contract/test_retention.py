@@ -37,8 +37,8 @@ def driver(form: str, tmp_path: Path) -> Driver:
     """Rows of five hours, some in two files, and a dead letter."""
     made = Driver(tmp_path, form)
     made.start()
-    made.carry([log({at: event(at, at=NOW - at * HOUR) for at in range(4)} | {4: b"broken"})], {0: 5})
-    made.carry([log({at: event(at, at=NOW - (at - 3) * HOUR) for at in range(5, 8)})], {0: 8})
+    made.carry([log({at: event(at, event_time=NOW - at * HOUR) for at in range(4)} | {4: b"broken"})], {0: 5})
+    made.carry([log({at: event(at, event_time=NOW - (at - 3) * HOUR) for at in range(5, 8)})], {0: 8})
     return made
 
 
@@ -95,7 +95,7 @@ def test_parquet_removes_the_files_at_once_and_the_others_keep_them_until_vacuum
 def test_files_that_another_job_removed_before_are_put_right(tmp_path: Path) -> None:
     driver = Driver(tmp_path, "parquet")
     driver.start()
-    driver.carry([log({at: event(at, at=NOW - at * HOUR) for at in range(4)})], {0: 4})
+    driver.carry([log({at: event(at, event_time=NOW - at * HOUR) for at in range(4)})], {0: 4})
     for path in Path(driver.lake).glob("hour=2026-11-20T09/*.parquet"):
         path.unlink()
     with pytest.raises(HeadraceError, match="a file that the table names is gone"):
@@ -154,7 +154,7 @@ def test_late_rows_in_their_table_grow_old_too(tmp_path: Path, form: str) -> Non
     driver = Driver(tmp_path, form, seal={"late": "late_table"}, retention="30 d")
     driver.start()
     driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
-    driver.carry([log({n: event(n, at=NOW - n * HOUR) for n in range(6)})], {0: 6})
+    driver.carry([log({n: event(n, event_time=NOW - n * HOUR) for n in range(6)})], {0: 6})
     main, late = table_retentions("clicks", driver.config)
     PeriodicRetention("clicks", [main, late])(None, NOW + 30 * DAY - 2 * HOUR)
     found = audit(driver.config, "clicks", since=None, deep=True)
@@ -199,7 +199,7 @@ def test_the_verb_shows_first_and_drops_then(driver: Driver) -> None:
         return done.stdout
 
     long_ago = datetime(2020, 2, 29, 12, tzinfo=UTC)
-    driver.carry([log({at: event(at, at=long_ago) for at in range(8, 12)})], {0: 12}, now=long_ago)
+    driver.carry([log({at: event(at, event_time=long_ago) for at in range(8, 12)})], {0: 12}, now=long_ago)
     told = json.loads(said("--dry-run", "--json"))["pipelines"]["clicks"]
     assert told["due"][0]["bucket"] == ["2020-02-29T12"]
     assert (told["due"][0]["rows"], told["rows_dropped"]) == (4, 0)

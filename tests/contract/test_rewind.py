@@ -77,7 +77,7 @@ def driver(form: str, tmp_path: Path) -> "Wrong":
 
 def good(start: int, end: int) -> Any:
     """Rows in three hours; every sixth record is broken."""
-    return log({n: b"broken" if n % 6 == 5 else event(n, at=NOW - n % 3 * HOUR) for n in range(start, end)})
+    return log({n: b"broken" if n % 6 == 5 else event(n, event_time=NOW - n % 3 * HOUR) for n in range(start, end)})
 
 
 class LeaderAnswers:
@@ -276,13 +276,13 @@ def test_a_sealed_bucket_is_reopened_and_its_next_manifest_has_the_next_version(
 
 def test_a_bucket_that_is_empty_after_it_gets_a_manifest_only_if_it_had_one(driver: Wrong) -> None:
     other = NOW - 5 * HOUR
-    driver.carry([log({24: event(24, at=other)})], {0: 25})
+    driver.carry([log({24: event(24, event_time=other)})], {0: 25})
     assert back(driver, driver.good, Cluster(25)) == 0
     driver.start()
     assert ("2026-11-20T07",) not in {
         b.bucket for b in Sealer("clicks", driver.config).follow().unsealed.buckets.values()
     }
-    driver.carry([log({n: event(n, at=other) for n in range(12, 14)})], {0: 14})
+    driver.carry([log({n: event(n, event_time=other) for n in range(12, 14)})], {0: 14})
     driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     seal_due(Sealer("clicks", driver.config), LATER)
     assert back(driver, driver.good, Cluster(25)) == 0

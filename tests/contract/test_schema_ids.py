@@ -245,8 +245,8 @@ def test_an_accepted_meaning_is_read_by_from_its_instant_on(driver: Driver) -> N
     assert "Written as version" in accepted(driver)
     later = again(driver)
     later.start()
-    new = [log({at: event(at) for at in range(20, 25)}, came=NOW - timedelta(minutes=1)),
-           log({at: event(at) for at in range(25, 30)}, came=NOW)]  # fmt: skip
+    new = [log({at: event(at) for at in range(20, 25)}, kafka_time=NOW - timedelta(minutes=1)),
+           log({at: event(at) for at in range(25, 30)}, kafka_time=NOW)]  # fmt: skip
     later.carry(new, {0: 30})
     assert oracle.rows(Path(driver.lake), "list_sort(list(session))", "WHERE session IS NOT NULL") == [
         ([*range(25, 30)],)
@@ -261,8 +261,8 @@ def test_an_accepted_meaning_is_read_by_from_its_instant_on(driver: Driver) -> N
 
 
 def test_earlier_dead_letters_stay_dead_letters_when_they_are_replayed(driver: Driver) -> None:
-    unlucky = {at: event(at, at=NOW + timedelta(days=9)) for at in range(20, 25)}  # quarantined, and sound
-    driver.carry([log(unlucky, came=NOW - timedelta(hours=1))], {0: 25})
+    unlucky = {at: event(at, event_time=NOW + timedelta(days=9)) for at in range(20, 25)}  # quarantined, and sound
+    driver.carry([log(unlucky, kafka_time=NOW - timedelta(hours=1))], {0: 25})
     accepted(driver)
     replay = DeadLetterReplay("clicks", driver.config, REBUILT)
     found = replay.run(Selection(), NOW + timedelta(days=9))
@@ -275,9 +275,9 @@ def test_earlier_dead_letters_stay_dead_letters_when_they_are_replayed(driver: D
 def test_records_from_before_an_accepted_schema_are_dead_letters(delta: Driver) -> None:
     accepted(delta)
     walk = open_local_pipeline("clicks", delta.config, REBUILT)
-    old = walk.decode(records([event(1), event(2)], came=NOW - timedelta(seconds=1)))
+    old = walk.decode(records([event(1), event(2)], kafka_time=NOW - timedelta(seconds=1)))
     assert (old.rows, [dead_letter.position[2] for dead_letter in old.dead_letters]) == (0, [0, 1])
-    new = walk.decode(records([event(1), event(2)], came=NOW))
+    new = walk.decode(records([event(1), event(2)], kafka_time=NOW))
     assert ([group.rows.column("session").to_pylist() for group in new.groups], new.dead_letters) == ([[1, 2]], [])
 
 

@@ -34,7 +34,7 @@ def driver(form: str, tmp_path: Path) -> Driver:
     """Ten rows in each of three hours, all sealed."""
     made = Driver(tmp_path, form)
     made.start()
-    made.carry([log({n: event(n // 3, at=NOW - n % 3 * HOUR) for n in range(30)})], {0: 30})
+    made.carry([log({n: event(n // 3, event_time=NOW - n % 3 * HOUR) for n in range(30)})], {0: 30})
     made.table.append(Closing("c", NOW + DAY, {"reason": "command"}), made.table.snapshot())
     seal_due(Sealer("clicks", made.config), NOW + DAY)
     return made
@@ -72,7 +72,7 @@ def test_retention_ends_a_sealed_bucket_and_its_manifests_stay(driver: Driver) -
 
 
 def test_a_paused_pipeline_neither_closes_nor_seals_and_then_does(driver: Driver) -> None:
-    driver.carry([log({30: event(1, at=NOW)})], {0: 31})
+    driver.carry([log({30: event(1, event_time=NOW)})], {0: 31})
     calls: list[datetime] = []
     progress = Progress("clicks")
     rounds = Rounds(Sealer("clicks", driver.config), {"step": lambda _, now: calls.append(now)}, progress)
@@ -98,7 +98,7 @@ def test_the_old_buckets_of_a_table_that_was_taken_over_are_sealed_as_any(tmp_pa
     table_adopt.run_adopt(settings, "clicks", write=True, now=NOW, as_json=True, out=console())
     driver = Driver(tmp_path, start="earliest")
     driver.start()
-    driver.carry([log({n: event(n, at=NOW) for n in range(4)})], {0: 4})
+    driver.carry([log({n: event(n, event_time=NOW) for n in range(4)})], {0: 4})
     driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     sealer = Sealer("clicks", driver.config)
     seal_due(sealer, NOW + DAY)

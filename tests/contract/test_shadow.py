@@ -26,7 +26,7 @@ def test_a_shadow_writes_the_same_offsets_and_no_byte_of_the_first_changes(tmp_p
     driver = lake.shadow()
     lake.to(driver, 12)
     lake.to(driver, 25)
-    driver.carry([log({25: event(25, at=NOW - 30 * HOUR)})], {0: 26})
+    driver.carry([log({25: event(25, event_time=NOW - 30 * HOUR)})], {0: 26})
     assert contents(tmp_path) == before
     assert known.items() <= names(tmp_path).items()
     assert names(tmp_path).keys() - known.keys() == (

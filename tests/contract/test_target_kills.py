@@ -43,7 +43,7 @@ def check_all_have_each_commit_once(root: Path, form: str, commits: int) -> None
 @pytest.mark.parametrize("at", ["1", "2", "40", "41", "90"])
 def test_tables_that_were_being_made_are_made_once(tmp_path: Path, form: str, at: str) -> None:
     started(tmp_path, form)
-    kill_within(make, tmp_path, form, at=at)
+    kill_within(make, tmp_path, form, moment=at)
     check_all_have_each_commit_once(tmp_path, form, 0)
 
 
@@ -54,7 +54,7 @@ def test_an_entry_that_was_being_applied_is_in_each_table_once(tmp_path: Path, f
     one.learn(*NAMES)
     for _ in range(2):
         one.commit(*(str(tmp_path / name) for name in NAMES))
-    kill_within(apply, tmp_path, form, at=at)
+    kill_within(apply, tmp_path, form, moment=at)
     check_all_have_each_commit_once(tmp_path, form, 2)
 
 
@@ -64,5 +64,5 @@ def test_files_that_were_being_brought_are_in_each_table_once(tmp_path: Path, fo
     one = started(tmp_path, form)
     one.learn(*NAMES)
     one.hold({record.location: number for number, record in one.tables.main.snapshot().targets().items()})
-    kill_within(apply, tmp_path, form, at=at)
+    kill_within(apply, tmp_path, form, moment=at)
     check_all_have_each_commit_once(tmp_path, form, 1)

@@ -110,4 +110,4 @@ def test_metadata_files_that_may_not_be_read_are_named(fill: Callable[[], Driver
     catalog.options["py-io-impl"] = f"{__name__}.WithoutMetadata"
     fix = r".*Let the credentials of the table's files" if catalog.type == "rest" else ""
     with pytest.raises(HeadraceError, match=rf"cannot read .*access denied: .*\.metadata\.json{fix}"):
-        Driver(Path(driver.lake).parents[1], whole=driver.config).start()
+        Driver(Path(driver.lake).parents[1], configuration=driver.config).start()

@@ -187,7 +187,7 @@ class Scaled:
 
     def collect(self, now: datetime) -> Facts:
         had = batches(slots=self._wanted * 4, rows=int(self._arriving * 60), last=now)
-        return facts(pipeline(self._arriving, batches=had), executors=self._wanted, at=now)
+        return facts(pipeline(self._arriving, batches=had), executors=self._wanted, now=now)
 
     def _request(self, executors: int, _: Event) -> None:
         self._wanted = executors

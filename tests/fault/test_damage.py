@@ -109,7 +109,7 @@ def test_a_damaged_checkpoint_costs_nothing(workspace: Ground, tmp_path: Path, t
     oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
     assert preflight_is_clean(place)
     moment = "a batch is planned" if case.half else "all batches are done"
-    tried(case.row, f"{row.damage} ({case.what})", moment, spark, ended, bad, level, seconds)
+    tried(case.row, f"{row.damage} ({case.detail})", moment, spark, ended, bad, level, seconds)
 
 
 def test_a_checkpoint_that_is_torn_again_in_each_run_costs_nothing(

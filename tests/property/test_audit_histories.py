@@ -69,7 +69,7 @@ class Log:
 
     def records(self, start: int) -> dict[int, bytes | None]:
         values = {
-            offset: {"tombstone": None, "cut": b"\0\0\0\0\1cut"}.get(kind, event(offset, at=self._time(kind)))
+            offset: {"tombstone": None, "cut": b"\0\0\0\0\1cut"}.get(kind, event(offset, event_time=self._time(kind)))
             for offset, kind in enumerate(self.kinds)
             if kind != "hole"
         }

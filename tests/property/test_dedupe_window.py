@@ -196,7 +196,7 @@ class Table:
             is_late = self.driver.settings.late_table and row.hour < self.closed
             (self.late if is_late else self.rows).append(row)
         values = {r.offset: value(1, EVENT, {"id": r.key, "at": BASE + r.hour * HOUR, "note": None}) for r in new}
-        self.driver.carry([log(values, came=NOW + timedelta(seconds=came))], {0: at + len(new)})
+        self.driver.carry([log(values, kafka_time=NOW + timedelta(seconds=came))], {0: at + len(new)})
 
     def close(self, hours: int) -> None:
         self.closed = max(self.closed, hours)

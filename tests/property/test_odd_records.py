@@ -148,7 +148,7 @@ def test_odd_records_become_rows_dead_letters_and_raw_records(
         root, table=raw_place, columns={"key": "string", "headers": "_headers", "header_columns": {"tr": "trace"}}
     )
     driver.log = log
-    driver.start(at=log[0].base)
+    driver.start(offset=log[0].base)
     driver.carry([], {0: log[-1].after})
     sent = committed(log)
     rows = {row["_offset"]: row for row in driver.table.rows().to_table().to_pylist()}

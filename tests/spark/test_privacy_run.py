@@ -95,7 +95,7 @@ def test_no_byte_of_a_killed_run_and_of_its_screens_tells_a_canary(site: Site, t
     assert searched(site) == {"clear"}
     assert any((site.root / "spark-events").rglob("*"))
     site.pipeline("clear", [name], **settings)
-    assert {hit.place.split()[0] for hit in canaries.search(said(site, "clear"))} == {"preview", "dlq"}
+    assert {hit.name.split()[0] for hit in canaries.search(said(site, "clear"))} == {"preview", "dlq"}
 
 
 def sent(site: Site, name: str, count: int) -> None:
@@ -127,7 +127,7 @@ def searched(site: Site) -> set[str]:
     ring = read_keyring(KeySource(KeyringPlace(str(site.root / "keys.json"))))
     secrets = [*ring.hash_keys.values(), *ring.encryption_keys.values()]
     hits = canaries.search(canaries.files(site.root, ["keys.json"]), secrets)
-    return {"clear" if hit.place.startswith("lake/clear") else hit.place for hit in hits}
+    return {"clear" if hit.name.startswith("lake/clear") else hit.name for hit in hits}
 
 
 def shown(site: Site, pipeline: str) -> Iterator[tuple[str, bytes]]:

@@ -265,7 +265,7 @@ def test_no_command_and_no_endpoint_shows_a_protected_value(site: Site, topic: M
         url = json.loads(driver.read_text())["url"]
         for pipeline in PIPELINES:
             assert canaries.search(answered(url, pipeline)) == set(), pipeline
-        hits = {hit.place for hit in canaries.search(answered(url, "clear"))}
+        hits = {hit.name for hit in canaries.search(answered(url, "clear"))}
         assert {path.partition("?")[0] for path in hits} == {"/records"}
         run += writer.stop()
     finally:
@@ -276,7 +276,7 @@ def test_no_command_and_no_endpoint_shows_a_protected_value(site: Site, topic: M
     faults = list[str]()
     shown = set[tuple[str, str]]()
     for pipeline in PIPELINES:
-        shown |= {(hit.place, pipeline) for hit in canaries.search(said(site, pipeline, app, faults))}
+        shown |= {(hit.name, pipeline) for hit in canaries.search(said(site, pipeline, app, faults))}
     assert (shown, faults) == (set(), [])
-    found = {hit.place.split()[0] for hit in canaries.search(said(site, "clear", app, faults))}
+    found = {hit.name.split()[0] for hit in canaries.search(said(site, "clear", app, faults))}
     assert found >= {"preview", "dlq", "validate"}, "the search would find them"

@@ -20,8 +20,10 @@ def mixed_values(start: int, end: int) -> dict[int, bytes | None]:
     """Of ten records one is a tombstone, one is cut, one is too old."""
     kinds = {3: None, 5: b"\0\0\0\0\1cut", 7: None}
     return {
-        at: kinds[at % 10] if at % 10 in (3, 5) else event(at, at=OLD if at % 10 == 7 else None)
-        for at in range(start, end)
+        offset: kinds[offset % 10]
+        if offset % 10 in (3, 5)
+        else event(offset, event_time=OLD if offset % 10 == 7 else None)
+        for offset in range(start, end)
     }
 
 
@@ -33,14 +35,14 @@ def form() -> str:
 
 @pytest.fixture
 def driver(tmp_path: Path, form: str) -> Driver:
-    made = Driver(tmp_path, form)
-    made.start(2)
-    return made
+    new_driver = Driver(tmp_path, form)
+    new_driver.start(2)
+    return new_driver
 
 
 def run_audit(driver: Driver, since=None, *, deep: bool = True) -> Audit:
     return audit(driver.config, "clicks", since=since, deep=deep)
 
 
-def describe_problems(found: Audit) -> str:
-    return "; ".join(f"{p.description} {p.part} {p.spans}" for p in found.problems)
+def describe_problems(audit_result: Audit) -> str:
+    return "; ".join(f"{p.description} {p.part} {p.spans}" for p in audit_result.problems)

@@ -51,10 +51,10 @@ def pipeline(
 ) -> Pipeline:
     """Make a pipeline whose batches ran on so many executors of four cores."""
     had = batches(slots=executors * 4, ranges=partitions, rows=max(1, int(arriving * 60)))
-    each, rest = divmod(lag, partitions)
+    each, remainder = divmod(lag, partitions)
     given = {
         "name": "clicks",
-        "partitions": tuple(Partition("clicks", i, each + (i < rest)) for i in range(partitions)),
+        "partitions": tuple(Partition("clicks", i, each + (i < remainder)) for i in range(partitions)),
         "arriving_per_s": arriving,
         "arriving_lately_per_s": arriving,
         "batches": had,
@@ -65,27 +65,29 @@ def pipeline(
     return Pipeline(**{**given, **more})
 
 
-def facts(*pipelines: Pipeline, executors: int = 2, at: datetime = NOW, **more: object) -> Facts:
+def facts(*pipelines: Pipeline, executors: int = 2, now: datetime = NOW, **more: object) -> Facts:
     """Make facts with executors of four cores, all there."""
     given = {"wanted": executors, "registered": executors, "cores": 4}
-    return Facts(at, Executors(**{**given, **more}), pipelines)
+    return Facts(now, Executors(**{**given, **more}), pipelines)
 
 
-def decide_once(known: Facts, memory: Memory | None = None, policy: Policy = POLICY) -> Decision:
+def decide_once(observed_facts: Facts, memory: Memory | None = None, policy: Policy = POLICY) -> Decision:
     """Decide once."""
-    return tick(policy, memory or Memory(), known, known.at)[0]
+    return tick(policy, memory or Memory(), observed_facts, observed_facts.at)[0]
 
 
-def decide_each(known: Sequence[Facts] | Iterable[Facts], memory: Memory | None = None, policy: Policy = POLICY):
+def decide_each(
+    facts_by_tick: Sequence[Facts] | Iterable[Facts], memory: Memory | None = None, policy: Policy = POLICY
+):
     """Decide on facts one after the other; executors are there at once. Returns decisions and the memory."""
-    found = []
+    decisions = []
     memory = memory or Memory()
-    for seen in known:
-        have = memory.desired if memory.desired is not None else seen.executors.registered
-        one = replace(seen, executors=replace(seen.executors, wanted=have, registered=have))
-        decision, memory = tick(policy, memory, one, one.at)
-        found.append(decision)
-    return found, memory
+    for observed in facts_by_tick:
+        executors = memory.desired if memory.desired is not None else observed.executors.registered
+        current = replace(observed, executors=replace(observed.executors, wanted=executors, registered=executors))
+        decision, memory = tick(policy, memory, current, current.at)
+        decisions.append(decision)
+    return decisions, memory
 
 
 def minutes(count: float) -> timedelta:

@@ -30,13 +30,13 @@ class Value:
 
     record: Record
     data: bytes
-    at: int = 0
+    position: int = 0
     parts: list[Part] = field(default_factory=list)
 
     def read(self) -> None:
         """Walk the value to its end. Raises Forbidden."""
         self._any(self.record.root)
-        if self.at < len(self.data):
+        if self.position < len(self.data):
             raise Forbidden("surplus")
 
     def _any(self, schema: Any) -> None:
@@ -76,16 +76,16 @@ class Value:
             size = None
             if count < 0:
                 size = self._number("size", 64)
-                begin = self.at
+                begin = self.position
                 if size < 0:
                     raise Forbidden("size")
-            if abs(count) > len(self.data) - self.at:
+            if abs(count) > len(self.data) - self.position:
                 raise Forbidden("count")
             for _ in range(abs(count)):
                 if has_keys:
                     self._text()
                 self._any(items)
-            if size is not None and self.at - begin != size:
+            if size is not None and self.position - begin != size:
                 raise Forbidden("size")
 
     def _text(self) -> None:
@@ -107,33 +107,33 @@ class Value:
         return index
 
     def _number(self, kind: str, bits: int) -> int:
-        start = self.at
+        start = self.position
         raw = 0
         while True:
             byte = self._byte()
-            raw += (byte % 128) * 128 ** (self.at - start - 1)
+            raw += (byte % 128) * 128 ** (self.position - start - 1)
             if byte < 128:
                 break
-        if self.at - start > -(-bits // 7):
+        if self.position - start > -(-bits // 7):
             raise Forbidden("long number")
         if raw >= 2**bits:
             raise Forbidden("bits")
-        self.parts.append(Part(kind, start, self.at))
+        self.parts.append(Part(kind, start, self.position))
         return raw // 2 if raw % 2 == 0 else -(raw // 2) - 1
 
     def _byte(self) -> int:
-        if self.at >= len(self.data):
+        if self.position >= len(self.data):
             raise Forbidden("truncated")
-        self.at += 1
-        return self.data[self.at - 1]
+        self.position += 1
+        return self.data[self.position - 1]
 
     def _take(self, count: int, kind: str) -> bytes:
-        start = self.at
-        self.at += count
-        if self.at > len(self.data):
+        start = self.position
+        self.position += count
+        if self.position > len(self.data):
             raise Forbidden("truncated")
-        self.parts.append(Part(kind, start, self.at))
-        return self.data[start : self.at]
+        self.parts.append(Part(kind, start, self.position))
+        return self.data[start : self.position]
 
 
 def forbidden(record: Record, data: bytes) -> str | None:

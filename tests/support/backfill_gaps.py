@@ -54,14 +54,14 @@ def skip_offsets(
     *ends: int,
     asker: skip_to_latest.Asker = "person",
     fence: bool = False,
-    held: int = 0,
+    log_start: int = 0,
     now: datetime = NOW,
     topic_id: str = "uuid-1",
 ) -> str:
     """Skip to these ends of the partitions. Returns the id of the gap."""
-    cluster = Cluster(*((held, end) for end in ends), id_=topic_id)
-    found = skip_to_latest.preview_skip(driver.config, "clicks", cluster, asker)  # type: ignore[arg-type]
-    done = skip_to_latest.skip(driver.config, "clicks", found, by="ann", reason="a test", now=now, fence=fence)
+    cluster = Cluster(*((log_start, end) for end in ends), id_=topic_id)
+    preview = skip_to_latest.preview_skip(driver.config, "clicks", cluster, asker)  # type: ignore[arg-type]
+    done = skip_to_latest.skip(driver.config, "clicks", preview, by="ann", reason="a test", now=now, fence=fence)
     assert done is not None
     return done[1].id
 
@@ -107,7 +107,7 @@ def fill_from_archives(
     by_time: str | None = None,
     rows_max: int = 500_000,
     by: str = "ann",
-    board: ProgressListener | None = None,
+    listener: ProgressListener | None = None,
 ) -> list[GapOutcome]:
     """Run a backfill from archives."""
     table = BackfilledTable("clicks", driver.config, driver.schemas)
@@ -115,7 +115,7 @@ def fill_from_archives(
     def sources(gap_record: GapRecord) -> list[Source]:
         return [open_archive(table, gap_record, [str(archive) for archive in archives], columns, by_time)]
 
-    return fill_gaps(table, sources, BackfillRequest(rows_max=rows_max, by=by), board or Silent())
+    return fill_gaps(table, sources, BackfillRequest(rows_max=rows_max, by=by), listener or Silent())
 
 
 def only_gap(driver: Driver) -> GapRecord:
@@ -126,9 +126,9 @@ def only_gap(driver: Driver) -> GapRecord:
 
 def check(driver: Driver, rows: int, dead_letters: int) -> None:
     """Assert by the oracle and by the audit that each offset is there once, or open in a gap."""
-    lake = Path(driver.lake)
-    assert len(oracle.rows(lake, "_offset")) == rows
+    location = Path(driver.lake)
+    assert len(oracle.rows(location, "_offset")) == rows
     assert len(oracle.rows(Path(driver.dead_letters), "_offset")) == dead_letters
-    oracle.check(lake, "clicks")
+    oracle.check(location, "clicks")
     result = audit(driver.config, "clicks", since=None, deep=True)
     assert result.adds_up, result.problems

@@ -21,7 +21,7 @@ MEND = (
 
 def program() -> str | None:
     given = os.environ.get("HEADRACE_CHROMIUM")
-    return given or next((found for name in NAMES if (found := shutil.which(name))), None)
+    return given or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Browser:
@@ -52,19 +52,19 @@ class Browser:
 
     def find(self, expression: str) -> Any:
         """The value of a JavaScript expression, awaited."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def until(self, expression: str, seconds: float = 60) -> Any:
         """Wait until an expression is true; returns its value."""
         deadline = time.monotonic() + seconds
-        while not (found := self.find(expression)):
+        while not (value := self.find(expression)):
             assert time.monotonic() < deadline, (
                 f"not within {seconds} s: {expression}\n{self.find('document.body.innerText')}"
             )
             time.sleep(0.1)
-        return found
+        return value
 
     def picture(self, path: Path, until: str = "") -> None:
         """The page as it is, up to an element."""
@@ -77,56 +77,56 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the page's console said: errors of scripts, and what its policy forbade."""
-        found = []
+        messages = []
         for event in self.events:
             match event:
                 case {"method": "Log.entryAdded", "params": {"entry": {"level": "error" | "warning", "text": text}}}:
-                    found.append(text)
+                    messages.append(text)
                 case {"method": "Runtime.exceptionThrown", "params": params}:
-                    found.append(json.dumps(params))
+                    messages.append(json.dumps(params))
                 case {"method": "Runtime.consoleAPICalled", "params": {"type": "error" | "warning"} as params}:
-                    found.append(json.dumps(params))
-        return found
+                    messages.append(json.dumps(params))
+        return messages
 
     def requested_urls(self) -> list[str]:
         """URLs that the page asked for."""
         sent = [e["params"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
         return [params["request"]["url"] for params in sent]
 
-    def _ask(self, method: str, given: Mapping[str, Any], session: str | None = None) -> dict[str, Any]:
+    def _ask(self, method: str, parameters: Mapping[str, Any], session: str | None = None) -> dict[str, Any]:
         self._number += 1
-        about = {"id": self._number, "method": method, "params": given}
-        os.write(self._to, json.dumps(about | ({"sessionId": session} if session else {})).encode() + b"\0")
+        request = {"id": self._number, "method": method, "params": parameters}
+        os.write(self._to, json.dumps(request | ({"sessionId": session} if session else {})).encode() + b"\0")
         while True:
-            said = self._read_message(method)
-            if said.get("id") == self._number:
-                assert "error" not in said, f"{method}: {said['error']}"
-                return dict(said["result"])
-            self.events.append(said)
+            message = self._read_message(method)
+            if message.get("id") == self._number:
+                assert "error" not in message, f"{method}: {message['error']}"
+                return dict(message["result"])
+            self.events.append(message)
 
     def _read_message(self, method: str) -> dict[str, Any]:
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._back], [], [], 60)
             assert ready, f"Chromium does not answer {method}"
-            found = os.read(self._back, 1 << 20)
-            assert found, f"Chromium ended at {method}"
-            self._rest += found
-        one, self._rest = self._rest.split(b"\0", 1)
-        return dict(json.loads(one))
+            received = os.read(self._back, 1 << 20)
+            assert received, f"Chromium ended at {method}"
+            self._rest += received
+        message, self._rest = self._rest.split(b"\0", 1)
+        return dict(json.loads(message))
 
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
     """A browser with a profile of its own, gone afterwards. Fails where there is none."""
-    found = program()
-    assert found is not None, MEND
-    theirs, to = os.pipe()
-    back, ours = os.pipe()
+    executable = program()
+    assert executable is not None, MEND
+    child_input, input_pipe = os.pipe()
+    output_pipe, child_output = os.pipe()
 
     def as_chromium_wants() -> None:
-        kept = os.dup(ours)  # it may be 3 itself
-        os.dup2(theirs, 3)
-        os.dup2(kept, 4)
+        copied = os.dup(child_output)  # it may be 3 itself
+        os.dup2(child_input, 3)
+        os.dup2(copied, 4)
 
     flags = [
         "--headless=new",
@@ -143,7 +143,7 @@ def browser(profile: Path) -> Iterator[Browser]:
     ]
     with (profile.parent / f"{profile.name}.log").open("wb") as log:
         process = subprocess.Popen(
-            [found, *flags],
+            [executable, *flags],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -151,13 +151,13 @@ def browser(profile: Path) -> Iterator[Browser]:
             preexec_fn=as_chromium_wants,  # noqa: PLW1509 - no thread of ours holds a lock here
             start_new_session=True,
         )
-    os.close(theirs)
-    os.close(ours)
+    os.close(child_input)
+    os.close(child_output)
     try:
-        yield Browser(to, back)
+        yield Browser(input_pipe, output_pipe)
     finally:
-        os.close(to)
-        os.close(back)
+        os.close(input_pipe)
+        os.close(output_pipe)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, 15)
         try:

@@ -90,8 +90,8 @@ class Lake:
         return Sealer("events", self.config)
 
     def stage(self, hour: datetime, rows: int) -> StagedFile:
-        place = Destination(self.table.store, ("hour",), "test", 2**20, hidden=self.table.hidden)
-        path, sink = place.open(label(hour))
+        destination = Destination(self.table.store, ("hour",), "test", 2**20, hidden=self.table.hidden)
+        path, sink = destination.open(label(hour))
         with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as out:
             out.write_table(pa.table({"id": list(range(rows))}))
         metadata = out.writer.metadata
@@ -119,7 +119,7 @@ class Lake:
             [self.stage(h, rows) for h in hours],
             facts=facts,
             closed_until=closed,
-            newest_event_times={part: microseconds(at) for part, at in (seen or {}).items()},
+            newest_event_times={part: microseconds(event_time) for part, event_time in (seen or {}).items()},
         )
 
     def write(self, *hours: datetime, **given: Any) -> int:

@@ -41,8 +41,8 @@ _SHORTEST = 5
 _SHORTEST_BASE64 = 8
 
 
-def _text(what: str) -> str:
-    return f"{STEM}-{what}"
+def _text(name: str) -> str:
+    return f"{STEM}-{name}"
 
 
 def _logical(kind: str, base: str, /, **more: Any) -> dict[str, Any]:
@@ -116,15 +116,15 @@ _CLEAR = [{"name": "at", "type": TIME}, {"name": "share", "type": "int"}]
 
 def _fields(kinds: Mapping[str, tuple[Any, Any]]) -> list[dict[str, Any]]:
     """Tag the fields by turns; of record `inner` its own fields are tagged."""
-    found = []
-    for at, (name, (kind, _)) in enumerate(kinds.items()):
-        tag = "HASH" if name in _MAPS and TAGS[at % 4] == "MASK" else TAGS[at % 4]
-        words = {"confluent:tags": [tag]}
+    fields = []
+    for index, (name, (kind, _)) in enumerate(kinds.items()):
+        tag = "HASH" if name in _MAPS and TAGS[index % 4] == "MASK" else TAGS[index % 4]
+        tags = {"confluent:tags": [tag]}
         if name == "inner":
-            found.append({"name": name, "type": {**kind, "fields": [{**one, **words} for one in kind["fields"]]}})
+            fields.append({"name": name, "type": {**kind, "fields": [{**field, **tags} for field in kind["fields"]]}})
         else:
-            found.append({"name": name, "type": kind, **words})
-    return found
+            fields.append({"name": name, "type": kind, **tags})
+    return fields
 
 
 EVENT = {"type": "record", "name": "Event", "fields": [*_CLEAR, *_fields(NATIVE)]}
@@ -152,7 +152,7 @@ def privacy(policy: str) -> dict[str, Any] | None:
 def _plain(part: Any) -> Any:
     if isinstance(part, dict):
         return {key: _plain(value) for key, value in part.items() if key != "logicalType"}
-    return [_plain(one) for one in part] if isinstance(part, list) else part
+    return [_plain(member) for member in part] if isinstance(part, list) else part
 
 
 _PARSED = {
@@ -161,10 +161,10 @@ _PARSED = {
 }
 
 
-def value(schema_id: int, at: datetime, share: int) -> bytes:
+def value(schema_id: int, time: datetime, share: int) -> bytes:
     """Return an Avro value of a schema, behind Confluent's header; `share` is a column that is not protected."""
-    row = {name: one for name, (_, one) in (NATIVE | BY_RECORD).items()}
-    row |= {"at": round(at.timestamp() * 1000), "share": share, "text": f"{STEM}-text{share}"}
+    row = {name: content for name, (_, content) in (NATIVE | BY_RECORD).items()}
+    row |= {"at": round(time.timestamp() * 1000), "share": share, "text": f"{STEM}-text{share}"}
     return _write_value(schema_id, row)
 
 
@@ -206,15 +206,15 @@ RAW = (
 
 def forms(secret: bytes, *, text: bool) -> set[bytes]:
     """Return how a secret may stand in a file: as it is, in hexadecimal, in UTF-16, in base64 of a longer text."""
-    found = {secret, secret.hex().encode(), secret.hex().upper().encode()}
+    encodings = {secret, secret.hex().encode(), secret.hex().upper().encode()}
     if text:
-        found |= {secret.decode().encode(one) for one in ("utf-16-le", "utf-16-be")}
-    for before in range(3):
-        whole = b64encode(b"\0" * before + secret)
-        inside = whole[-(-before * 8 // 6) : (before + len(secret)) * 8 // 6]
-        if len(inside) >= _SHORTEST_BASE64:
-            found |= {inside, inside.translate(bytes.maketrans(b"+/", b"-_"))}
-    return found
+        encodings |= {secret.decode().encode(encoding) for encoding in ("utf-16-le", "utf-16-be")}
+    for padding in range(3):
+        encoded = b64encode(b"\0" * padding + secret)
+        unpadded = encoded[-(-padding * 8 // 6) : (padding + len(secret)) * 8 // 6]
+        if len(unpadded) >= _SHORTEST_BASE64:
+            encodings |= {unpadded, unpadded.translate(bytes.maketrans(b"+/", b"-_"))}
+    return encodings
 
 
 NEEDLES = {
@@ -229,14 +229,14 @@ assert min(map(len, NEEDLES)) >= _SHORTEST
 class Hit:
     """A secret that was found."""
 
-    place: str
+    name: str
     secret: str
 
 
 def search(contents: Iterable[tuple[str, bytes]], more: Iterable[bytes] = ()) -> set[Hit]:
     """Look for each canary, and for `more` secrets, in each form in each content."""
     needles = NEEDLES | {form: "a key" for secret in more for form in forms(secret, text=False)}
-    return {Hit(place, secret) for place, content in contents for form, secret in needles.items() if form in content}
+    return {Hit(name, secret) for name, content in contents for form, secret in needles.items() if form in content}
 
 
 def files(root: Path, but: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:
@@ -253,13 +253,13 @@ def files(root: Path, but: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:
 
 def unpack(content: bytes) -> Iterator[bytes]:
     """Yield what a file holds besides its bytes; also of one that was not completed."""
-    for opened in (_parquet, _avro, _arrow):
+    for read in (_parquet, _avro, _arrow):
         with suppress(pa.ArrowException, ValueError, OSError, EOFError, IndexError, KeyError):
-            yield from opened(content)
+            yield from read(content)
     for magic, decompressor in _COMPRESSED.items():
-        for found in re.finditer(re.escape(magic), content):
+        for match in re.finditer(re.escape(magic), content):
             with suppress(zstandard.ZstdError, zlib.error):  # it only looks like a beginning
-                yield decompressor().decompress(content[found.start() :])  # up to its end, or that of the file
+                yield decompressor().decompress(content[match.start() :])  # up to its end, or that of the file
 
 
 # By what begins a file, or a page of one.
@@ -298,7 +298,7 @@ def spread(value: object) -> bytes:
         case bytes():
             return value
         case dict():
-            return b"\n".join(write(one) for pair in value.items() for one in pair)
+            return b"\n".join(write(member) for pair in value.items() for member in pair)
         case list() | tuple():
             return b"\n".join(map(write, value))
         case datetime() | date():

@@ -45,7 +45,7 @@ _DELETED = 12, 37  # of rows in the table, and of one in the late table
 
 def open_driver(root: Path, form: str, policy: str) -> Driver:
     """Start the table's next writer. It holds so few bytes of rows that each batch spills."""
-    place = {"raw": str(root / "lake" / "raw"), **({"name": "s.clicks"} if form == "iceberg" else {})}
+    table = {"raw": str(root / "lake" / "raw"), **({"name": "s.clicks"} if form == "iceberg" else {})}
     specs = {"Event": {"derive": {"ratio": "1 / share"}}}
     if policy != "drop":  # else there is no such column
         specs["Odd"] = {"derive": {"ratio": "CAST(text AS INT)"}}
@@ -54,7 +54,7 @@ def open_driver(root: Path, form: str, policy: str) -> Driver:
         _KNOWN,
         canaries.privacy(policy),
         form=form,
-        table=place,
+        table=table,
         limits={"max_failed_ratio": 1},
         specs=specs,
         columns={"key": "avro", "headers": "_headers", "header_columns": {"attempt": {"header": "n", "type": "long"}}},
@@ -69,12 +69,13 @@ def run_life(root: Path, form: str, policy: str) -> Driver:
     driver = open_driver(root, form, policy)
     driver.carry([_records(0, 18), _records(18, _ON_TIME)], {0: _ON_TIME})
     sealer = Sealer("clicks", driver.config)
-    if (standing := sealer.follow()).closed_until is None:
-        sealer.close(standing, NOW, "watermark", NOW)
+    buckets = sealer.follow()
+    if buckets.closed_until is None:
+        sealer.close(buckets, NOW, "watermark", NOW)
     driver.carry([_records(_ON_TIME, _ALL)], {0: _ALL})
     sealer = Sealer("clicks", driver.config)
     hours = [(f"{NOW - hours * HOUR:%Y-%m-%dT%H}",) for hours in range(1, 4)]
-    assert not sealer.seal([SealNow(one) for one in hours], NOW)
+    assert not sealer.seal([SealNow(hour) for hour in hours], NOW)
     snapshot = driver.table.snapshot()
     compact = compactor(driver)
     for pieces in compact.plan(snapshot, hours, open_too=True).values():
@@ -95,47 +96,47 @@ def run_life(root: Path, form: str, policy: str) -> Driver:
 
 def _records(start: int, end: int) -> Any:
     """Return records at these offsets: rows of two schemas, and of each kind that goes wrong; each has canaries."""
-    values = {at: _value(at) for at in range(start, end)}
-    bad = {at: f"{STEM}-key".encode() if at % 12 == 11 else canaries.key(at) for at in values}
+    values = {offset: _value(offset) for offset in range(start, end)}
+    keys = {offset: f"{STEM}-key".encode() if offset % 12 == 11 else canaries.key(offset) for offset in values}
     headers = {
-        at: {f"{STEM}-name": f"{STEM}-head".encode(), "n": f"{STEM}-n".encode() if at % 12 == 10 else b"7"}
-        for at in values
+        offset: {f"{STEM}-name": f"{STEM}-head".encode(), "n": f"{STEM}-n".encode() if offset % 12 == 10 else b"7"}
+        for offset in values
     }
-    return log(values, keys=bad, headers=headers)
+    return log(values, keys=keys, headers=headers)
 
 
-def _value(at: int) -> bytes:
-    if at >= _ON_TIME:
-        return canaries.value(1 + at % 2, NOW - (HOUR / 2, 25 * HOUR, 200 * HOUR)[at % 3], at)
-    before = at % 5 % 3 * HOUR + HOUR / 2  # rows of one schema and batch are of several hours
-    sound = canaries.value(1, NOW - before, at)
+def _value(offset: int) -> bytes:
+    if offset >= _ON_TIME:
+        return canaries.value(1 + offset % 2, NOW - (HOUR / 2, 25 * HOUR, 200 * HOUR)[offset % 3], offset)
+    age = offset % 5 % 3 * HOUR + HOUR / 2  # rows of one schema and batch are of several hours
+    valid = canaries.value(1, NOW - age, offset)
     broken: Mapping[int, bytes] = {
-        1: canaries.value(2, NOW - before, at),
-        2: canaries.value(1, NOW - before, 0),  # a spec divides by it
-        3: sound.replace(b"-text", b"\xfftext", 1),
-        4: sound[:-1],
-        5: sound + STEM.encode(),
+        1: canaries.value(2, NOW - age, offset),
+        2: canaries.value(1, NOW - age, 0),  # a spec divides by it
+        3: valid.replace(b"-text", b"\xfftext", 1),
+        4: valid[:-1],
+        5: valid + STEM.encode(),
         6: f"{STEM}-junk".encode(),
-        7: b"\0\0\0\0\x09" + sound[5:],
-        8: canaries.value(1, NOW - 400 * 24 * HOUR, at),
-        9: canaries.value(3, NOW - before, at),
+        7: b"\0\0\0\0\x09" + valid[5:],
+        8: canaries.value(1, NOW - 400 * 24 * HOUR, offset),
+        9: canaries.value(3, NOW - age, offset),
     }
-    return broken.get(at % 12, sound)
+    return broken.get(offset % 12, valid)
 
 
 def run_life_in_process(root: Path, form: str, policy: str, point: str = "") -> bytes:
     """Lead the life on in a process that dies at a fault point; without one to its end. Returns what it said."""
-    said_to = root / "said"
-    process = SPAWNED.Process(target=_run_life_with_output, args=[root, form, policy, point, said_to])
+    output_file = root / "said"
+    process = SPAWNED.Process(target=_run_life_with_output, args=[root, form, policy, point, output_file])
     process.start()
     process.join()
-    words = said_to.read_bytes()
-    assert process.exitcode == (-signal.SIGKILL if point else 0), f"{point}: {process.exitcode} {words.decode()}"
-    return words
+    output = output_file.read_bytes()
+    assert process.exitcode == (-signal.SIGKILL if point else 0), f"{point}: {process.exitcode} {output.decode()}"
+    return output
 
 
-def _run_life_with_output(root: Path, form: str, policy: str, point: str, said_to: Path) -> None:
-    with said_to.open("wb") as out:
+def _run_life_with_output(root: Path, form: str, policy: str, point: str, output_file: Path) -> None:
+    with output_file.open("wb") as out:
         for stream in (1, 2):
             os.dup2(out.fileno(), stream)
     os.environ["HEADRACE_FAULT"] = point
@@ -143,11 +144,11 @@ def _run_life_with_output(root: Path, form: str, policy: str, point: str, said_t
     scratch.mkdir(exist_ok=True)
     tempfile.tempdir = str(scratch)
     logging.set_up()
-    found = run_audit(run_life(root, form, policy))
-    assert found.adds_up, describe_problems(found)
+    result = run_audit(run_life(root, form, policy))
+    assert result.adds_up, describe_problems(result)
 
 
 def keys(root: Path) -> list[bytes]:
     """Return the keys of the table's keyring."""
-    ring = read_keyring(ring_at(root))
-    return [*ring.hash_keys.values(), *ring.encryption_keys.values()]
+    keyring = read_keyring(ring_at(root))
+    return [*keyring.hash_keys.values(), *keyring.encryption_keys.values()]

@@ -74,7 +74,7 @@ def image(folder: Path, **env: str) -> Image:
         Mount(ROOT / "docker" / "decom.sh", "/opt/decom.sh"),
         Mount(passwd, "/etc/passwd"),
     ]
-    told = {
+    environment = {
         "PATH": f"{HOME}/bin:{HOME}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONPATH": f"{HOME}/source",
         "PYTHONUNBUFFERED": "1",
@@ -84,7 +84,7 @@ def image(folder: Path, **env: str) -> Image:
         "JAVA_HOME": str(java),
         "SPARK_HOME": f"{HOME}/venv/{spark.relative_to(sys.prefix)}",
     }
-    return Image([f"{HOME}/entrypoint.sh"], told | env, mounts)
+    return Image([f"{HOME}/entrypoint.sh"], environment | env, mounts)
 
 
 @dataclass
@@ -139,9 +139,9 @@ class Release:
 
     def pods(self, component: str) -> list[Json]:
         """The pods of a component that are not about to go."""
-        wanted = f"labelSelector=app.kubernetes.io%2Fcomponent%3D{component}"
-        found = self.cluster.api.items(f"{PLACES['Pod'].format(self.namespace)}?{wanted}")
-        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        selector = f"labelSelector=app.kubernetes.io%2Fcomponent%3D{component}"
+        pods = self.cluster.api.items(f"{PLACES['Pod'].format(self.namespace)}?{selector}")
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def executors(self) -> list[Json]:
         """The executors' pods that run."""
@@ -151,35 +151,35 @@ class Release:
         """What the driver says of its executors; nothing while it does not answer."""
         try:
             with urlopen(f"http://127.0.0.1:{self.values['ports']['driver']}/status", timeout=20) as answer:
-                found: Json = json.loads(answer.read())["executors"]
-                return found
+                status: Json = json.loads(answer.read())["executors"]
+                return status
         except OSError:
             return {}
 
     def has(self, executors: int) -> bool:
         """Whether so many are wanted, take tasks, and run as pods."""
-        told = self.executor_status()
+        status = self.executor_status()
         return (
-            told.get("requested") == told.get("registered") == executors
-            and not told["draining"]
+            status.get("requested") == status.get("registered") == executors
+            and not status["draining"]
             and len(self.executors()) == executors
         )
 
     def driver(self) -> Json:
-        found = self.cluster.api.find(f"{PLACES['Pod'].format(self.namespace)}/{DRIVER}-0")
-        return {} if found is None else found
+        pod = self.cluster.api.find(f"{PLACES['Pod'].format(self.namespace)}/{DRIVER}-0")
+        return {} if pod is None else pod
 
     def ready(self) -> bool:
         conditions = self.driver().get("status", {}).get("conditions", [])
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
     def starts(self) -> int:
         """How often a driver began, as the table says."""
-        return sum(said["kind"] == "start" for said in oracle.replay(self.lake).commits)
+        return sum(facts["kind"] == "start" for facts in oracle.replay(self.lake).commits)
 
     def runs(self) -> set[int]:
         """The checkpoints that its batches came from."""
-        return {said["run"] for said in oracle.replay(self.lake).commits if said["kind"] == "batch"}
+        return {facts["run"] for facts in oracle.replay(self.lake).commits if facts["kind"] == "batch"}
 
     def container(self) -> Container | None:
         """The driver's, when its pod is there."""
@@ -189,22 +189,22 @@ class Release:
     def output(self) -> str:
         return self.node.output(f"{DRIVER}-0", "driver")
 
-    def until(self, condition: Callable[[], object], what: str, seconds: float = 300) -> None:
+    def until(self, condition: Callable[[], object], description: str, seconds: float = 300) -> None:
         try:
-            until(condition, seconds, what)
+            until(condition, seconds, description)
         except AssertionError as error:
             autoscaler = self.node.output(f"{DRIVER}-0", "autoscaler")[-3000:]
-            said = f"{self.driver().get('status')}\n{autoscaler}\n{self.output()[-6000:]}"
-            raise AssertionError(f"{error}\n{said}") from None
+            report = f"{self.driver().get('status')}\n{autoscaler}\n{self.output()[-6000:]}"
+            raise AssertionError(f"{error}\n{report}") from None
 
     def wait_for_commits(self) -> None:
         """Wait until the lake holds all that was produced, each record once."""
         ends = self.site.ends(self.topic)
 
-        def carried() -> bool:
+        def is_committed() -> bool:
             return (self.lake / "_delta_log").exists() and oracle.frontier_of(self.lake, PIPELINE) == ends
 
-        self.until(carried, "everything is committed")
+        self.until(is_committed, "everything is committed")
         oracle.check(self.lake, PIPELINE, ends)
 
 
@@ -217,13 +217,16 @@ def node(folder: Path) -> Iterator[tuple[Cluster, Kubelet]]:
     sick = Image(healthy.entrypoint, {**healthy.env, "HEADRACE_FAULT": "before_commit:1"}, healthy.mounts)
     images = {f"{REPOSITORY}:{tag}": healthy for tag in (VERSION, NEXT)}
     images[f"{REPOSITORY}:cannot-commit"] = sick
-    with cluster(folder / "cluster", scheduler=True) as found, kubelet(found.api, folder / "node", images) as running:
-        yield found, running
+    with (
+        cluster(folder / "cluster", scheduler=True) as running_cluster,
+        kubelet(running_cluster.api, folder / "node", images) as running_node,
+    ):
+        yield running_cluster, running_node
 
 
-def prepare_release(place: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) -> Release:
+def prepare_release(cluster_and_node: tuple[Cluster, Kubelet], site: Site, topic: str, name: str) -> Release:
     """Prepare a release, and a volume for its lake; nothing is there yet, not even the namespace."""
-    found, running = place
+    cluster, node = cluster_and_node
     shared = site.root / "shared"
     shared.mkdir()
     shared.chmod(stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
@@ -235,7 +238,7 @@ def prepare_release(place: tuple[Cluster, Kubelet], site: Site, topic: str, name
             "cores": 1,
             "memory": "512m",
             "memoryOverhead": "512m",
-            "apiServer": found.api.url,
+            "apiServer": cluster.api.url,
         },
         "autoscaler": {
             "minimum": 1,
@@ -271,17 +274,17 @@ def prepare_release(place: tuple[Cluster, Kubelet], site: Site, topic: str, name
     config |= {"checkpoints": "/lake/checkpoints", "supervisor": {"lease_expiry": "6 s"}}
     config["kafka"]["lag_interval"] = "2 s"
     config["pipelines"][PIPELINE]["table"]["location"] = f"/lake/{PIPELINE}"
-    return Release(found, running, name, site, topic, values, config, shared / PIPELINE)
+    return Release(cluster, node, name, site, topic, values, config, shared / PIPELINE)
 
 
-def prepare_namespace(one: Release) -> None:
+def prepare_namespace(release: Release) -> None:
     """Let its namespace take restricted pods only, and have the volume."""
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
-    one.cluster.api.merge(f"/api/v1/namespaces/{one.namespace}", {"metadata": {"labels": label}})
-    _volume(one.cluster, one.namespace, one.lake.parent)
+    release.cluster.api.merge(f"/api/v1/namespaces/{release.namespace}", {"metadata": {"labels": label}})
+    _volume(release.cluster, release.namespace, release.lake.parent)
 
 
-def _volume(found: Cluster, name: str, path: Path) -> None:
+def _volume(cluster: Cluster, name: str, path: Path) -> None:
     size = {"storage": "1Gi"}
     shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = {
@@ -290,20 +293,20 @@ def _volume(found: Cluster, name: str, path: Path) -> None:
         "hostPath": {"path": str(path)},
         "claimRef": {"name": "lake", "namespace": name},
     }
-    found.api.create("/api/v1/persistentvolumes", {"metadata": {"name": f"lake-{name}"}, "spec": volume})
+    cluster.api.create("/api/v1/persistentvolumes", {"metadata": {"name": f"lake-{name}"}, "spec": volume})
     claim = {**shared, "resources": {"requests": size}, "volumeName": f"lake-{name}"}
     path_ = f"/api/v1/namespaces/{name}/persistentvolumeclaims"
-    found.api.create(path_, {"metadata": {"name": "lake"}, "spec": claim})
+    cluster.api.create(path_, {"metadata": {"name": "lake"}, "spec": claim})
 
 
-def uninstall(one: Release) -> None:
+def uninstall(release: Release) -> None:
     """Remove the release, and wait until its pods are gone."""
-    one.cluster.helm("uninstall", RELEASE, "-n", one.namespace)
-    place = PLACES["Pod"].format(one.namespace)
+    release.cluster.helm("uninstall", RELEASE, "-n", release.namespace)
+    pods = PLACES["Pod"].format(release.namespace)
     tests = "labelSelector=app.kubernetes.io%2Fcomponent%3Dtest"  # helm leaves them
-    one.cluster.api.delete(f"{place}?{tests}")
-    check = f"{PLACES['Job'].format(one.namespace)}/{DRIVER}-check"  # one that failed stays, for the same reason
-    if one.cluster.api.find(check) is not None:
-        one.cluster.api.delete(f"{check}?propagationPolicy=Background")
-    one.until(lambda: not one.cluster.api.items(place), "no pod is left")
-    shutil.rmtree(one.site.root / "shared", ignore_errors=True)
+    release.cluster.api.delete(f"{pods}?{tests}")
+    check = f"{PLACES['Job'].format(release.namespace)}/{DRIVER}-check"  # one that failed stays, for the same reason
+    if release.cluster.api.find(check) is not None:
+        release.cluster.api.delete(f"{check}?propagationPolicy=Background")
+    release.until(lambda: not release.cluster.api.items(pods), "no pod is left")
+    shutil.rmtree(release.site.root / "shared", ignore_errors=True)

@@ -15,7 +15,7 @@ class Case:
     """One damage. `half`: when a batch is planned and not committed; else all batches are done."""
 
     row: str
-    what: str
+    detail: str
     damage: Callable[[PipelineCopy], None]
     half: bool = False
     lost: int = 0  # records that plain Spark passes over in silence
@@ -26,7 +26,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.row}-{self.what.replace(' ', '-')}{'-planned' if self.half else ''}"
+        return f"{self.row}-{self.detail.replace(' ', '-')}{'-planned' if self.half else ''}"
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class Outcome:
 
 
 def _newest(content: bytes) -> Callable[[PipelineCopy], None]:
-    return lambda place: rewrite(place.newest(), content)
+    return lambda pipeline: rewrite(pipeline.newest(), content)
 
 
 def _cut(line: int, keep: int) -> Callable[[PipelineCopy], None]:
     """Cut the newest offsets inside a line, counted from 0."""
 
-    def damage(place: PipelineCopy) -> None:
-        lines = place.newest().read_text().splitlines()
-        kept = [*lines[:line], lines[line][:keep]] if keep else lines[:line]
-        rewrite(place.newest(), "\n".join(kept).encode())
+    def damage(pipeline: PipelineCopy) -> None:
+        lines = pipeline.newest().read_text().splitlines()
+        remaining = [*lines[:line], lines[line][:keep]] if keep else lines[:line]
+        rewrite(pipeline.newest(), "\n".join(remaining).encode())
 
     return damage
 
@@ -69,8 +69,8 @@ def _cut(line: int, keep: int) -> Callable[[PipelineCopy], None]:
 def _before_newest(content: bytes | None) -> Callable[[PipelineCopy], None]:
     """Write, or remove, the offsets before the newest."""
 
-    def damage(place: PipelineCopy) -> None:
-        newest = place.newest()
+    def damage(pipeline: PipelineCopy) -> None:
+        newest = pipeline.newest()
         before = newest.with_name(str(int(newest.name) - 1))
         rewrite(before, content or b"")
         if content is None:
@@ -80,16 +80,16 @@ def _before_newest(content: bytes | None) -> Callable[[PipelineCopy], None]:
 
 
 def _newest_two(content: bytes) -> Callable[[PipelineCopy], None]:
-    def damage(place: PipelineCopy) -> None:
-        _before_newest(content)(place)
-        _newest(content)(place)
+    def damage(pipeline: PipelineCopy) -> None:
+        _before_newest(content)(pipeline)
+        _newest(content)(pipeline)
 
     return damage
 
 
 def _without_newest(folder: str) -> Callable[[PipelineCopy], None]:
-    def damage(place: PipelineCopy) -> None:
-        newest = place.newest(folder)
+    def damage(pipeline: PipelineCopy) -> None:
+        newest = pipeline.newest(folder)
         rewrite(newest, b"")
         newest.unlink()
 
@@ -97,48 +97,48 @@ def _without_newest(folder: str) -> Callable[[PipelineCopy], None]:
 
 
 def _empty_folders(*folders: str) -> Callable[[PipelineCopy], None]:
-    def damage(place: PipelineCopy) -> None:
-        for path in (path for folder in folders for path in (place.checkpoint / folder).iterdir()):
+    def damage(pipeline: PipelineCopy) -> None:
+        for path in (path for folder in folders for path in (pipeline.checkpoint / folder).iterdir()):
             path.unlink()
 
     return damage
 
 
-def _commits_trail(place: PipelineCopy) -> None:
-    for path in (place.checkpoint / "commits").glob("*"):
-        if int(path.name.strip(".").split(".")[0]) >= int(place.newest().name) - 2:
+def _commits_trail(pipeline: PipelineCopy) -> None:
+    for path in (pipeline.checkpoint / "commits").glob("*"):
+        if int(path.name.strip(".").split(".")[0]) >= int(pipeline.newest().name) - 2:
             path.unlink()
 
 
 def _metadata(content: bytes | None) -> Callable[[PipelineCopy], None]:
-    def damage(place: PipelineCopy) -> None:
-        rewrite(place.checkpoint / "metadata", content or b"")
+    def damage(pipeline: PipelineCopy) -> None:
+        rewrite(pipeline.checkpoint / "metadata", content or b"")
         if content is None:
-            (place.checkpoint / "metadata").unlink()
+            (pipeline.checkpoint / "metadata").unlink()
 
     return damage
 
 
 def _move_offset(by: int) -> Callable[[PipelineCopy], None]:
-    return lambda place: move(place.newest(), place.topic, by)
+    return lambda pipeline: move(pipeline.newest(), pipeline.topic, by)
 
 
-def _without_partition(place: PipelineCopy) -> None:
-    *head, last = place.newest().read_text().splitlines()
-    kept = {place.topic: {"0": json.loads(last)[place.topic]["0"]}}
-    rewrite(place.newest(), "\n".join([*head, json.dumps(kept)]).encode())
+def _without_partition(pipeline: PipelineCopy) -> None:
+    *head, last = pipeline.newest().read_text().splitlines()
+    offsets = {pipeline.topic: {"0": json.loads(last)[pipeline.topic]["0"]}}
+    rewrite(pipeline.newest(), "\n".join([*head, json.dumps(offsets)]).encode())
 
 
-def _checksum_of_next(place: PipelineCopy) -> None:
-    newest = place.newest()
+def _checksum_of_next(pipeline: PipelineCopy) -> None:
+    newest = pipeline.newest()
     (newest.parent / f".{int(newest.name) + 1}.crc").write_bytes(b"crc\0 of a file that is gone")
 
 
 def _directory(folder: str, beyond: int) -> Callable[[PipelineCopy], None]:
     """Put a directory in the place of a log's newest file, or of one beyond it, or of the metadata."""
 
-    def damage(place: PipelineCopy) -> None:
-        newest = place.newest(folder) if folder else place.checkpoint / "metadata"
+    def damage(pipeline: PipelineCopy) -> None:
+        newest = pipeline.newest(folder) if folder else pipeline.checkpoint / "metadata"
         path = newest.with_name(str(int(newest.name) + beyond)) if folder else newest
         rewrite(path, b"")
         path.unlink()
@@ -150,14 +150,14 @@ def _directory(folder: str, beyond: int) -> Callable[[PipelineCopy], None]:
 
 def _deleted_by_hand(name: str) -> Callable[[PipelineCopy], None]:
     """Delete a file, and leave its checksum."""
-    return lambda place: (place.checkpoint / name).unlink()
+    return lambda pipeline: (pipeline.checkpoint / name).unlink()
 
 
-def _leftovers(place: PipelineCopy) -> None:
+def _leftovers(pipeline: PipelineCopy) -> None:
     for name in ("offsets/.6.6b1f.tmp", "commits/.6.77aa.tmp"):
-        (place.checkpoint / name).write_bytes(b"v1")
+        (pipeline.checkpoint / name).write_bytes(b"v1")
     for name in ("0", ".0.crc"):
-        (place.checkpoint / "sources/0" / name).unlink()
+        (pipeline.checkpoint / "sources/0" / name).unlink()
 
 
 TORN = [
@@ -170,7 +170,11 @@ TORN = [
     ("6b", "garbage text", _newest(b"garbage\n{}\n{}")),
 ]
 CASES = [
-    *(Case(row, what, damage, half=half, ended=3, level="L3") for half in (False, True) for row, what, damage in TORN),
+    *(
+        Case(row, detail, damage, half=half, ended=3, level="L3")
+        for half in (False, True)
+        for row, detail, damage in TORN
+    ),
     Case("6", "version v9", _newest(b"v9\n{}\n{}"), ended=3, level="a person, then L3"),
     Case("7", "gone", _before_newest(None), ended=3, level="L3"),
     Case("7", "gone", _before_newest(None), half=True, ended=3, level="L3"),
@@ -180,8 +184,14 @@ CASES = [
     Case("9", "gone", _without_newest("offsets"), twice=50, ended=3, level="L3"),
     Case("10", "offsets gone", _empty_folders("offsets"), twice=50, ended=3, level="L3"),
     Case("11", "offsets and commits gone", _empty_folders("offsets", "commits"), twice=300),
-    Case("12", "empty", lambda place: rewrite(place.newest("commits"), b""), ended=3, level="L3"),
-    Case("3", "the newest commit", lambda place: rewrite(place.newest("commits"), b'v1\n{"next'), ended=3, level="L3"),
+    Case("12", "empty", lambda pipeline: rewrite(pipeline.newest("commits"), b""), ended=3, level="L3"),
+    Case(
+        "3",
+        "the newest commit",
+        lambda pipeline: rewrite(pipeline.newest("commits"), b'v1\n{"next'),
+        ended=3,
+        level="L3",
+    ),
     Case("13", "newest gone", _without_newest("commits"), twice=50),
     Case("13", "all gone", _empty_folders("commits"), twice=50),
     Case("14", "three gone", _commits_trail, twice=50, ended=3, level="L3"),

@@ -35,21 +35,21 @@ gateway.proc.wait()
 def path() -> Path:
     """Return where the archive is, or would be. A JVM takes one only from its own build, for its own class path."""
     build = subprocess.run([java(17), "-version"], capture_output=True, check=True).stderr
-    of = sha256(build + pyspark.__file__.encode()).hexdigest()[:12]
-    return cache_dir() / f"spark-classes-{pyspark.__version__}-{of}.jsa"
+    digest = sha256(build + pyspark.__file__.encode()).hexdigest()[:12]
+    return cache_dir() / f"spark-classes-{pyspark.__version__}-{digest}.jsa"
 
 
 def main() -> None:
     """Make the archive unless it is there."""
-    wanted = path()
-    if wanted.exists():
+    archive = path()
+    if archive.exists():
         return
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=wanted.parent) as folder:
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=archive.parent) as folder:
         draft = Path(folder) / "archive"
         options = f"{QUICK_START} -XX:ArchiveClassesAtExit={draft} -Xlog:cds=off -Xlog:cds+dynamic=off"
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java(17).parent.parent)}
-        made = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", _PROGRAM, options, folder],
             capture_output=True,
             text=True,
@@ -57,9 +57,9 @@ def main() -> None:
             timeout=300,
             env=environment,
         )
-        if made.returncode != 0 or not draft.exists():
-            sys.exit(f"class_archive: Spark could not be started to archive its classes:\n{made.stderr}")
-        draft.rename(wanted)
+        if process.returncode != 0 or not draft.exists():
+            sys.exit(f"class_archive: Spark could not be started to archive its classes:\n{process.stderr}")
+        draft.rename(archive)
 
 
 if __name__ == "__main__":

@@ -59,12 +59,12 @@ def on_cluster(
     }
 
 
-def scale(url: str, executors: object, token: str | None = TOKEN, **said: object) -> tuple[int, str]:
+def scale(url: str, executors: object, token: str | None = TOKEN, **parameters: object) -> tuple[int, str]:
     """`POST /scale`, with what is said beside: verdict, why, right."""
     connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        connection.request("POST", f"/scale?{urlencode({'executors': executors, **said})}", headers=headers)
+        connection.request("POST", f"/scale?{urlencode({'executors': executors, **parameters})}", headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
     finally:
@@ -79,25 +79,30 @@ class Driver:
 
     @property
     def url(self) -> str:
-        found = re.findall(r"http_listening url=(\S+)", self.writer.output())
-        return str(found[-1])
+        urls = re.findall(r"http_listening url=(\S+)", self.writer.output())
+        return str(urls[-1])
 
     def status(self) -> dict[str, Any]:
         with urlopen(f"{self.url}/status", timeout=60) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
-            return found
+            status: dict[str, Any] = json.loads(answer.read())
+            return status
 
     def executors(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.status()["executors"]
-        return found
+        executors: dict[str, Any] = self.status()["executors"]
+        return executors
 
     def commits(self) -> list[dict[str, Any]]:
         """The last commits, of all pipelines, that say what their tasks had."""
-        return [c for one in self.status()["pipelines"].values() for c in one["commits"] if c["work"]]
+        return [
+            commit
+            for pipeline in self.status()["pipelines"].values()
+            for commit in pipeline["commits"]
+            if commit["work"]
+        ]
 
     def lag(self) -> int | None:
         """Offsets that wait, of all pipelines; None while Kafka has not said it."""
-        lags = [one["lag"]["offsets"] for one in self.status()["pipelines"].values()]
+        lags = [pipeline["lag"]["offsets"] for pipeline in self.status()["pipelines"].values()]
         return None if None in lags else sum(lags)
 
     def scale(self, executors: object, token: str | None = TOKEN) -> tuple[int, str]:
@@ -108,8 +113,8 @@ class Driver:
         self.writer.until(lambda: self._is(executors), seconds)
 
     def _is(self, executors: int) -> bool:
-        told = self.executors()
-        return told["registered"] == executors and not told["draining"]
+        executor_status = self.executors()
+        return executor_status["registered"] == executors and not executor_status["draining"]
 
 
 @contextmanager

@@ -69,14 +69,14 @@ def run_plain_query(
     configuration: dict[str, str] | None = None,
 ) -> QueryResult:
     """Start a query of plain Spark from a checkpoint, as one would write it first, and let it read what is there."""
-    seen = QueryResult()
+    result = QueryResult()
 
     def take(frame: Any, batch: int) -> None:
         if before is not None:
             before(batch)
-        seen.batches.append(batch)
+        result.batches.append(batch)
         for row in frame.select("topic", "partition", "offset").collect():
-            seen.offsets.setdefault((row[0], row[1]), Counter())[row[2]] += 1
+            result.offsets.setdefault((row[0], row[1]), Counter())[row[2]] += 1
 
     settings = {
         "kafka.bootstrap.servers": bootstrap,
@@ -87,7 +87,7 @@ def run_plain_query(
         **KAFKA_OPTIONS,
         **(options or {}),
     }
-    kept = {key: spark.conf.get(key, None) for key in configuration or {}}
+    former = {key: spark.conf.get(key, None) for key in configuration or {}}
     for key, value in (configuration or {}).items():
         spark.conf.set(key, value)
     try:
@@ -103,11 +103,11 @@ def run_plain_query(
         finally:
             query.stop()
     except Exception as error:  # noqa: BLE001 - whatever Spark says is what is looked for
-        seen.text = restart_policy.causes(error)
+        result.text = restart_policy.causes(error)
     finally:
-        for key, value in kept.items():
+        for key, value in former.items():
             spark.conf.unset(key) if value is None else spark.conf.set(key, value)
-    return seen
+    return result
 
 
 @dataclass
@@ -171,22 +171,22 @@ def blank(root: Path, bootstrap: str, registry_url: str, topic: str) -> Pipeline
     return PipelineCopy(site, topic)
 
 
-def fill_golden(place: PipelineCopy, spark: Any) -> None:
+def fill_golden(pipeline: PipelineCopy, spark: Any) -> None:
     """Let a pipeline commit six batches, run 1."""
-    place.site.fill(place.topic, 300)
-    code, text = place.carry(spark)
+    pipeline.site.fill(pipeline.topic, 300)
+    code, text = pipeline.carry(spark)
     assert code == 0, text
 
 
-def die_in_a_batch(spark: Any, place: PipelineCopy) -> None:
+def die_in_a_batch(spark: Any, pipeline: PipelineCopy) -> None:
     """Leave a batch that is planned and not committed, as a driver that dies in it does."""
-    place.site.fill(place.topic, 20, seed=11)
+    pipeline.site.fill(pipeline.topic, 20, seed=11)
 
     def die(batch: int) -> None:
         raise Unfinished(f"batch {batch} dies")
 
-    seen = run_plain_query(spark, place.site.bootstrap, place.checkpoint, topics=place.topic, before=die)
-    assert "Unfinished" in seen.text, seen.text
+    result = run_plain_query(spark, pipeline.site.bootstrap, pipeline.checkpoint, topics=pipeline.topic, before=die)
+    assert "Unfinished" in result.text, result.text
 
 
 def rewrite(path: Path, content: bytes) -> None:
@@ -198,6 +198,6 @@ def rewrite(path: Path, content: bytes) -> None:
 def move(path: Path, topic: str, by: int, partition: str = "0") -> None:
     """Edit an offset of an offset file."""
     *head, last = path.read_text().splitlines()
-    found = json.loads(last)
-    found[topic][partition] += by
-    rewrite(path, "\n".join([*head, json.dumps(found)]).encode())
+    offsets = json.loads(last)
+    offsets[topic][partition] += by
+    rewrite(path, "\n".join([*head, json.dumps(offsets)]).encode())

@@ -52,24 +52,24 @@ class Producer:
 
     def key(self, algorithm: str, version: int = 1) -> bytes:
         registry = self.registry
-        size, head = SIZES[algorithm]
-        about = {"kekName": self.kek, "subject": self.subject, "algorithm": algorithm, "version": version}
-        known = next((one for one in registry.deks if about.items() <= one.items()), None)
-        if known is not None:
-            wrapped = b64decode(known["encryptedKeyMaterial"])
+        size, key_header = SIZES[algorithm]
+        identity = {"kekName": self.kek, "subject": self.subject, "algorithm": algorithm, "version": version}
+        existing = next((dek for dek in registry.deks if identity.items() <= dek.items()), None)
+        if existing is not None:
+            wrapped = b64decode(existing["encryptedKeyMaterial"])
             return AESGCM(local_kek(self.secret)).decrypt(wrapped[:12], wrapped[12:], b"")[-size:]
         registry.keks.setdefault(
             self.kek, {"name": self.kek, "kmsType": "local-kms", "kmsKeyId": "shop", "kmsProps": {}}
         )
         key = os.urandom(size)
-        wrapped = b64encode(_gcm(local_kek(self.secret), head + key)).decode()
-        registry.deks.append({**about, "encryptedKeyMaterial": wrapped, "ts": 0})
+        wrapped = b64encode(_gcm(local_kek(self.secret), key_header + key)).decode()
+        registry.deks.append({**identity, "encryptedKeyMaterial": wrapped, "ts": 0})
         return key
 
     def encrypt(self, plain: str | bytes, algorithm: str = "AES256_GCM", version: int | None = None) -> Any:
         """Encrypt a text or bytes; with a version, as a rule whose keys are renewed."""
         key = self.key(algorithm, version or 1)
         content = plain.encode() if isinstance(plain, str) else plain
-        found = AESSIV(key).encrypt(content, [b""]) if algorithm == "AES256_SIV" else _gcm(key, content)
-        found = (b"" if version is None else b"\0" + version.to_bytes(4, "big")) + found
-        return b64encode(found).decode() if isinstance(plain, str) else found
+        encrypted = AESSIV(key).encrypt(content, [b""]) if algorithm == "AES256_SIV" else _gcm(key, content)
+        encrypted = (b"" if version is None else b"\0" + version.to_bytes(4, "big")) + encrypted
+        return b64encode(encrypted).decode() if isinstance(plain, str) else encrypted

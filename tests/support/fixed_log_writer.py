@@ -29,7 +29,9 @@ INTERVAL = 4
 
 def values(start: int, end: int) -> dict[int, bytes | None]:
     """Of ten records one is cut."""
-    return {at: b"\0\0\0\0\1cut" if at % 10 == 5 else event(at, at=NOW) for at in range(start, end)}
+    return {
+        offset: b"\0\0\0\0\1cut" if offset % 10 == 5 else event(offset, event_time=NOW) for offset in range(start, end)
+    }
 
 
 def carry(root: Path, location: str, form: str, clock: Sequence[datetime] = (), **settings: Any) -> Driver:
@@ -63,20 +65,20 @@ class TableLocation:
 def empty_locations(root: Path, server: ObjectServer | None) -> Iterator[TableLocation]:
     """Yield one place after the other, each empty."""
     for number in count():
-        there = root / str(number)
-        local = str(there / "lake" / "clicks")
-        yield TableLocation(there, local if server is None else f"{server.bucket()}/lake/clicks", server)
+        folder = root / str(number)
+        local = str(folder / "lake" / "clicks")
+        yield TableLocation(folder, local if server is None else f"{server.bucket()}/lake/clicks", server)
 
 
-def judge(driver: Driver, lake: Path) -> None:
+def judge(driver: Driver, location: Path) -> None:
     """Judge twice: from the files, and as `headrace audit` does."""
-    oracle.check(lake, "clicks", {("clicks", partition): END for partition in range(PARTS)})
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, "; ".join(f"{p.description} {p.part} {p.spans}" for p in found.problems)
+    oracle.check(location, "clicks", {("clicks", partition): END for partition in range(PARTS)})
+    result = audit(driver.config, "clicks", since=None, deep=True)
+    assert result.adds_up, "; ".join(f"{p.description} {p.part} {p.spans}" for p in result.problems)
 
 
-def main(what: str, root: Path, location: str, form: str, settings: str = "{}") -> None:
-    match what:
+def main(command: str, root: Path, location: str, form: str, settings: str = "{}") -> None:
+    match command:
         case "carry":
             carry(root, location, form, **json.loads(settings))
         case "look":

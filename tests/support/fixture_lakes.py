@@ -75,25 +75,27 @@ def lake_facts(root: Path) -> Facts:
     config = load(root / "headrace.yaml")
     table = table_of(config)
     snapshot = table.snapshot()
-    found = audit(config, PIPELINE, since=None, deep=False)
-    states = [one.state for one in gap_records(table, PIPELINE).values()]
+    account = audit(config, PIPELINE, since=None, deep=False)
+    states = [gap_record.state for gap_record in gap_records(table, PIPELINE).values()]
     return Facts(
         kinds=sorted(kinds_below(root)),
-        rows={place.relative_to(root).as_posix(): identities(place) for place in tables_below(root)},
+        rows={folder.relative_to(root).as_posix(): identities(folder) for folder in tables_below(root)},
         version=snapshot.version,
-        frontier={f"{part.topic}@{part.incarnation}/{part.partition}": at for part, at in snapshot.parts().items()},
+        frontier={
+            f"{part.topic}@{part.incarnation}/{part.partition}": offset for part, offset in snapshot.parts().items()
+        },
         columns=[f"{field.name}: {field.type}" for field in snapshot.columns()],
         gaps={state: states.count(state) for state in sorted(set(states))},
         closed_until=None if snapshot.closed_until is None else snapshot.closed_until.isoformat(),
         incarnations=snapshot.incarnations(),
-        totals={name: found.reconciliation.total(name) for name in TOTALS},
-        problems=[str(problem) for problem in found.problems],
+        totals={name: account.reconciliation.total(name) for name in TOTALS},
+        problems=[str(problem) for problem in account.problems],
     )
 
 
-def identities(place: Path) -> list[Any]:
+def identities(table: Path) -> list[Any]:
     """Return how many rows a table has, and a hash of where in Kafka they are from."""
-    rows = sorted(map(str, oracle.rows(place, "_topic, _incarnation, _partition, _offset")))
+    rows = sorted(map(str, oracle.rows(table, "_topic, _incarnation, _partition, _offset")))
     return [len(rows), sha256("\n".join(rows).encode()).hexdigest()]
 
 
@@ -109,9 +111,9 @@ def tables_below(root: Path) -> list[Path]:
 def kinds_below(root: Path) -> set[str]:
     """Return the kinds of entries that all tables of a lake have, by their files alone."""
     entries = [*root.rglob("_delta_log/*.json"), *root.rglob("_headrace/log/*.json")]
-    found = set()
+    kinds = set()
     for path in entries:
         for line in path.read_text().splitlines():
-            about = json.loads(json.loads(line).get("commitInfo", {}).get("headrace", "{}"))
-            found |= {about["kind"]} if "kind" in about else set()
-    return found
+            facts = json.loads(json.loads(line).get("commitInfo", {}).get("headrace", "{}"))
+            kinds |= {facts["kind"]} if "kind" in facts else set()
+    return kinds

@@ -15,16 +15,16 @@ from writer.cli.main import app
 @pytest.fixture
 def driver(tmp_path: Path, form: str) -> Driver:
     """A table that ends at 20, a gap up to 120, and rows after it."""
-    made = Driver(tmp_path, form)
-    made.start(2)
-    made.carry([log(values(0, 20)), log(values(0, 20), 1)], {0: 20, 1: 20})
-    skip_offsets(made, 120, 60)
-    made.start(2)
-    made.carry([log(values(120, 140)), log(values(60, 80), 1)], {0: 140, 1: 80})
-    return made
+    new_driver = Driver(tmp_path, form)
+    new_driver.start(2)
+    new_driver.carry([log(values(0, 20)), log(values(0, 20), 1)], {0: 20, 1: 20})
+    skip_offsets(new_driver, 120, 60)
+    new_driver.start(2)
+    new_driver.carry([log(values(120, 140)), log(values(60, 80), 1)], {0: 140, 1: 80})
+    return new_driver
 
 
-def headrace(driver: Driver, root: Path, *words: str, code: int = 0) -> str:
+def headrace(driver: Driver, root: Path, *arguments: str, code: int = 0) -> str:
     """Run a verb over that table. Returns what it said; `code`: with which it is to end."""
     path = root / "headrace.yaml"
     (root / "1.avsc").write_text(json.dumps(EVENT))
@@ -45,9 +45,11 @@ def headrace(driver: Driver, root: Path, *words: str, code: int = 0) -> str:
             }
         )
     )
-    at = 2 if words[0] == "gaps" else 1
-    result = CliRunner().invoke(app, [*words[:at], str(path), *words[at:]], env={"COLUMNS": "160"})
-    said = result.output + ("" if isinstance(result.exception, SystemExit) else str(result.exception or ""))
-    found = getattr(result.exception, "exit_code", result.exit_code)
-    assert found == code, said
-    return said
+    verb_words = 2 if arguments[0] == "gaps" else 1
+    result = CliRunner().invoke(
+        app, [*arguments[:verb_words], str(path), *arguments[verb_words:]], env={"COLUMNS": "160"}
+    )
+    output = result.output + ("" if isinstance(result.exception, SystemExit) else str(result.exception or ""))
+    exit_code = getattr(result.exception, "exit_code", result.exit_code)
+    assert exit_code == code, output
+    return output

@@ -47,9 +47,9 @@ def helm(*arguments: str | Path) -> tuple[int, str]:
 
 def render(values: Path, *flags: str, release: str = "clicks", namespace: str = "lake") -> list[Json]:
     """Every object of a release with these values."""
-    code, said = helm("template", release, CHART, "-n", namespace, "-f", values, *flags)
-    assert code == 0, said
-    return [found for found in yaml.safe_load_all(said) if found]
+    code, output = helm("template", release, CHART, "-n", namespace, "-f", values, *flags)
+    assert code == 0, output
+    return [manifest for manifest in yaml.safe_load_all(output) if manifest]
 
 
 def wrong(objects: Mapping[str, Json], versions: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
@@ -73,15 +73,15 @@ def wrong(objects: Mapping[str, Json], versions: Sequence[str]) -> tuple[list[st
 
 def pods(objects: list[Json]) -> Iterator[tuple[str, Json]]:
     """Each template of a pod in them, named: also the executors', which is a file of the ConfigMap."""
-    for found in objects:
-        name = f"{found['kind']}/{found['metadata']['name']}"
-        match found:
+    for manifest in objects:
+        name = f"{manifest['kind']}/{manifest['metadata']['name']}"
+        match manifest:
             case {"kind": "CronJob"}:
-                yield name, found["spec"]["jobTemplate"]["spec"]["template"]
+                yield name, manifest["spec"]["jobTemplate"]["spec"]["template"]
             case {"kind": "StatefulSet" | "Job"}:
-                yield name, found["spec"]["template"]
+                yield name, manifest["spec"]["template"]
             case {"kind": "Pod"}:
-                yield name, found
+                yield name, manifest
             case {"kind": "ConfigMap", "data": {"executor.yaml": text}}:
                 executor = yaml.safe_load(text)
                 executor["spec"]["containers"][0]["image"] = "an-image"  # Spark's part

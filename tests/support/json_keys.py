@@ -15,17 +15,17 @@ from writer.cli.main import InstalledCommands
 def documented_keys() -> Mapping[str, Mapping[str, str]]:
     """What is said of each command's keys."""
     path = Path(__file__).parents[2] / "docs" / "json_keys.yaml"
-    found: Mapping[str, Mapping[str, str]] = yaml.safe_load(path.read_text())
-    return found
+    keys: Mapping[str, Mapping[str, str]] = yaml.safe_load(path.read_text())
+    return keys
 
 
 def paths(value: Any, keys: Mapping[str, str], prefix: str = "") -> Iterator[str]:
     """Yield the keys of a document as the file writes them, as deep as it goes."""
     for item in value if isinstance(value, list) else [value]:
         for key, inner in item.items():
-            star = any(known == f"{prefix}*" or known.startswith(f"{prefix}*.") for known in keys)
+            star = any(pattern == f"{prefix}*" or pattern.startswith(f"{prefix}*.") for pattern in keys)
             path = f"{prefix}*" if star else prefix + key
-            if any(known.startswith(f"{path}.") for known in keys):
+            if any(pattern.startswith(f"{path}.") for pattern in keys):
                 yield from paths(inner, keys, f"{path}.")
             else:
                 yield path
@@ -34,12 +34,12 @@ def paths(value: Any, keys: Mapping[str, str], prefix: str = "") -> Iterator[str
 def command() -> str | None:
     """Return the words of the command that runs in this process; None: none does, or only a part of the whole."""
     context = get_current_context(silent=True)
-    words = list[str]()
+    names = list[str]()
     while context is not None and context.parent is not None:
-        words.insert(0, str(context.info_name))
+        names.insert(0, str(context.info_name))
         context = context.parent
-    whole = context is not None and isinstance(getattr(context.command, "commands", None), InstalledCommands)
-    return " ".join(words) if whole else None
+    is_complete = context is not None and isinstance(getattr(context.command, "commands", None), InstalledCommands)
+    return " ".join(names) if is_complete else None
 
 
 def check(document: Any) -> None:
@@ -48,7 +48,7 @@ def check(document: Any) -> None:
     if name is None or (isinstance(document, dict) and "$schema" in document):
         return
     if name == "explain":  # an entry of another kind is shown as it stands in the log
-        document = {pipeline: one for pipeline, one in document.items() if one["kind"] == "batch"}
+        document = {pipeline: entry for pipeline, entry in document.items() if entry["kind"] == "batch"}
     keys = documented_keys()[name]
     unknown = set(paths(document, keys)) - set(keys)
     assert not unknown, f"docs/json_keys.yaml does not say what these keys of `headrace {name} --json` are: {unknown}"

@@ -53,8 +53,8 @@ class Raw:
     delete_horizon: bool = False  # compaction has set when its tombstones go
 
     def encode(self) -> bytes:
-        body = compress(self.codec, b"".join(record(one, self.base, self.first_ms) for one in self.records))
-        times = [one.time_ms for one in self.records] or [0]
+        body = compress(self.codec, b"".join(record(rec, self.base, self.first_ms) for rec in self.records))
+        times = [rec.time_ms for rec in self.records] or [0]
         max_ms = max(times) if self.append_time_ms is None else self.append_time_ms
         attributes = ["none", "gzip", "snappy", "lz4", "zstd"].index(self.codec.removesuffix("-xerial"))
         attributes |= 0x08 * (self.append_time_ms is not None) | 0x10 * self.transactional | 0x20 * self.control
@@ -77,14 +77,14 @@ class Raw:
     @property
     def rows(self) -> list[dict[str, object]]:
         if self.append_time_ms is None:
-            return [one.row for one in self.records]
-        return [replace(one, time_ms=self.append_time_ms).row for one in self.records]
+            return [rec.row for rec in self.records]
+        return [replace(rec, time_ms=self.append_time_ms).row for rec in self.records]
 
 
-def batch(base: int, values: Sequence[bytes | None], **how: object) -> Raw:
+def batch(base: int, values: Sequence[bytes | None], **fields: object) -> Raw:
     """A batch of records with consecutive offsets and no keys."""
-    records = tuple(Rec(base + at, 1_700_000_000_000 + at, None, value) for at, value in enumerate(values))
-    return Raw(records, base, base + len(values), **how)  # type: ignore[arg-type]
+    records = tuple(Rec(base + index, 1_700_000_000_000 + index, None, value) for index, value in enumerate(values))
+    return Raw(records, base, base + len(values), **fields)  # type: ignore[arg-type]
 
 
 def marker(base: int, producer: int) -> Raw:
@@ -93,10 +93,10 @@ def marker(base: int, producer: int) -> Raw:
     return Raw((commit,), base, base + 1, producer=producer, transactional=True, control=True)
 
 
-def record(one: Rec, base: int, first_ms: int) -> bytes:
-    fields = b"\0" + zigzag(one.time_ms - first_ms) + zigzag(one.offset - base)
-    fields += nullable(one.key) + nullable(one.value) + zigzag(len(one.headers))
-    fields += b"".join(nullable(name) + nullable(value) for name, value in one.headers)
+def record(rec: Rec, base: int, first_ms: int) -> bytes:
+    fields = b"\0" + zigzag(rec.time_ms - first_ms) + zigzag(rec.offset - base)
+    fields += nullable(rec.key) + nullable(rec.value) + zigzag(len(rec.headers))
+    fields += b"".join(nullable(name) + nullable(value) for name, value in rec.headers)
     return zigzag(len(fields)) + fields
 
 
@@ -105,13 +105,13 @@ def nullable(data: bytes | None) -> bytes:
 
 
 def zigzag(value: int) -> bytes:
-    left = (value << 1) ^ (value >> 63)
+    remaining = (value << 1) ^ (value >> 63)
     out = bytearray()
-    left &= 2**64 - 1
-    while left >= 0x80:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes(out) + bytes([left])
+    remaining &= 2**64 - 1
+    while remaining >= 0x80:
+        out.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    return bytes(out) + bytes([remaining])
 
 
 def compress(codec: str, body: bytes) -> bytes:
@@ -123,9 +123,11 @@ def compress(codec: str, body: bytes) -> bytes:
         case "snappy":
             return bytes(pa.Codec("snappy").compress(body))
         case "snappy-xerial":
-            blocks = [bytes(pa.Codec("snappy").compress(body[at : at + 100])) for at in range(0, len(body), 100)]
-            head = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
-            return head + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+            blocks = [
+                bytes(pa.Codec("snappy").compress(body[start : start + 100])) for start in range(0, len(body), 100)
+            ]
+            header = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+            return header + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
         case _:
             sink = pa.BufferOutputStream()
             with pa.CompressedOutputStream(sink, codec) as stream:

@@ -55,9 +55,9 @@ def is_killed_before(location: str, operation: str, number: int) -> bool:
     return _is_killed(_run_operation, location, operation, number)
 
 
-def kill_within(function: Callable[..., None], *args: Any, at: str) -> None:
+def kill_within(function: Callable[..., None], *args: Any, moment: str) -> None:
     """Call a function in a process that kills itself before an effect, by number, or at a point of HEADRACE_FAULT."""
-    assert _is_killed(_call, function, args, at), f"{function.__name__} passed before {at}"
+    assert _is_killed(_call, function, args, moment), f"{function.__name__} passed before {moment}"
 
 
 def _is_killed(function: Callable[..., None], *args: Any) -> bool:
@@ -68,11 +68,11 @@ def _is_killed(function: Callable[..., None], *args: Any) -> bool:
     return process.exitcode != 0
 
 
-def _call(function: Callable[..., None], args: Sequence[Any], at: str) -> None:
-    if at.isdigit():
-        with _kill_before(int(at)):
+def _call(function: Callable[..., None], args: Sequence[Any], moment: str) -> None:
+    if moment.isdigit():
+        with _kill_before(int(moment)):
             function(*args)
-    os.environ["HEADRACE_FAULT"] = at
+    os.environ["HEADRACE_FAULT"] = moment
     function(*args)
 
 

@@ -36,7 +36,7 @@ def log(
     values: Mapping[int, bytes | None],
     partition: int = 0,
     *,
-    came: datetime = NOW,
+    kafka_time: datetime = NOW,
     headers: Mapping[int, Mapping[str, bytes]] | None = None,
     keys: Mapping[int, bytes | None] | None = None,
 ) -> pa.RecordBatch:
@@ -45,16 +45,18 @@ def log(
     `keys`: of all records; by default k and the offset.
     """
     rows = sorted(values.items())
-    beside = [[{"key": k, "value": v} for k, v in (headers or {}).get(at, {}).items()] or None for at, _ in rows]
+    kafka_headers = [
+        [{"key": k, "value": v} for k, v in (headers or {}).get(offset, {}).items()] or None for offset, _ in rows
+    ]
     return pa.record_batch(
         [
             pa.array(["clicks"] * len(rows), pa.string()),
             pa.array([partition] * len(rows), pa.int32()),
-            pa.array([at for at, _ in rows], pa.int64()),
-            pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
-            pa.array([f"k{at}".encode() if keys is None else keys[at] for at, _ in rows], pa.binary()),
+            pa.array([offset for offset, _ in rows], pa.int64()),
+            pa.array([kafka_time] * len(rows), pa.timestamp("us", "UTC")),
+            pa.array([f"k{offset}".encode() if keys is None else keys[offset] for offset, _ in rows], pa.binary()),
             pa.array([value for _, value in rows], pa.binary()),
-            pa.array(beside, HEADERS),
+            pa.array(kafka_headers, HEADERS),
         ],
         schema=RECORDS,
     )
@@ -76,13 +78,13 @@ class Driver:
         *,
         schemas: Schemas | None = None,
         interval: int = 50,
-        whole: Config | None = None,
+        configuration: Config | None = None,
         budget: int = 2**20,
         **settings: Any,
     ) -> None:
-        """`whole`: the configuration, in place of one that is made from the rest; `budget`: bytes before rows spill."""
+        """`configuration`: in place of one that is made from the rest; `budget`: bytes before rows spill."""
         self.budget = budget
-        self.config = whole or pipeline_config(root, form, interval=interval, **settings)
+        self.config = configuration or pipeline_config(root, form, interval=interval, **settings)
         self.settings = self.config.pipelines["clicks"]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
         self.lake = self.settings.table.location
@@ -91,8 +93,8 @@ class Driver:
         self.table = self.tables.main
         self.side = self.tables.side
         self.columns = bucketers.build(self.settings.bucket).columns
-        self._walk = open_local_pipeline("clicks", self.config, self.schemas)
-        columns = [*self._walk.schemas.columns(), *(pa.field(name, pa.string()) for name in self.columns)]
+        self._pipeline = open_local_pipeline("clicks", self.config, self.schemas)
+        columns = [*self._pipeline.schemas.columns(), *(pa.field(name, pa.string()) for name in self.columns)]
         self.table.create(pa.schema(columns), self.columns, layout(self.settings.bucket))
         self.side(self.dead_letters).create(DEAD_LETTERS, [])
         if self.settings.late_table:
@@ -100,18 +102,18 @@ class Driver:
         if self.settings.raw_place:
             make_raw_table(self.settings.raw_place, self.tables)
 
-    def start(self, parts: int = 1, at: int = 0) -> None:
-        check_rules("clicks", self.settings, self._walk.schemas, RecordedPrivacy.of(self.table.snapshot()))
+    def start(self, partitions: int = 1, offset: int = 0) -> None:
+        check_rules("clicks", self.settings, self._pipeline.schemas, RecordedPrivacy.of(self.table.snapshot()))
         self.epoch = self.table.begin(
-            {TopicPartition("clicks", 1, p): at for p in range(parts)}, {"clicks": ["uuid-1"]}
+            {TopicPartition("clicks", 1, p): offset for p in range(partitions)}, {"clicks": ["uuid-1"]}
         )
         self.tables.enter_raw(self.epoch, self.settings.raw_place)
         self.tables.apply_side_files()
-        self.specs = set_rules(self.table, self.epoch, self.settings, self._walk.schemas)
+        self.specs = set_rules(self.table, self.epoch, self.settings, self._pipeline.schemas)
 
     def row_columns(self) -> pa.Schema:
         """Columns that rows have by now, those of buckets apart."""
-        return self._walk.schemas.columns()
+        return self._pipeline.schemas.columns()
 
     def carry(
         self, records: Sequence[pa.RecordBatch], ends: Mapping[int, int], *, now: datetime = NOW, die: str = ""
@@ -143,21 +145,26 @@ class Driver:
             "tasks": 1,
             "phases": {},
             "former": None,
-            "wire": self._walk.wire and self._walk.wire.facts(),
-            "key_wire": self._walk.key_wire and self._walk.key_wire.facts(),
+            "wire": self._pipeline.wire and self._pipeline.wire.facts(),
+            "key_wire": self._pipeline.key_wire and self._pipeline.key_wire.facts(),
             **builder.spec_facts(report, self.specs),
         }
+        event_times = {}
+        for part in parts.values():
+            event_time = snapshot.newest_event_time(part)
+            if event_time is not None:
+                event_times[part] = event_time
         planned: Batch = builder.batch(
             report,
             committing,
             epoch=self.epoch,
             settled=self.tables.settled,
             side=builder.side_files(self.settings, report),
-            seen={part: at for part in parts.values() if (at := snapshot.newest_event_time(part)) is not None},
+            seen=event_times,
             closed=(snapshot.closed_until, {}),
             facts=facts,
-            meanings=self._walk.schemas.id_meanings(report),
-            privacy=self._walk.schemas.privacy_version,
+            meanings=self._pipeline.schemas.id_meanings(report),
+            privacy=self._pipeline.schemas.privacy_version,
         )
         version = self.table.append(planned, snapshot)
         if die == "after_commit":
@@ -169,10 +176,10 @@ class Driver:
     def _tasks(
         self, records: Sequence[pa.RecordBatch], frontier: Mapping[Any, int], now: datetime, closed: Mapping[str, Any]
     ) -> Report:
-        walk = self._walk
+        pipeline = self._pipeline
         while True:
             plan = replace(
-                walk.task_plan(now, "000001", {"clicks": 1}),
+                pipeline.task_plan(now, "000001", {"clicks": 1}),
                 frontier=frontier,
                 budget=self.budget,
                 target_file_size=2**20,
@@ -183,6 +190,6 @@ class Driver:
             report = builder.merge_reports([Report.from_json(out["report"][0].as_py())])
             if not report.lacks_schemas:
                 return report
-            walk.schemas.learn_from(report)
-            record_privacy(self.table, walk.schemas, self.epoch)
-            self.table.grow(list(walk.schemas.columns()))
+            pipeline.schemas.learn_from(report)
+            record_privacy(self.table, pipeline.schemas, self.epoch)
+            self.table.grow(list(pipeline.schemas.columns()))

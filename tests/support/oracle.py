@@ -58,12 +58,12 @@ def replay(table: Path) -> Log:
     return Log(len(entries) - 1, files, frontier, commits)
 
 
-def rows(table: Path, what: str, tail: str = "") -> list[tuple[object, ...]]:
+def rows(table: Path, columns: str, tail: str = "") -> list[tuple[object, ...]]:
     """Ask DuckDB over the files that readers see: `SELECT what FROM files tail`."""
     files = _files(table)
     if not files:
         return []
-    return duckdb.execute(f"SELECT {what} FROM read_parquet($1, union_by_name=true) {tail}", [files]).fetchall()
+    return duckdb.execute(f"SELECT {columns} FROM read_parquet($1, union_by_name=true) {tail}", [files]).fetchall()
 
 
 def scan(table: Path, *columns: str) -> dict[str, list[object]]:
@@ -139,19 +139,19 @@ def by_part(table: Path) -> dict[tuple[str, int, int], list[int]]:
     }
 
 
-def check(lake: Path, pipeline: str, ends: Mapping[Source, int] | None = None) -> dict[Source, int]:
+def check(table: Path, pipeline: str, ends: Mapping[Source, int] | None = None) -> dict[Source, int]:
     """Assert that every offset below the frontier is in the table, a table beside it or a gap exactly once, none above.
 
     Beside it are dead letters and late rows. A raw table has all of them but those in gaps, each once.
 
     With `ends`: that the frontier has reached them. Returns the frontier.
     """
-    rows_by_source = offsets(lake)
-    dead_letters = offsets(lake.with_name(f"{lake.name}_dead_letters"))
-    late_rows = offsets(lake.with_name(f"{lake.name}_late"))
-    gap_offsets = gaps(lake)
-    frontier = frontier_of(lake, pipeline)
-    raw = lake.with_name(f"{lake.name}_raw")
+    rows_by_source = offsets(table)
+    dead_letters = offsets(table.with_name(f"{table.name}_dead_letters"))
+    late_rows = offsets(table.with_name(f"{table.name}_late"))
+    gap_offsets = gaps(table)
+    frontier = frontier_of(table, pipeline)
+    raw = table.with_name(f"{table.name}_raw")
     for source, end in frontier.items() if raw.exists() else ():
         _check_once(source, end, [*offsets(raw).get(source, []), *gap_offsets.get(source, [])])
     exits = (rows_by_source, dead_letters, late_rows, gap_offsets)
@@ -214,14 +214,14 @@ def gaps(table: Path) -> dict[Source, list[int]]:
     return {source: offsets for source, offsets in gaps.items() if offsets}
 
 
-def check_rows(lake: Path, pipeline: str) -> None:
+def check_rows(main_table: Path, pipeline: str) -> None:
     """Assert what holds at every moment, also before a restart: no row twice, none above the frontier.
 
     The rows are read first: beside a writer at work, the frontier may have moved since, never back.
     """
-    side_tables = [lake.with_name(lake.name + suffix) for suffix in ("_dead_letters", "_raw")]
-    offsets_by_table = [(table.name, by_part(table)) for table in (lake, *side_tables)]
-    frontier = replay(lake).frontier
+    side_tables = [main_table.with_name(main_table.name + suffix) for suffix in ("_dead_letters", "_raw")]
+    offsets_by_table = [(side_table.name, by_part(side_table)) for side_table in (main_table, *side_tables)]
+    frontier = replay(main_table).frontier
     tally.looks += 1
     for name, parts in offsets_by_table:
         for (topic, incarnation, partition), offsets in parts.items():
@@ -232,12 +232,12 @@ def check_rows(lake: Path, pipeline: str) -> None:
             assert offsets[-1] < below, f"{name}: {part} has rows above its frontier"
 
 
-def frontier_of(lake: Path, pipeline: str) -> dict[Source, int]:
+def frontier_of(table: Path, pipeline: str) -> dict[Source, int]:
     """First offset of each source that is not committed."""
-    if not lake.exists():
+    if not table.exists():
         return {}
     frontier: dict[Source, int] = {}
-    for app_id, offset in replay(lake).frontier.items():
+    for app_id, offset in replay(table).frontier.items():
         owner, *source = app_id.split("/")
         if owner == pipeline and len(source) == 2:
             topic = source[0].rsplit("@", 1)[0]

@@ -105,10 +105,10 @@ def is_participle(word: str) -> bool:
 
 def names_a_participle(name: str) -> bool:
     """Return whether a function's name ends in a participle, or in one and a particle (`drawn_up`, `hashed_too`)."""
-    words = [word for word in name.split("_") if word]
-    while len(words) > 1 and words[-1] in PARTICLES:
-        words.pop()
-    return bool(words) and words[0] not in QUESTION_WORDS and is_participle(words[-1])
+    parts = [word for word in name.split("_") if word]
+    while len(parts) > 1 and parts[-1] in PARTICLES:
+        parts.pop()
+    return bool(parts) and parts[0] not in QUESTION_WORDS and is_participle(parts[-1])
 
 
 def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -72,7 +72,7 @@ class Process:
 def _alive(family: list[psutil.Process], within_s: float = 60) -> list[psutil.Process]:
     """Return which processes still run after so long. A zombie does not run."""
     deadline = time.monotonic() + within_s
-    while left := [one for one in family if _runs(one)]:
+    while left := [process for process in family if _runs(process)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.05)
@@ -86,18 +86,18 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def say(*words: str, code: int = 0, **environment: str) -> str:
+def say(*arguments: str, code: int = 0, **environment: str) -> str:
     """Run a verb in a process of its own, as a person does. Returns what it said; `code`: with which it is to end."""
-    done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", *words],
+    process = subprocess.run(
+        [sys.executable, "-m", "writer.cli", *arguments],
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
         env={**os.environ, **environment},
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == code, process.stdout + process.stderr
+    return process.stdout
 
 
 def run_code_until(code: str, *arguments: str, point: str) -> None:

@@ -39,36 +39,36 @@ class Series:
     samples: Sequence[Sample]
 
 
-def series(step_s: float, given: Mapping[str, Sequence[float | None]]) -> list[Series]:
+def series(step_s: float, values_by_text: Mapping[str, Sequence[float | None]]) -> list[Series]:
     """Read `name{label="value"}` → values, one each `step_s` from 0 on; None: nothing was scraped."""
-    found = []
-    for text, values in given.items():
+    all_series = []
+    for text, values in values_by_text.items():
         match = _SERIES.fullmatch(text)
         assert match, text
         labels = frozenset(_PAIR.findall(match[2] or ""))
-        found.append(Series(match[1], labels, [(i * step_s, v) for i, v in enumerate(values) if v is not None]))
-    return found
+        all_series.append(Series(match[1], labels, [(i * step_s, v) for i, v in enumerate(values) if v is not None]))
+    return all_series
 
 
 def selectors(expression: str) -> list[tuple[str, set[str]]]:
     """Return the metrics of an expression, each with the labels that it is chosen by."""
-    found: list[tuple[str, set[str]]] = []
+    names_and_labels: list[tuple[str, set[str]]] = []
 
     def visit(node: Any) -> bool:
         if isinstance(node, pp.VectorSelector):
-            found.append((node.name, {m.name for m in node.matchers.matchers}))
+            names_and_labels.append((node.name, {m.name for m in node.matchers.matchers}))
         elif isinstance(node, pp.MatrixSelector):
             visit(node.vector_selector)
         return True
 
     pp.walk(pp.parse(expression), pre_visit=visit)
-    return found
+    return names_and_labels
 
 
 def evaluate(expression: str, data: Sequence[Series], at_s: float) -> Vector:
     """Return the value of an expression at an instant, by labels; a number has none."""
-    found = _value(pp.parse(expression), data, at_s)
-    return {frozenset(): found} if isinstance(found, float) else found
+    value = _value(pp.parse(expression), data, at_s)
+    return {frozenset(): value} if isinstance(value, float) else value
 
 
 def fires(rule: Mapping[str, Any], data: Sequence[Series], until_s: float, every_s: float = 60.0) -> set[Labels]:
@@ -104,13 +104,13 @@ def _select_series(node: Any, data: Sequence[Series], at_s: float, back_s: float
     """Return the series that a selector names, with the samples of (at - back, at]."""
     assert node.offset is None
     assert node.at is None
-    found = []
-    for one in data:
-        if one.name == node.name and all(_matches(m, dict(one.labels)) for m in node.matchers.matchers):
-            within = [(t, v) for t, v in one.samples if at_s - back_s < t <= at_s]
+    selected = []
+    for candidate in data:
+        if candidate.name == node.name and all(_matches(m, dict(candidate.labels)) for m in node.matchers.matchers):
+            within = [(t, v) for t, v in candidate.samples if at_s - back_s < t <= at_s]
             if within:
-                found.append(Series(one.name, one.labels, within))
-    return found
+                selected.append(Series(candidate.name, candidate.labels, within))
+    return selected
 
 
 def _matches(matcher: Any, labels: Mapping[str, str]) -> bool:
@@ -198,14 +198,14 @@ def _combine(node: Any, data: Sequence[Series], at_s: float) -> Vector | float:
     if op in ("and", "or", "unless"):
         assert isinstance(left, dict)
         assert isinstance(right, dict)
-        there = {key(labels) for labels in right}
-        here = {key(labels) for labels in left}
+        right_keys = {key(labels) for labels in right}
+        left_keys = {key(labels) for labels in left}
         match op:
             case "and":
-                return {labels: value for labels, value in left.items() if key(labels) in there}
+                return {labels: value for labels, value in left.items() if key(labels) in right_keys}
             case "unless":
-                return {labels: value for labels, value in left.items() if key(labels) not in there}
-        return left | {labels: value for labels, value in right.items() if key(labels) not in here}
+                return {labels: value for labels, value in left.items() if key(labels) not in right_keys}
+        return left | {labels: value for labels, value in right.items() if key(labels) not in left_keys}
     if isinstance(left, dict) and isinstance(right, dict):
         by_key = {key(labels): value for labels, value in right.items()}
         assert len(by_key) == len(right), f"many on the right side of {node}"

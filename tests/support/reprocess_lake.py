@@ -36,13 +36,13 @@ def mixed_values(start: int, end: int, *, tombstones: bool = True) -> dict[int, 
     kinds: dict[int, Callable[[int], bytes | None]] = {
         3: lambda _: None,
         5: lambda _: b"\0\0\0\0\1cut",
-        7: lambda at: event(at, at=OLD),
+        7: lambda offset: event(offset, event_time=OLD),
         8: wider,
     }
-    other: Callable[[int], bytes | None] = lambda at: event(at, at=NOW - (at % 4) * HOUR)  # noqa: E731
+    other: Callable[[int], bytes | None] = lambda offset: event(offset, event_time=NOW - (offset % 4) * HOUR)  # noqa: E731
     if not tombstones:
         del kinds[3]
-    return {at: kinds.get(at % 10, other)(at) for at in range(start, end)}
+    return {offset: kinds.get(offset % 10, other)(offset) for offset in range(start, end)}
 
 
 def start_writer(root: Path, form: str, *, schemas: Schemas = TWO, **settings: Any) -> Driver:
@@ -77,7 +77,7 @@ class Between:
     done: bool = False
 
     def open(self, backfilled_table: BackfilledTable) -> list[Source]:
-        return [_Seam(one, self) for one in RAW.open(backfilled_table)]
+        return [_Seam(source, self) for source in RAW.open(backfilled_table)]
 
 
 @dataclass
@@ -111,8 +111,8 @@ class _Seam:
 
 def rows(driver: Driver) -> list[dict[str, Any]]:
     """Return the rows that readers see, by offset, each with its bucket."""
-    found = driver.table.rows().to_table().to_pylist()
-    return sorted(found, key=offset_key)
+    table_rows = driver.table.rows().to_table().to_pylist()
+    return sorted(table_rows, key=offset_key)
 
 
 def offset_key(row: Mapping[str, Any]) -> tuple[int, int]:
@@ -122,14 +122,14 @@ def offset_key(row: Mapping[str, Any]) -> tuple[int, int]:
 
 def dead_letter_rows(driver: Driver) -> list[tuple[Any, ...]]:
     names = ["_partition", "_offset", "outcome", "schema_id", "value"]
-    found = driver.side(driver.dead_letters).rows().to_table().to_pylist()
-    return sorted(tuple(row.get(n, row.get("_kafka_partition")) for n in names) for row in found)
+    table_rows = driver.side(driver.dead_letters).rows().to_table().to_pylist()
+    return sorted(tuple(row.get(name, row.get("_kafka_partition")) for name in names) for row in table_rows)
 
 
 def check_sound(driver: Driver) -> None:
     for deep in (False, True):
-        found = run_audit(driver, deep=deep)
-        assert found.adds_up, describe_problems(found)
+        result = run_audit(driver, deep=deep)
+        assert result.adds_up, describe_problems(result)
 
 
 def delete(driver: Driver, text: str) -> None:
@@ -144,10 +144,11 @@ def delete(driver: Driver, text: str) -> None:
 
 
 def write_history(driver: Driver, start: int = 0, end: int = 60, *, tombstones: bool = True) -> None:
-    for at in range(start, end, 20):
-        ends = {0: at + 20, 1: (at + 20) // 2}
+    for offset in range(start, end, 20):
+        ends = {0: offset + 20, 1: (offset + 20) // 2}
         first, second = (
-            mixed_values(*part, tombstones=tombstones) for part in ((at, at + 20), (at // 2, at // 2 + 10))
+            mixed_values(*part, tombstones=tombstones)
+            for part in ((offset, offset + 20), (offset // 2, offset // 2 + 10))
         )
         driver.carry([log(first), log(second, 1)], ends)
 

@@ -82,31 +82,31 @@ def value(schema_id: int, schema: Mapping[str, Any], row: Mapping[str, Any]) -> 
     return out.getvalue()
 
 
-def event(number: int, *, at: datetime | None = None, schema_id: int = 1) -> bytes:
+def event(number: int, *, event_time: datetime | None = None, schema_id: int = 1) -> bytes:
     """A value of EVENT."""
-    when = at or NOW - timedelta(minutes=number)
-    return value(schema_id, EVENT, {"id": number, "at": when, "note": None if number % 3 else f"note {number}"})
+    time = event_time or NOW - timedelta(minutes=number)
+    return value(schema_id, EVENT, {"id": number, "at": time, "note": None if number % 3 else f"note {number}"})
 
 
 def records(
     values: Sequence[bytes | None],
     *,
     partitions: int = 1,
-    came: datetime = NOW,
+    kafka_time: datetime = NOW,
     headers: Mapping[str, bytes] | None = None,
 ) -> pa.RecordBatch:
     """The values as a task gets them, dealt out to the partitions one after the other."""
-    beside = [{"key": key, "value": value} for key, value in (headers or {}).items()]
-    rows = sorted((at % partitions, at // partitions, value) for at, value in enumerate(values))
+    kafka_headers = [{"key": key, "value": value} for key, value in (headers or {}).items()]
+    rows = sorted((index % partitions, index // partitions, value) for index, value in enumerate(values))
     return pa.record_batch(
         [
             pa.array(["clicks"] * len(rows), pa.string()),
             pa.array([row[0] for row in rows], pa.int32()),
             pa.array([row[1] for row in rows], pa.int64()),
-            pa.array([came] * len(rows), pa.timestamp("us", "UTC")),
+            pa.array([kafka_time] * len(rows), pa.timestamp("us", "UTC")),
             pa.array([f"k{row[1]}".encode() for row in rows], pa.binary()),
             pa.array([row[2] for row in rows], pa.binary()),
-            pa.array([beside or None] * len(rows), HEADERS),
+            pa.array([kafka_headers or None] * len(rows), HEADERS),
         ],
         schema=RECORDS,
     )

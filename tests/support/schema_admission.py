@@ -83,11 +83,13 @@ def start(source: Source, rules: ColumnRules | None = None, **more: Any) -> Sche
         **more,
     )
     schemas.begin(["t"])
-    met = [schema_id for schema_id in source.values if schema_id >= LATER]
-    if met:
+    unregistered = [schema_id for schema_id in source.values if schema_id >= LATER]
+    if unregistered:
         schemas.follow(schemas.columns())
-        schemas.learn(met)
-    schemas.meanings_of([number for number, known in schemas.plan.schemas.items() if isinstance(known, WriterSchema)])
+        schemas.learn(unregistered)
+    schemas.meanings_of(
+        [number for number, admitted in schemas.plan.schemas.items() if isinstance(admitted, WriterSchema)]
+    )
     return schemas
 
 
@@ -130,9 +132,9 @@ def with_specs(texts: Sequence[str]) -> Outcome:
 
 def in_iceberg(texts: Sequence[str]) -> Outcome:
     schemas = start(Source(around(texts)), settings("iceberg").column_rules)
-    made = schema_of(schemas.columns())
-    mapping_of(made)
-    assert len(columns_of(made)) == len(schemas.columns())
+    schema = schema_of(schemas.columns())
+    mapping_of(schema)
+    assert len(columns_of(schema)) == len(schemas.columns())
     return Outcome(schemas.plan.schemas, schemas.plan.columns)
 
 
@@ -140,9 +142,9 @@ def by_route(texts: Sequence[str]) -> Outcome:
     """Decode by one plan, and fill a table of a route by another, which needs an event time and a bucket."""
     decoding = start(Source(around(texts)), admission=Admission(extend=SchemaPlan.decode_only)).plan
     plan = SchemaPlan(pa.schema([]))
-    for schema_id, known in decoding.schemas.items():
-        if isinstance(known, WriterSchema):
-            plan = admit_schema(settings("delta"), "auto", plan, schema_id, known.text)
+    for schema_id, admitted in decoding.schemas.items():
+        if isinstance(admitted, WriterSchema):
+            plan = admit_schema(settings("delta"), "auto", plan, schema_id, admitted.text)
     return Outcome({**decoding.schemas, **plan.schemas}, plan.columns)
 
 

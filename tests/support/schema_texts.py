@@ -362,15 +362,17 @@ def _deep(part: Json, levels: int) -> Json:
 
 def _spell(text: str, rng: random.Random) -> str:
     """Write a text otherwise: by what Java's parser takes, or so that it is none any more."""
-    at = rng.randrange(len(text) + 1)
+    position = rng.randrange(len(text) + 1)
     ways: list[Callable[[], str]] = [
         lambda: "\ufeff" + text,
         lambda: "/* v1 { */ " + text,
         lambda: "// it's\n" + text + "\n// end",
         lambda: text.replace(":", ':/* " */', 3),
-        lambda: text[:at],
+        lambda: text[:position],
         lambda: (
-            text[:at] + rng.choice(["\ud800", "\x00", "é", '"', "\\", "[", "}", "//", "/*", " ", "NaN"]) + text[at:]
+            text[:position]
+            + rng.choice(["\ud800", "\x00", "é", '"', "\\", "[", "}", "//", "/*", " ", "NaN"])
+            + text[position:]
         ),
         lambda: text + rng.choice([text, " x", ",", "/*"]),
         lambda: text.replace('"name"', '"name": "twice", "name"', 2),

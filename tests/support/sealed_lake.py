@@ -50,8 +50,8 @@ class SealedLake:
     """A table of hourly buckets, written and sealed as the writer does it."""
 
     def __init__(self, root: Path, form: str = "delta", location: str | None = None, **pipeline: Any) -> None:
-        where = {"location": location or str(root / "lake" / "clicks"), "format": form}
-        self.config: Config = configuration(root, table=where, **pipeline)
+        table = {"location": location or str(root / "lake" / "clicks"), "format": form}
+        self.config: Config = configuration(root, table=table, **pipeline)
         self.settings = self.config.pipelines["clicks"]
         self.bucketer = bucketers.build(self.settings.bucket)
         self.table = main_table("clicks", self.config)
@@ -66,8 +66,8 @@ class SealedLake:
     def add(self, hour: int, rows: int, *, minute: int = 0) -> int:
         """Commit rows of one hour; each has its own offset and microsecond. Returns the version."""
         first = DAY + timedelta(hours=hour, minutes=minute)
-        made = [_row(self.offset + n, first + timedelta(milliseconds=n, microseconds=7)) for n in range(rows)]
-        data = pa.Table.from_pylist(made, COLUMNS)
+        values = [_row(self.offset + n, first + timedelta(milliseconds=n, microseconds=7)) for n in range(rows)]
+        data = pa.Table.from_pylist(values, COLUMNS)
         if self.extra:
             data = data.append_column("extra", data.column("id"))
         buckets = self.bucketer.assign(data, data.column("at"))
@@ -75,7 +75,7 @@ class SealedLake:
         to = Destination(store_at(self.table.location), self.bucketer.columns, "test", 2**24, hidden=self.table.hidden)
         files = BucketFiles(to, key)
         files.add(data)
-        staged = files.close(made[0]["at"], made[-1]["at"])
+        staged = files.close(values[0]["at"], values[-1]["at"])
         late = Lateness()
         start = self.offset
         self.offset += rows
@@ -92,7 +92,7 @@ class SealedLake:
             staged,
             facts=facts,
             closed_until=until,
-            newest_event_times={PART: microseconds(made[-1]["at"])},
+            newest_event_times={PART: microseconds(values[-1]["at"])},
         )
         return self.table.append(batch, snapshot)
 
@@ -109,28 +109,28 @@ class SealedLake:
         if put:
             assert not self.sealer.seal([ready], end + timedelta(minutes=1))
             return self.sealer.sealed[-1]
-        standing = self.sealer.follow()
-        ((manifest,), _) = self.sealer.build_manifests(standing, [ready], end)
+        snapshot = self.sealer.follow()
+        ((manifest,), _) = self.sealer.build_manifests(snapshot, [ready], end)
         sealing = Sealing(uuid4().hex, [manifest.to_json()], {"at": end.isoformat()})
-        return manifest.with_table_version(self.table.append(sealing, standing.table_snapshot))
+        return manifest.with_table_version(self.table.append(sealing, snapshot.table_snapshot))
 
 
-def _row(offset: int, at: datetime) -> dict[str, Any]:
+def _row(offset: int, event_time: datetime) -> dict[str, Any]:
     return {
         "id": offset,
-        "at": at,
+        "at": event_time,
         "user": f"u{offset % 7}",
         "price": None if offset % 5 == 0 else offset,
         "amount": offset / 4,
         "clean": offset % 2 == 0,
         "tags": ["a", f"t{offset % 3}"],
         "attrs": {"x": offset % 11, "y": "ü'" if offset % 2 else None},
-        "on": at.date(),
+        "on": event_time.date(),
         "raw": bytes([offset % 256]),
         "scores": [("k", offset)],
         "_topic": "clicks",
         "_incarnation": 1,
         "_partition": 0,
         "_offset": offset,
-        "_kafka_time": at,
+        "_kafka_time": event_time,
     }

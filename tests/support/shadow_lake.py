@@ -27,7 +27,10 @@ SPECS = {"Event": {"where": "id <> 3", "derive": {"note": "'n' || id"}}}
 
 def values(start: int, end: int) -> dict[int, bytes | None]:
     """Rows of three hours, and of seven records one that cannot be decoded."""
-    return {at: b"\0\0\0\0\1cut" if at % 7 == 5 else event(at, at=NOW - (at % 3) * HOUR) for at in range(start, end)}
+    return {
+        offset: b"\0\0\0\0\1cut" if offset % 7 == 5 else event(offset, event_time=NOW - (offset % 3) * HOUR)
+        for offset in range(start, end)
+    }
 
 
 class Lake:
@@ -51,25 +54,25 @@ class Lake:
         self.place = f"{home}/elsewhere/v2"
         self.topic = values(0, 200)
         table = {"location": f"{home}/lake/clicks", "raw": {"location": f"{home}/lake/raw"}}
-        about = {"limits": {"max_failed_ratio": 1}, "seal": {"late": "late_table"}, **settings}
-        made = pipeline_config(root, form, table=table, sections=sections, **about)
-        raw = made.model_dump(mode="json", exclude_unset=True)
+        more = {"limits": {"max_failed_ratio": 1}, "seal": {"late": "late_table"}, **settings}
+        config = pipeline_config(root, form, table=table, sections=sections, **more)
+        raw = config.model_dump(mode="json", exclude_unset=True)
         (root / "1.avsc").write_text(json.dumps(EVENT))
         raw["registry"] = {"files": {1: str(root / "1.avsc")}}
-        one = raw["pipelines"]["clicks"]
-        one["hooks"] = [{"type": "webhook", "name": "told", "url": "http://127.0.0.1:1/"}]
+        clicks = raw["pipelines"]["clicks"]
+        clicks["hooks"] = [{"type": "webhook", "name": "told", "url": "http://127.0.0.1:1/"}]
         self.file = root / "pipelines.yaml"
         self.other = root / "new.yaml"
         self.file.write_text(yaml.safe_dump(raw))
-        self.other.write_text(yaml.safe_dump({**raw, "pipelines": {"clicks": {**one, "specs": SPECS}}}))
-        self.first = Driver(root, whole=load(self.file))
-        self.first.start(at=start)
+        self.other.write_text(yaml.safe_dump({**raw, "pipelines": {"clicks": {**clicks, "specs": SPECS}}}))
+        self.first = Driver(root, configuration=load(self.file))
+        self.first.start(offset=start)
         self.to(self.first, end)
 
     def to(self, driver: Driver, end: int, **more: Any) -> None:
         """Carry what the topic holds."""
-        at = driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) or 0
-        driver.carry([log({offset: self.topic[offset] for offset in range(at, end)})], {0: end}, **more)
+        frontier = driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) or 0
+        driver.carry([log({offset: self.topic[offset] for offset in range(frontier, end)})], {0: end}, **more)
 
     def config_of(self, begin: str = "start") -> Config:
         """The configuration of the shadow."""
@@ -78,8 +81,8 @@ class Lake:
 
     def shadow(self, begin: str = "start") -> Driver:
         """Start the shadow's writer."""
-        driver = Driver(self.root, whole=self.config_of(begin))
-        driver.start(at=driver.settings.start["offsets"]["clicks"][0])
+        driver = Driver(self.root, configuration=self.config_of(begin))
+        driver.start(offset=driver.settings.start["offsets"]["clicks"][0])
         return driver
 
     def promote(self, *flags: str, code: int = 0) -> Any:
@@ -97,11 +100,11 @@ class Lake:
         """The configuration file of the pipeline from now on, as `promote` says."""
         raw = yaml.safe_load((other or self.other).read_text())
         for key, value in self.promote("--json")["changes"].items():
-            *above, last = key.split(".")
-            at = raw
-            for name in above:
-                at = at[name]
-            at[last] = None if value == "null" else value
+            *names, last = key.split(".")
+            section = raw
+            for name in names:
+                section = section[name]
+            section[last] = None if value == "null" else value
         file = self.root / "promoted.yaml"
         file.write_text(yaml.safe_dump(raw))
         return file
@@ -126,11 +129,11 @@ def names(root: Path) -> dict[str, str]:
 
 
 def run_diff(lake: Lake, *flags: str) -> dict[str, Any]:
-    done = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["diff", str(lake.file), "--with", str(lake.other), "--shadow", lake.place, "--json", *flags]
     )
-    assert done.exit_code in (0, 1), (done.output, done.exception)
-    return dict(json.loads(done.stdout))
+    assert result.exit_code in (0, 1), (result.output, result.exception)
+    return dict(json.loads(result.stdout))
 
 
 @pytest.fixture(name="writer")
@@ -139,11 +142,11 @@ def writer_fixture(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ends = [20]
 
     def run(file: Any, *, once: bool) -> int:
-        driver = Driver(Path(), whole=file.config)
-        driver.start(at=driver.settings.start["offsets"]["clicks"][0])
-        at = driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) or 0
-        if ends[-1] > at:
-            driver.carry([log({o: v for o, v in values(0, ends[-1]).items() if o >= at})], {0: ends[-1]})
+        driver = Driver(Path(), configuration=file.config)
+        driver.start(offset=driver.settings.start["offsets"]["clicks"][0])
+        frontier = driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) or 0
+        if ends[-1] > frontier:
+            driver.carry([log({o: v for o, v in values(0, ends[-1]).items() if o >= frontier})], {0: ends[-1]})
         return 0 if once and ends[-1] else 1
 
     monkeypatch.setattr("writer.cli.table.shadow.run_writer", run)
@@ -152,7 +155,7 @@ def writer_fixture(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def run_shadow(lake: Lake, *flags: str, code: int = 0) -> str:
-    words = ["shadow", str(lake.file), "--with", str(lake.other), "--location", lake.place, *flags]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == code, (done.output, done.exception)
-    return done.stdout
+    arguments = ["shadow", str(lake.file), "--with", str(lake.other), "--location", lake.place, *flags]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.stdout

@@ -8,8 +8,8 @@ from writer.clients.kafka import Topic
 class Cluster:
     """One topic; per partition what the log holds, and where the oldest open transaction begins."""
 
-    def __init__(self, *held: tuple[int, int], id_: str = "a", stable: int | None = None) -> None:
-        self.held = list(held)
+    def __init__(self, *log_ranges: tuple[int, int], id_: str = "a", stable: int | None = None) -> None:
+        self.held = list(log_ranges)
         self.id = id_
         self.stable = stable
         self.waited = 0

@@ -156,18 +156,18 @@ class SimulatedDriver:
             self._ending = True
 
     def _beat(self) -> ConfigChanges | None:
-        found = self.file.read_again()
-        arrived = self._late
+        changes = self.file.read_again()
+        arrivals = self._late
         self._late = []
-        for one in arrived:
-            one()
-        return found
+        for arrive in arrivals:
+            arrive()
+        return changes
 
-    def _arrive(self, what: Callable[[], None]) -> None:
+    def _arrive(self, arrive: Callable[[], None]) -> None:
         if self._release.signals_come_late or self._late:  # nothing overtakes what was sent before
-            self._late.append(what)
+            self._late.append(arrive)
         else:
-            what()
+            arrive()
 
     def kill(self) -> None:
         self.code = -9
@@ -177,9 +177,9 @@ class SimulatedDriver:
         return self.code
 
     def exit_reports(self) -> dict[str, ExitReport]:
-        found = self._words
+        reports = self._words
         self._words = {}
-        return found
+        return reports
 
     def health(self) -> DriverHealth:
         healths = {name: PipelineHealth(progress.view().state, 1.0, 1, 1, 0) for name, progress in self.board.items()}
@@ -197,8 +197,10 @@ class SimulatedDriver:
     def start(self, pipeline: str, *, new_run: bool, lease: int | None) -> bool:
         if self.code is not None:
             return False
-        held = "" if lease is None else f"&lease={lease}"
-        answer = self._post(f"/pipelines/{pipeline}/start?new_run={str(new_run).lower()}{held}", "Bearer token")
+        lease_parameter = "" if lease is None else f"&lease={lease}"
+        answer = self._post(
+            f"/pipelines/{pipeline}/start?new_run={str(new_run).lower()}{lease_parameter}", "Bearer token"
+        )
         return answer is not None and answer[0] == 202
 
     def _make_runner(self, name: str) -> PipelineRunner:
@@ -217,9 +219,9 @@ class SimulatedDriver:
             runner.cleanup.callback(self.running.pop, name, None)
 
         def report(view: View, error: BaseException | None, removed: bool) -> None:
-            at = datetime.now(UTC).isoformat()
+            time = datetime.now(UTC).isoformat()
             self._words[view.pipeline] = ExitReport(
-                view.pipeline, exit_code(error), str(error or ""), "", at, removed=removed
+                view.pipeline, exit_code(error), str(error or ""), "", time, removed=removed
             )
 
         return PipelineRunner(self.board[name], begin, report=report)
@@ -315,13 +317,13 @@ class Release:
 @contextmanager
 def release(root: Path, pipelines: Mapping[str, int], only: list[str] | None = None) -> Iterator[Release]:
     """Make a release that has not begun yet."""
-    found = Release(root, pipelines, only)
+    simulated_release = Release(root, pipelines, only)
     with pytest.MonkeyPatch.context() as patched:
-        for one in (module, loader, pipeline_runner):
-            patched.setattr(one, "time", found.clock)
-        patched.setattr(module, "Driver", found.drive)
+        for module_with_time in (module, loader, pipeline_runner):
+            patched.setattr(module_with_time, "time", simulated_release.clock)
+        patched.setattr(module, "Driver", simulated_release.drive)
         patched.setattr(module, "reap", lambda _: None)
         try:
-            yield found
+            yield simulated_release
         finally:
-            found.held.close()
+            simulated_release.held.close()

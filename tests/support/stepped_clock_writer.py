@@ -127,7 +127,7 @@ def carry(root: Path, form: str, step: timedelta, moment: str) -> Result:
         oracle.check_rows(Path(driver.lake), "clicks")
         records = [_records(topic, partition, batch, first) for partition in range(2)]
         driver.carry(records, {partition: end for (_, partition), end in topic.ends.items()}, now=started)
-        read = sum(one.num_rows for one in records)
+        read = sum(batch_records.num_rows for batch_records in records)
         throttle.record_commit({"ranges": [{"read": read}], "started": started.isoformat(), "value_bytes": 0})
         asked_s = read / RATE
         rounds.once()
@@ -139,8 +139,13 @@ def carry(root: Path, form: str, step: timedelta, moment: str) -> Result:
     account = audit(driver.config, "clicks", since=None, deep=True)
     assert account.adds_up, "; ".join(f"{p.description} {p.part} {p.spans}" for p in account.problems)
     sealed = [
-        (round((_hour(one.bucket) - first).total_seconds() / 3_600), one.version, one.rows, one.late)
-        for one in sealer.manifests.all()
+        (
+            round((_hour(manifest.bucket) - first).total_seconds() / 3_600),
+            manifest.version,
+            manifest.rows,
+            manifest.late,
+        )
+        for manifest in sealer.manifests.all()
     ]
     rows = oracle.count(Path(driver.lake))
     dead = oracle.count(Path(driver.dead_letters))
@@ -156,8 +161,10 @@ def _records(topic: Topic, partition: int, batch: int, first: datetime) -> Any:
     for offset in range(start, end):
         is_late = batch == LATE_BATCH and offset == start
         hour = 0 if is_late else batch
-        values[offset] = b"\0\0\0\0\1cut" if offset % 10 == 5 else event(offset, at=first + timedelta(hours=hour))
-    return log(values, partition, came=_right_now())
+        values[offset] = (
+            b"\0\0\0\0\1cut" if offset % 10 == 5 else event(offset, event_time=first + timedelta(hours=hour))
+        )
+    return log(values, partition, kafka_time=_right_now())
 
 
 def _right_now() -> datetime:
@@ -173,9 +180,9 @@ def _hour(bucket: tuple[str | None, ...]) -> datetime:
 
 def _is_complete(sealer: Sealer) -> bool:
     """Return whether all buckets but the newest are sealed: that is so once the silent partition counts as idle."""
-    standing = sealer.follow(write=False)
+    snapshot = sealer.follow(write=False)
     manifests = list(sealer.manifests.all())
-    return len(manifests) == BATCHES - 1 and len(standing.unsealed.buckets) == 1
+    return len(manifests) == BATCHES - 1 and len(snapshot.unsealed.buckets) == 1
 
 
 def main(root: Path, form: str, file: Path, *seconds: str) -> None:
@@ -183,7 +190,7 @@ def main(root: Path, form: str, file: Path, *seconds: str) -> None:
     steps = [timedelta(seconds=float(each)) for each in seconds]
     # A clock that is behind keeps buckets open, so that no row of theirs is late until it is right.
     cases = [(step, moment) for step in steps for moment in MOMENTS if moment != REST or step < timedelta(0)]
-    found = []
+    results = []
     for number, (step, moment) in enumerate(cases):
         clock.show(-step)
         flag = root / f"{number}.flag"
@@ -191,9 +198,9 @@ def main(root: Path, form: str, file: Path, *seconds: str) -> None:
         os.environ["HEADRACE_FAULT"] = f"{MOMENTS[moment]}:{flag}"
         stepper = StepAtMoment(clock, flag)
         stepper.start()
-        found.append(asdict(carry(root / str(number), form, step, moment)))
+        results.append(asdict(carry(root / str(number), form, step, moment)))
         assert not stepper.is_alive(), f"it never came to {MOMENTS[moment]}"
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -24,16 +24,16 @@ class Supervised(Process):
         """Process ids of all drivers so far."""
         return [int(pid) for pid in re.findall(r"driver_started pid=(\d+)", self.output())]
 
-    def times(self, words: str) -> int:
-        return self.output().count(words)
+    def times(self, text: str) -> int:
+        return self.output().count(text)
 
     def wait_for_commits(self, more_than: int = 0) -> None:
         self.until(lambda: self.times("batch_committed") > more_than)
 
     def recoveries(self) -> list[tuple[str, float]]:
         """Level and seconds of each recovery so far."""
-        found = re.findall(r"pipeline_recovered \S+ recovery_level=(\S+) seconds=(\S+)", self.output())
-        return [(level, float(seconds)) for level, seconds in found]
+        matches = re.findall(r"pipeline_recovered \S+ recovery_level=(\S+) seconds=(\S+)", self.output())
+        return [(level, float(seconds)) for level, seconds in matches]
 
     def check_recovery(self, level: str, after: str, aim_s: float) -> None:
         """Note how long the last recovery took, from where the failure was found to the first new commit."""
@@ -93,13 +93,13 @@ def supervise(site: Site, *flags: str, env: Mapping[str, str] | None = None, und
 
 def explain(site: Site, code: int = 0) -> dict[str, Any]:
     """What `headrace supervisor explain --json` says."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "writer.cli", "supervisor", "explain", str(site.config), "--json"],
         capture_output=True,
         text=True,
         check=False,
         timeout=400,
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    assert process.returncode == code, process.stdout + process.stderr
+    explanation: dict[str, Any] = json.loads(process.stdout)
+    return explanation

@@ -19,10 +19,10 @@ parquet_table = partial(table_at, "parquet")
 
 def in_catalog(location: str) -> CatalogTable:
     """Return the place of a local table in an SQLite catalog beside it."""
-    place = Path(location)
-    catalog = _of_bucket(location) if on_s3(location) else f"{place.parent}/catalog.db"
+    path = Path(location)
+    catalog = _of_bucket(location) if on_s3(location) else f"{path.parent}/catalog.db"
     settings = (("type", "sql"), ("uri", f"sqlite:///{catalog}"))
-    return CatalogTable("headrace", ("lake",), re.sub(r"\W", "_", place.name, flags=re.ASCII), settings)
+    return CatalogTable("headrace", ("lake",), re.sub(r"\W", "_", path.name, flags=re.ASCII), settings)
 
 
 def _of_bucket(location: str) -> str:

@@ -72,8 +72,8 @@ def create_table(location: str, form: str) -> PipelineTable:
 def write_file(location: str, hour: str, rows: int, form: str) -> StagedFile:
     """Write a file as a task does."""
     now = datetime(2026, 11, 20, 5, tzinfo=UTC)
-    to = Destination(store_at(location), ("hour",), "test", 2**20, hidden=form == "parquet")
-    path, sink = to.open((hour,))
+    destination = Destination(store_at(location), ("hour",), "test", 2**20, hidden=form == "parquet")
+    path, sink = destination.open((hour,))
     with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as out:
         out.write_table(pa.table({"id": list(range(rows))}))
     metadata = out.writer.metadata
@@ -87,12 +87,12 @@ def delta_client(location: str) -> DeltaTable:
     return DeltaTable(location, storage_options=delta_options(location))
 
 
-def iceberg_table_of(location: str, place: CatalogTable | None = None) -> Table:
-    """Open an Iceberg table as another client does. `place`: in the catalog; None: that of tests without a driver."""
-    place = place or in_catalog(location)
-    return load_catalog(place.catalog, **dict(place.settings), **catalog_client.file_settings(location)).load_table(
-        place.identifier
-    )
+def iceberg_table_of(location: str, catalog_table: CatalogTable | None = None) -> Table:
+    """Open an Iceberg table as another client does. By default a table of tests without a driver."""
+    catalog_table = catalog_table or in_catalog(location)
+    return load_catalog(
+        catalog_table.catalog, **dict(catalog_table.settings), **catalog_client.file_settings(location)
+    ).load_table(catalog_table.identifier)
 
 
 def begin(table: PipelineTable, **starts: int) -> int:

@@ -98,17 +98,17 @@ class Topic:
     def put(self, topic: str, partition: int, kind: str) -> None:
         offset = self._ends[topic, partition]
         self._ends[topic, partition] += 1
-        at = (topic, partition, offset)
+        key = (topic, partition, offset)
         when = NOW - timedelta(minutes=7 * offset)
         row = {"id": offset, "at": when, "note": None if offset % 3 else f"note {offset}"}
         value: bytes | None = None
         match kind:
             case "event":
                 value = avro_value(1, row)
-                self.rows[at] = row
+                self.rows[key] = row
             case "wider":
                 value = avro_value(2, {**row, "extra": offset})
-                self.rows[at] = {**row, "extra": offset}
+                self.rows[key] = {**row, "extra": offset}
             case "pair":
                 side = "L" if offset % 2 else "R"
                 value = avro_value(3, {"id": offset, "at": when, "body": (side, {side.lower(): offset})})
@@ -116,44 +116,44 @@ class Topic:
                     "member0": {"l": offset} if offset % 2 else None,
                     "member1": None if offset % 2 else {"r": offset},
                 }
-                self.rows[at] = {"id": offset, "at": when, "body": body}
+                self.rows[key] = {"id": offset, "at": when, "body": body}
             case "old" | "future":
                 when = NOW + (timedelta(hours=2) if kind == "future" else timedelta(days=-40))
                 value = avro_value(1, {**row, "at": when})
-                self.quarantined[at] = f"at is {when:%Y-%m-%d %H:%M:%S}.000000Z"
+                self.quarantined[key] = f"at is {when:%Y-%m-%d %H:%M:%S}.000000Z"
             case "bare":
                 value = b"{}"
-                self.dead_letters[at] = "no Confluent header"
+                self.dead_letters[key] = "no Confluent header"
             case "json":
                 value = b'{"id": 5}'
-                self.dead_letters[at] = "no Confluent header"
+                self.dead_letters[key] = "no Confluent header"
             case "empty":
                 value = b""
-                self.dead_letters[at] = "no Confluent header"
+                self.dead_letters[key] = "no Confluent header"
             case "cut":
                 value = avro_value(1, row)[:-1]
-                self.dead_letters[at] = "the value ends before the record does"
+                self.dead_letters[key] = "the value ends before the record does"
             case "surplus":
                 value = avro_value(1, row) + b"??"
-                self.dead_letters[at] = "2 surplus bytes after the record"
+                self.dead_letters[key] = "2 surplus bytes after the record"
             case "never":
                 sound = avro_value(1, row)[:5]
                 value = sound + b"\2" + b"\xff" * 9 + b"\1\0"
-                self.dead_letters[at] = "years 1 to 9999"
+                self.dead_letters[key] = "years 1 to 9999"
             case "rejected":
                 value = struct.pack(">bI", 0, 4) + b"\2x"
-                self.dead_letters[at] = "schema id 4: field 'id' is string, but column 'id' holds int64"
+                self.dead_letters[key] = "schema id 4: field 'id' is string, but column 'id' holds int64"
             case "unknown":
                 value = struct.pack(">bI", 0, UNKNOWN) + b"\2x"
             case "tombstone":
-                self.tombstones.append(at)
+                self.tombstones.append(key)
         self.records.append((topic, partition, offset, value))
 
     def batches(self, size: int = 97) -> Iterator[pa.RecordBatch]:
         """As Spark reads: one partition after the other, in batches that do not care where one ends."""
         ordered = sorted(self.records, key=lambda r: r[:3])
-        for at in range(0, len(ordered), size):
-            part = ordered[at : at + size]
+        for start in range(0, len(ordered), size):
+            part = ordered[start : start + size]
             yield pa.record_batch(
                 {
                     "topic": pa.array([r[0] for r in part], pa.string()),

@@ -31,9 +31,9 @@ def zone_data(rule: str, version: str, zone: str = MEXICO) -> ZoneData:
     return ZoneData(zone, version, tzif(rule))
 
 
-def label(bucket: Mapping[str, Any] = HOURLY, at: datetime = JULY) -> str | None:
+def label(bucket: Mapping[str, Any] = HOURLY, instant: datetime = JULY) -> str | None:
     """Return the label of the bucket of an instant, by the data of zones that this process has."""
-    times = pa.array([at], pa.timestamp("us", "UTC"))
+    times = pa.array([instant], pa.timestamp("us", "UTC"))
     ((value,),) = bucketers.build(bucket).assign(pa.table({"x": [1]}), times).values
     return value
 

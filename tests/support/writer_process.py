@@ -46,17 +46,17 @@ class Site:
 
         `raw`: with a raw table beside it.
         """
-        lake = self.root / "lake" / name
+        location = self.root / "lake" / name
         self.pipelines[name] = {
             "topics": topics,
-            "table": {"location": str(lake), "format": form, **({"raw": f"{lake}_raw"} if raw else {})},
+            "table": {"location": str(location), "format": form, **({"raw": f"{location}_raw"} if raw else {})},
             "event_time": {"field": "event_time", "max_age": "36500 d", "max_ahead": "36500 d"},
             "roll": {"target_file_size": "4 MiB"},
             "schemas": {"unknown_id_timeout": "2 s"},
             "seal": {"enabled": False},  # events of a day that is over would be sealed under the tests' hands
             **settings,
         }
-        return lake
+        return location
 
     @property
     def config(self) -> Path:
@@ -77,8 +77,10 @@ class Site:
 
     def fill(self, topic: str, count: int, *, seed: int = 7, broken: int = 0, kind: str = "clicks") -> int:
         """Produce events. Returns how many messages the topic got."""
-        made = produce(self.bootstrap, self.registry_url, topic, count, now=NOW, kind=kind, seed=seed, broken=broken)
-        return sum(made.per_partition.values())
+        messages = produce(
+            self.bootstrap, self.registry_url, topic, count, now=NOW, kind=kind, seed=seed, broken=broken
+        )
+        return sum(messages.per_partition.values())
 
     def values(
         self, topic: str, count: int, *, seed: int = 7, kind: str = "clicks", subject: str = ""
@@ -101,8 +103,8 @@ class Site:
         """Ends of the topics' logs."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "test"})
         try:
-            found = consumer.list_topics(timeout=60).topics
-            sources = [(topic, p) for topic in topics for p in found[topic].partitions]
+            topics_by_name = consumer.list_topics(timeout=60).topics
+            sources = [(topic, p) for topic in topics for p in topics_by_name[topic].partitions]
             return {s: consumer.get_watermark_offsets(TopicPartition(*s), timeout=60)[1] for s in sources}
         finally:
             consumer.close()
@@ -152,10 +154,10 @@ class Site:
         shares = not env and self._fits_a_running_jvm()
         with spark_jvm.SHARED.lend() if shares else nullcontext(cast(Mapping[str, str], {})) as jvm:
             writer = self.start("--once", *flags, env={**jvm, **(env or {})})
-            found = writer.wait(240)
-        said = writer.output()
-        assert found == code, f"exit code {found}, expected {code}:\n{said}"
-        return said
+            exit_code = writer.wait(240)
+        output = writer.output()
+        assert exit_code == code, f"exit code {exit_code}, expected {code}:\n{output}"
+        return output
 
 
 class Writer(Process):

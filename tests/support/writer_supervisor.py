@@ -25,7 +25,7 @@ def supervise(config_file: Path, name: str, command: Sequence[str]) -> int:
     logging.set_up()
     config = load(config_file)
     leases = {"clicks": leases_of(config, "clicks", store(config, "clicks"))}
-    held = LeaseHolder(leases, name, expires_after=config.supervisor.lease_expiry)
+    lease_holder = LeaseHolder(leases, name, expires_after=config.supervisor.lease_expiry)
     with channel_folder() as folder:
         try:
             return Supervisor(
@@ -33,14 +33,14 @@ def supervise(config_file: Path, name: str, command: Sequence[str]) -> int:
                 {"clicks": SupervisedPipeline("clicks")},
                 lambda: command,
                 folder=folder,
-                lease_holder=held,
+                lease_holder=lease_holder,
                 notifier=notifications.open_notifier(config.notifications),
                 actions=actions(config),
                 stop=threading.Event(),
                 check_before_start=lambda *_: None,
             ).run()
         finally:
-            held.close()
+            lease_holder.close()
 
 
 if __name__ == "__main__":

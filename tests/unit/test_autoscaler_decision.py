@@ -68,7 +68,7 @@ def calm(first: float, last: float, arriving: float = 10_000, executors: int = 6
     return [
         facts(
             pipeline(arriving, executors=executors, batches=batches(slots=executors * 4, last=NOW + minutes(m))),
-            at=NOW + minutes(m),
+            now=NOW + minutes(m),
         )
         for m in [first + i / 2 for i in range(int((last - first) * 2) + 1)]
     ]

@@ -167,7 +167,7 @@ def test_under_memory_pressure_none_goes_and_more_may_come():
 def test_after_executors_that_were_in_vain_none_is_added():
     memory = Memory(desired=2, block=Block(2, NOW + minutes(5), 0.04), shape=SHAPE)
     assert "4%" in blocked(facts(SHORT), "ineffective", memory).says
-    assert isinstance(decide_once(facts(SHORT, at=NOW + minutes(5)), memory), ScaleUp | Hold)
+    assert isinstance(decide_once(facts(SHORT, now=NOW + minutes(5)), memory), ScaleUp | Hold)
 
 
 def test_a_paused_pipeline_asks_for_nothing():

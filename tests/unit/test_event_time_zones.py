@@ -91,7 +91,7 @@ def test_a_pipeline_s_rows_lie_in_the_bucket_of_the_true_time(tmp_path) -> None:
     rule = {"field": "at", "max_age": "30 d", "clocks": [{"field": "id", "values": ["1"], "zone": "Europe/Berlin"}]}
     driver = Driver(tmp_path, event_time=rule)
     driver.start()
-    driver.carry([log({0: event(0, at=NOW), 1: event(1, at=NOW)})], {0: 2})
+    driver.carry([log({0: event(0, event_time=NOW), 1: event(1, event_time=NOW)})], {0: 2})
     found = driver.table.rows().to_table(columns=["id", "at", "hour"]).sort_by("id").to_pylist()
     assert [row["hour"] for row in found] == ["2026-11-20T12", "2026-11-20T11"]
     assert [row["at"] for row in found] == [NOW, NOW]

@@ -23,7 +23,7 @@ from writer.preflight.samples import preview, staged_sample
 
 UNKNOWN = 77
 MIXED = [
-    event(0), event(1), None, b'{"id": 5}', event(2)[:-1], event(3, at=NOW - timedelta(days=60)),
+    event(0), event(1), None, b'{"id": 5}', event(2)[:-1], event(3, event_time=NOW - timedelta(days=60)),
     value(2, WIDER, {"id": 4, "at": NOW, "note": None, "extra": 9}), event(5, schema_id=UNKNOWN), event(6) + b"??",
 ]  # fmt: skip
 OUTCOMES = [

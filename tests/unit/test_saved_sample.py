@@ -23,7 +23,7 @@ from writer.schemas.registry import RegistryUnreachable
 from writer.schemas.saved_sample import SavedSample
 
 MIXED = [
-    event(0), None, b'{"id": 5}', event(2)[:-1], event(3, at=NOW - timedelta(days=60)),
+    event(0), None, b'{"id": 5}', event(2)[:-1], event(3, event_time=NOW - timedelta(days=60)),
     value(2, WIDER, {"id": 4, "at": NOW, "note": None, "extra": 9}), event(5, schema_id=77), b"", "ünï".encode(),
 ]  # fmt: skip
 KNOWN = Schemas({1: EVENT, 2: WIDER, 5: "no schema of these records"}, [1])

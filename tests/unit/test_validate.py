@@ -90,14 +90,14 @@ def test_no_sample_means_not_checked(tmp_path):
 
 
 def test_a_few_unbelievable_times_are_a_warning_with_their_share(tmp_path):
-    values = [*(event(n) for n in range(9)), event(9, at=NOW - timedelta(days=31))]
+    values = [*(event(n) for n in range(9)), event(9, event_time=NOW - timedelta(days=31))]
     seen = found(records(values), tmp_path)
     assert seen["event_time"].status == "warning"
     assert "1 of 10 rows (10.0%) are outside now - 30 d to now + 1 d: quarantined" in seen["event_time"].message
 
 
 def test_only_unbelievable_times_are_wrong(tmp_path):
-    seen = found(records([event(n, at=NOW - timedelta(days=31)) for n in range(5)]), tmp_path)
+    seen = found(records([event(n, event_time=NOW - timedelta(days=31)) for n in range(5)]), tmp_path)
     assert (seen["event_time"].status, seen["buckets"].status) == ("failed", "not_checked")
 
 
@@ -125,7 +125,7 @@ def test_a_field_that_is_none_names_those_that_could_be(tmp_path):
 
 
 def test_many_buckets_are_a_warning(tmp_path):
-    values = [event(n, at=NOW - timedelta(minutes=5 * n)) for n in range(150)]
+    values = [event(n, event_time=NOW - timedelta(minutes=5 * n)) for n in range(150)]
     seen = found(records(values), tmp_path, bucket={"type": "event_time", "width": "5 min"})
     assert seen["buckets"].status == "warning"
     assert seen["buckets"].message.startswith("150 buckets")
