@@ -177,7 +177,7 @@ def test_keys_have_a_wire_format_of_their_own(tmp_path: Path, named: str, told_b
     }  # fmt: skip
     keys = {at: key({"id": at, "region": None}, schema_id, wire, {schema_id: USER}) for at in range(30)}
     records = log({at: event(at) for at in keys}, keys=keys, headers=headers)
-    driver._walk.settle_wire(records)
+    driver._pipeline.settle_wire(records)
     driver.carry([records], {0: 30})
     assert shown(driver.lake) == [(at, {"id": at, "region": None}) for at in range(30)]
     later = open_local_pipeline("clicks", driver.config, schemas)

@@ -123,7 +123,7 @@ def test_keys_are_asked_for_once_and_stand_nowhere_in_a_plan(tmp_path: Path, reg
     assert [path for path in registry.asked if "/deks/" in path] == [
         "/dek-registry/v1/keks/shop-kek/deks/clicks-value/versions/1"
     ]
-    plan = driver._walk.task_plan(NOW, "1", {})
+    plan = driver._pipeline.task_plan(NOW, "1", {})
     sent = pickle.dumps(plan) + repr(plan).encode()
     assert registry.deks[0]["encryptedKeyMaterial"].encode() in sent
     secrets = [producer.key("AES256_GCM"), SECRET.encode()]
@@ -155,9 +155,9 @@ def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Pat
     driver = started(tmp_path, registry)
     producer = Producer(registry)
     driver.carry([log({0: event(0, producer.encrypt("a", version=1)), 1: event(1, None)})], {0: 2})
-    driver._walk.schemas.forget_rejections(0)
+    driver._pipeline.schemas.forget_rejections(0)
     driver.carry([log({2: event(2, producer.encrypt("b", version=2))})], {0: 3})
-    driver._walk.schemas.forget_rejections(0)
+    driver._pipeline.schemas.forget_rejections(0)
     assert emails(driver) == {0: "a", 1: None, 2: "b"}
     other = Producer(CsfleRegistry())
     lost = {at: event(at, other.encrypt("x", version=version)) for at, version in ((3, 3), (4, 9), (5, 70_000))}
@@ -166,7 +166,7 @@ def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Pat
     assert emails(driver)[6] == "c"
     assert len(registry.asked) - before < 9, "asked once more, not for each value"
     assert {one["error"].rpartition(": ")[2] for one in letters(driver)} == {"the registry has no such data key"}
-    driver._walk.schemas.forget_rejections(0)
+    driver._pipeline.schemas.forget_rejections(0)
     driver.carry([log({7: event(7, producer.encrypt("d", version=3))})], {0: 8})
     assert emails(driver)[7] == "d"
 

@@ -119,7 +119,7 @@ def test_a_tag_beside_the_schema_counts_where_the_field_has_a_policy(tmp_path: P
 def test_validate_names_what_is_decrypted(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     driver = started(tmp_path, registry)
-    found = source_checks._privacy("clicks", driver.config, driver._walk.schemas)
+    found = source_checks._privacy("clicks", driver.config, driver._pipeline.schemas)
     assert [(one.status, one.message) for one in found] == [("ok", "decrypted: email")]
 
 
@@ -153,7 +153,7 @@ def test_decrypt_needs_a_registry(tmp_path: Path) -> None:
 def test_ids_of_another_kind_are_refused(tmp_path: Path, registry: CsfleRegistry, ids: Any) -> None:
     """No registry tells rules by them, and an encrypted field would be taken for a clear one."""
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    schemas = started(tmp_path, registry)._walk.schemas
+    schemas = started(tmp_path, registry)._pipeline.schemas
     schemas._wire = Wire("confluent", ids)
     with pytest.raises(ConfigError, match=rf"clicks\.privacy\.decrypt needs ids of Confluent's.*have {ids} ids"):
         schemas._with_decryption(schemas.plan, 7, "{}")

@@ -188,7 +188,7 @@ def test_a_schema_that_came_while_the_writer_ran_does_not_keep_it_from_its_next_
     again.carry([log({2: event(2), 3: value_of_bad})], {0: 4})
     assert ids_of(again) == {hashed(tmp_path, at) for at in (0, 2)}
     assert again.side(again.dead_letters).rows().count_rows() == 2
-    (checked,) = source_checks._privacy("clicks", again.config, again._walk.schemas)
+    (checked,) = source_checks._privacy("clicks", again.config, again._pipeline.schemas)
     assert checked.status == "ok"
     changed = {**PRIVACY, "tags": {**PRIVACY["tags"], "NEW": "drop"}}
     if field is UNKNOWN_TAG:

@@ -171,7 +171,7 @@ def test_the_writer_protects_the_paths_that_a_replay_found(tmp_path: Path) -> No
     with pytest.raises(PrivacyChanged, match="they are made anew"):
         driver.carry([log({1: note(1)})], {0: 2})
     snapshot = driver.table.snapshot()
-    driver._walk.schemas.remember(snapshot.protected_paths, snapshot.privacy)
+    driver._pipeline.schemas.remember(snapshot.protected_paths, snapshot.privacy)
     driver.carry([log({1: note(1)})], {0: 2})
     assert notes(driver) == digests(tmp_path, 0, 1)
 
@@ -184,7 +184,7 @@ def test_a_command_that_the_writer_overtakes_begins_anew(tmp_path: Path) -> None
     other = open_local_pipeline("clicks", driver.config, Schemas({1: TAGGED}, [1]), tables=driver.tables)
     record_privacy(driver.table, other.schemas, None)
     assert walk.schemas.privacy_version < driver.table.snapshot().privacy
-    driver._walk.schemas.remember(driver.table.snapshot().protected_paths, driver.table.snapshot().privacy)
+    driver._pipeline.schemas.remember(driver.table.snapshot().protected_paths, driver.table.snapshot().privacy)
     driver.carry([log({0: b"\0\0\0\0\7!", 1: note(1)})], {0: 2})
     assert replaying.run(Selection(), NOW).chosen == 1
     assert notes(driver) == digests(tmp_path, 1)

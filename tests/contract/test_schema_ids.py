@@ -195,7 +195,7 @@ def test_each_kind_of_id_has_meanings_of_its_own_and_a_fingerprint_needs_none(de
 def test_files_are_held_against_the_log_as_a_registry_is(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form)
     driver.config = moved(driver, files={"1": str(tmp_path / "1.avsc")})
-    driver._walk = open_local_pipeline("clicks", driver.config, driver.schemas)
+    driver._pipeline = open_local_pipeline("clicks", driver.config, driver.schemas)
     driver.start()
     driver.carry([log({0: event(0)})], {0: 1})
     with pytest.raises(SchemaChanged, match="schema id 1 at files is another"):
@@ -321,7 +321,7 @@ def test_the_verb_shows_first_and_writes_with_yes(tmp_path: Path, form: str) -> 
     (tmp_path / "1.avsc").write_text(json.dumps(EVENT))
     driver = Driver(tmp_path, form)
     driver.config = moved(driver, files={"1": str(tmp_path / "1.avsc")})
-    driver._walk = open_local_pipeline("clicks", driver.config, driver.schemas)
+    driver._pipeline = open_local_pipeline("clicks", driver.config, driver.schemas)
     driver.start()
     driver.carry([log({0: event(0)})], {0: 1})
     (tmp_path / "1.avsc").write_text(json.dumps(OTHER))

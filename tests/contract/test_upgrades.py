@@ -251,7 +251,7 @@ def registry_file(driver: Driver) -> None:
     path = Path(driver.lake).with_name("1.avsc")
     path.write_text(json.dumps(EVENT))
     driver.config = Config.model_validate({**raw, "registry": {"files": {"1": str(path)}}})
-    driver._walk = open_local_pipeline("clicks", driver.config, source(driver.config.registry))
+    driver._pipeline = open_local_pipeline("clicks", driver.config, source(driver.config.registry))
     driver.carry([log({5: event(5)})], {0: 6})
     path.write_text(json.dumps({**EVENT, "doc": "the same"}))
     open_local_pipeline("clicks", driver.config, source(driver.config.registry))

@@ -110,7 +110,7 @@ class Native(Driver):
             )  # fmt: skip
             while True:
                 plan = replace(
-                    self._walk.task_plan(now, "000001", {"clicks": 1}),
+                    self._pipeline.task_plan(now, "000001", {"clicks": 1}),
                     frontier=frontier, budget=self.budget, target_file_size=2**20, raw=self.settings.raw_place,
                     **closed,
                 )  # fmt: skip
@@ -119,7 +119,7 @@ class Native(Driver):
                 assert not report.read_failures, report.read_failures
                 if not report.lacks_schemas:
                     return report
-                self._walk.schemas.learn_from(report)
+                self._pipeline.schemas.learn_from(report)
 
 
 def decoded(data: bytes) -> str | None:

@@ -120,7 +120,7 @@ class ProtectedLake(RuleBasedStateMachine):
     def carry(self, data: st.DataObject, count: int) -> None:
         """Write records of any schema that ever was; the writer asks for one that it does not know."""
         number = data.draw(st.sampled_from(sorted(self.schemas)))
-        known = number in self.driver._walk.plan.schemas or number in self.driver.schemas._schemas
+        known = number in self.driver._pipeline.plan.schemas or number in self.driver.schemas._schemas
         if known:
             self.protected |= self.tags[number]
         rows = {self.offset + at: self.record(number, self.offset + at) for at in range(count)}
