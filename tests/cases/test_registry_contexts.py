@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.servers.confluent_api import ConfluentApi
-from tests.servers.scripted import Asked, Reply, serve_script
+from tests.servers.scripted import HttpRequest, Reply, serve_script
 from writer.config.sections.connections import Registry
 from writer.core.errors import ExitCode
 from writer.preflight.source_checks import _contexts
@@ -25,11 +25,11 @@ class Contexts:
 
     by_name: dict[str, ConfluentApi] = field(default_factory=lambda: {".": ConfluentApi()})
 
-    def __call__(self, asked: Asked) -> Reply:
+    def __call__(self, asked: HttpRequest) -> Reply:
         """Answer a request: below `/contexts/<name>` of that context, else of the default one."""
         if asked.path.startswith("/contexts/"):
             _, _, name, rest = asked.path.split("/", 3)
-            return self.by_name[name](Asked(asked.method, f"/{rest}", asked.body, asked.headers))
+            return self.by_name[name](HttpRequest(asked.method, f"/{rest}", asked.body, asked.headers))
         if asked.path == "/subjects":
             names = [(name, subject) for name, api in self.by_name.items() for subject in api.subjects]
             return Reply(body=[subject if name == "." else f":{name}:{subject}" for name, subject in names])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.servers.scripted import Asked, Reply, serve_script
+from tests.servers.scripted import HttpRequest, Reply, serve_script
 from tests.support.sealed_lake import SealedLake
 from tests.unit.test_hook_servers import Overlord
 from writer.hooks.delivery import HookDelivery
@@ -29,7 +29,7 @@ from writer.table.parquet import LOG
 from writer.web.metrics_export import exposition
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-OK: Callable[[Asked], Reply] = lambda _: Reply(200)  # noqa: E731
+OK: Callable[[HttpRequest], Reply] = lambda _: Reply(200)  # noqa: E731
 ROUND = """
 import sys
 from datetime import datetime, timedelta
@@ -51,7 +51,7 @@ def lake_with(tmp_path: Path, form: str = "delta", **hook: Any) -> tuple[SealedL
     return lake, delivery
 
 
-def told(asked: list[Asked]) -> list[tuple[str, int, int]]:
+def told(asked: list[HttpRequest]) -> list[tuple[str, int, int]]:
     return [(one.json()["bucket"][0][-2:], one.json()["version"], one.json()["rows"]) for one in asked]
 
 
@@ -208,7 +208,7 @@ _POINTS = {
 def test_whatever_moment_it_is_killed_at_each_seal_is_delivered(tmp_path: Path, point: str, kind: str):
     druid, posted = Overlord(), list[str]()
 
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: HttpRequest) -> Reply:
         if kind == "webhook":
             posted.append(asked.headers["idempotency-key"])
             return Reply(200)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.cases.test_kafka_timestamps import expected
-from tests.servers.kafka_cluster import Cluster as Fake, Given
+from tests.servers.kafka_cluster import Cluster as Fake, PartitionReply
 from tests.support.audits import describe_problems, run_audit
 from tests.support.example_counts import share
 from tests.support.kafka_batches import Header, Raw, Rec, marker
@@ -102,7 +102,7 @@ class Native(Driver):
     ) -> Report:
         assert not records, "they come from the brokers"
         wanted = [[OffsetRange(TopicPartition("clicks", 1, 0), frontier["clicks", 0], self.log[-1].after)]]
-        fake = Fake({("clicks", 0): list(self.log)}, say=lambda _: Given(aborted=aborted(self.log)))
+        fake = Fake({("clicks", 0): list(self.log)}, say=lambda _: PartitionReply(aborted=aborted(self.log)))
         with fake.running() as brokers:
             reading = ReadPlan(
                 ClusterAddress(brokers, timeout_s=5), Metadata(), dict[str, UUID](), ColumnChoice(raw=True),

@@ -64,17 +64,18 @@ class OAuth:
 
     def token(self, headers: Headers, body: bytes) -> tuple[int, dict[str, Any]]:
         """Answer who asks for a token. Who asks stands in the body, or in a header (RFC 6749, 2.3.1)."""
-        asked = {name: values[0] for name, values in parse_qs(body.decode()).items()}
+        parameters = {name: values[0] for name, values in parse_qs(body.decode()).items()}
         if (basic := headers.get("Authorization", "")).startswith("Basic "):
             names = b64decode(basic.removeprefix("Basic ")).decode().split(":", 1)
-            asked |= dict(zip(("client_id", "client_secret"), map(unquote_plus, names), strict=True))
-        wanted = ("client_credentials", self.client_id, self.secret, self.scope)
-        if tuple(asked.get(name) for name in ("grant_type", "client_id", "client_secret", "scope")) != wanted:
-            sent = f"{asked.get('client_id')} with {asked.get('client_secret')}"  # some servers say back what they got
-            return 401, {"error": "invalid_client", "error_description": f"no such client: {sent}"}
-        found = f"token-{uuid4().hex}"
-        self.given[found] = time.monotonic() + self.life_s
-        return 200, {"access_token": found, "token_type": "bearer", "expires_in": int(self.life_s)}
+            parameters |= dict(zip(("client_id", "client_secret"), map(unquote_plus, names), strict=True))
+        expected = ("client_credentials", self.client_id, self.secret, self.scope)
+        if tuple(parameters.get(name) for name in ("grant_type", "client_id", "client_secret", "scope")) != expected:
+            # Some servers say back what they got.
+            client = f"{parameters.get('client_id')} with {parameters.get('client_secret')}"
+            return 401, {"error": "invalid_client", "error_description": f"no such client: {client}"}
+        token = f"token-{uuid4().hex}"
+        self.given[token] = time.monotonic() + self.life_s
+        return 200, {"access_token": token, "token_type": "bearer", "expires_in": int(self.life_s)}
 
     def refusal(self, _method: str, _url: str, headers: Headers, _body: bytes) -> tuple[int, str]:
         token = headers.get("Authorization", "").removeprefix("Bearer ")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.servers.scripted import Asked, Reply
+from tests.servers.scripted import HttpRequest, Reply
 
 _NO_SCHEMA = Reply(404, {"error_code": 40403, "message": "Schema not found"})
 _NO_SUBJECT = Reply(404, {"error_code": 40401, "message": "Subject not found."})
@@ -45,7 +45,7 @@ class ConfluentApi:
         self.subjects.setdefault(subject, []).append(schema_id)
         return schema_id
 
-    def __call__(self, asked: Asked) -> Reply:
+    def __call__(self, asked: HttpRequest) -> Reply:
         """Answer a request."""
         with self._lock:
             self.paths.append(asked.path)

@@ -53,13 +53,13 @@ def coordinator(program: Program, directory: Path) -> Iterator[Coordinator]:
     ]
     utf8 = {"LC_ALL": "C.UTF-8"}  # else Presto cannot open files whose names are not ASCII
     process = Process(name, command, cwd=directory, log=directory / f"{name}.log", env=utf8)
-    found = Coordinator(url, program.name)
+    server = Coordinator(url, program.name)
     try:
         process.launch()
         process.wait_until(
-            lambda: found.answers("SELECT count(*) FROM delta.information_schema.tables"), within=READY_WITHIN
+            lambda: server.answers("SELECT count(*) FROM delta.information_schema.tables"), within=READY_WITHIN
         )
-        yield found
+        yield server
     finally:
         process.stop(grace=timedelta(0))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.servers.scripted import Asked, Reply, serve_script
+from tests.servers.scripted import HttpRequest, Reply, serve_script
 
 _KEKS = "/dek-registry/v1/keks"
 
@@ -34,12 +34,12 @@ class CsfleRegistry:
     asked: list[str] = field(default_factory=list)
     down: bool = False  # of the DEK registry
 
-    def register(self, subject: str, schema: Mapping[str, Any] | str, **beside: Any) -> int:
+    def register(self, subject: str, schema: Mapping[str, Any] | str, **more: Any) -> int:
         """Register a schema with its `ruleSet` and `metadata`. Returns its id."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        whole = {"schema": text, **{name: one for name, one in beside.items() if one}}
-        schema_id = next((n for n, one in self.schemas.items() if one == whole), len(self.schemas) + 1)
-        self.schemas[schema_id] = whole
+        entry = {"schema": text, **{name: part for name, part in more.items() if part}}
+        schema_id = next((number for number, schema in self.schemas.items() if schema == entry), len(self.schemas) + 1)
+        self.schemas[schema_id] = entry
         versions = self.subjects.setdefault(subject, [])
         if schema_id not in versions:
             versions.append(schema_id)
@@ -50,15 +50,15 @@ class CsfleRegistry:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> "CsfleRegistry":
-        return cls(**{**state, "schemas": {int(n): one for n, one in state["schemas"].items()}})
+        return cls(**{**state, "schemas": {int(n): schema for n, schema in state["schemas"].items()}})
 
-    def answer(self, asked: Asked) -> Reply:
-        at = urlsplit(asked.path)
-        self.asked.append(at.path)
-        query = {name: values[-1] for name, values in parse_qs(at.query).items()}
-        parts = [unquote(part) for part in at.path.split("/")[1:]]
-        body = asked.json() if asked.body else {}
-        if at.path.startswith(_KEKS):
+    def answer(self, request: HttpRequest) -> Reply:
+        url = urlsplit(request.path)
+        self.asked.append(url.path)
+        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        parts = [unquote(part) for part in url.path.split("/")[1:]]
+        body = request.json() if request.body else {}
+        if url.path.startswith(_KEKS):
             return (
                 Reply(500, {"error_code": 50001, "message": "down"})
                 if self.down
@@ -68,19 +68,25 @@ class CsfleRegistry:
             case ["schemas", "ids", number] if int(number) in self.schemas:
                 return Reply(body=self.schemas[int(number)])
             case ["schemas", "ids", number, "subjects"]:
-                return Reply(body=[one for one, ids in self.subjects.items() if int(number) in ids])
+                return Reply(body=[subject_name for subject_name, ids in self.subjects.items() if int(number) in ids])
             case ["subjects"]:
-                return Reply(body=[one for one in self.subjects if one.startswith(query.get("subjectPrefix", ""))])
-            case ["subjects", subject, "versions"] if asked.method == "POST":
-                beside = {name: body.get(name) for name in ("ruleSet", "metadata")}
-                return Reply(body={"id": self.register(subject, body["schema"], **beside)})
+                return Reply(
+                    body=[
+                        subject_name
+                        for subject_name in self.subjects
+                        if subject_name.startswith(query.get("subjectPrefix", ""))
+                    ]
+                )
+            case ["subjects", subject, "versions"] if request.method == "POST":
+                more = {name: body.get(name) for name in ("ruleSet", "metadata")}
+                return Reply(body={"id": self.register(subject, body["schema"], **more)})
             case ["subjects", subject, "versions"] if subject in self.subjects:
                 return Reply(body=[*range(1, len(self.subjects[subject]) + 1)])
             case ["subjects", subject, "versions", version] if subject in self.subjects:
                 number = len(self.subjects[subject]) if version == "latest" else int(version)
                 schema_id = self.subjects[subject][number - 1]
-                about = {"subject": subject, "version": number, "id": schema_id}
-                return Reply(body={**about, **self.schemas[schema_id]})
+                version_facts = {"subject": subject, "version": number, "id": schema_id}
+                return Reply(body={**version_facts, **self.schemas[schema_id]})
         return _none(40403)
 
     def _keys(self, parts: list[str], query: Mapping[str, str], body: Any) -> Reply:
@@ -95,16 +101,16 @@ class CsfleRegistry:
                 return Reply(body=self.deks[-1])
             case [kek, "deks", subject, "versions", *version]:
                 algorithm = query.get("algorithm", "AES256_GCM").rpartition(".")[2]
-                mine = [
-                    one
-                    for one in self.deks
-                    if (one["kekName"], one["subject"], one["algorithm"]) == (kek, subject, algorithm)
+                deks = [
+                    dek
+                    for dek in self.deks
+                    if (dek["kekName"], dek["subject"], dek["algorithm"]) == (kek, subject, algorithm)
                 ]
                 if not version:
-                    return Reply(body=[one["version"] for one in mine])
+                    return Reply(body=[dek["version"] for dek in deks])
                 assert re.fullmatch(r"-1|[1-9]\d*", version[0]), version
-                wanted = max((one["version"] for one in mine), default=0) if version == ["-1"] else int(version[0])
-                return next((Reply(body=one) for one in mine if one["version"] == wanted), _none(40470))
+                dek_version = max((dek["version"] for dek in deks), default=0) if version == ["-1"] else int(version[0])
+                return next((Reply(body=dek) for dek in deks if dek["version"] == dek_version), _none(40470))
         return _none(40470)
 
 

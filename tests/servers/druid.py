@@ -57,11 +57,11 @@ class Druid:
 
     def replace(self, sql: str, *, seconds_max: float = 600) -> str:
         """Run an INSERT or REPLACE to its end, as a multi-stage query. Returns the task's id."""
-        found = _call(f"{self.broker}/druid/v2/sql/task", {"query": sql, "context": {"maxNumTasks": 2}})
-        if found.get("state") == "FAILED":
-            raise IngestFailed(f"Druid: {found}\n  {sql}")
-        self.wait_for(found["taskId"], seconds_max=seconds_max)
-        return str(found["taskId"])
+        task = _call(f"{self.broker}/druid/v2/sql/task", {"query": sql, "context": {"maxNumTasks": 2}})
+        if task.get("state") == "FAILED":
+            raise IngestFailed(f"Druid: {task}\n  {sql}")
+        self.wait_for(task["taskId"], seconds_max=seconds_max)
+        return str(task["taskId"])
 
     def wait_for(self, task: str, *, seconds_max: float) -> None:
         """Wait until a task has succeeded. Raises IngestFailed with Druid's own words."""
@@ -122,11 +122,11 @@ def druid(directory: Path, s3: ObjectServer | None = None) -> Iterator[Druid]:
         *("zk", "coordinator", "historical", "indexer", "broker"),
     ]
     process = Process("druid", command, cwd=directory, log=directory / "druid.log", env={"LC_ALL": "C.UTF-8"})
-    found = Druid(f"http://{LOOPBACK}:{broker}", f"http://{LOOPBACK}:{coordinator}")
+    server = Druid(f"http://{LOOPBACK}:{broker}", f"http://{LOOPBACK}:{coordinator}")
     try:
         process.launch()
-        process.wait_until(lambda: _answers(found), within=READY_WITHIN)
-        yield found
+        process.wait_until(lambda: _answers(server), within=READY_WITHIN)
+        yield server
     finally:
         process.stop(grace=timedelta(0))  # a gentle stop takes up to 20 s
 

@@ -24,10 +24,10 @@ print(json.dumps(found, default=str))
 
 def ask(statements: Sequence[str]) -> list[tuple[Any, ...]]:
     """Run statements. Returns the rows of the last. INSTALL and LOAD are left out: the extensions are there."""
-    wanted = [one for one in statements if not one.startswith(("INSTALL ", "LOAD "))]
+    queries = [statement for statement in statements if not statement.startswith(("INSTALL ", "LOAD "))]
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(parts.duckdb_iceberg())],
-        input=json.dumps(wanted),
+        input=json.dumps(queries),
         capture_output=True,
         text=True,
         timeout=400,

@@ -25,9 +25,9 @@ _moto = DomainDispatcherApplication(create_backend_app)
 def update_table(self: GlueResponse) -> str:
     """Refuse an update of a version that is not the table's."""
     asked = self.parameters
-    known = self.glue_backend.get_table(asked["DatabaseName"], asked["TableInput"]["Name"]).as_dict()["VersionId"]
-    if asked.get("VersionId", known) != known:
-        raise JsonRESTError("ConcurrentModificationException", f"the table has version {known}")
+    newest = self.glue_backend.get_table(asked["DatabaseName"], asked["TableInput"]["Name"]).as_dict()["VersionId"]
+    if asked.get("VersionId", newest) != newest:
+        raise JsonRESTError("ConcurrentModificationException", f"the table has version {newest}")
     return _update(self)
 
 

@@ -104,12 +104,12 @@ def make_rule(rule: dict[str, Any]) -> Callable[[str], str | None]:
     match rule:
         case {"kind": "first", "fault": fault, "count": count, "method": method}:
             left = [fault] * count
-            return lambda found: left.pop() if found == method and left else None
+            return lambda request_method: left.pop() if request_method == method and left else None
         case {"kind": "always", "fault": fault}:
             return lambda _: fault
         case {"kind": "seeded", "seed": seed, "share": share, "faults": faults}:
-            drawn = random.Random(seed)
-            return lambda _: drawn.choice(faults) if drawn.random() < share else None
+            draw = random.Random(seed)
+            return lambda _: draw.choice(faults) if draw.random() < share else None
     return lambda _: None
 
 
@@ -168,12 +168,12 @@ class Handler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        found = b""
+        content = b""
         while size := int(self.rfile.readline().split(b";")[0], 16):
-            found += self.rfile.read(size)
+            content += self.rfile.read(size)
             self.rfile.readline()
         self.rfile.readline()
-        return found
+        return content
 
     def _forward(self, body: bytes, *, strip: bool) -> tuple[int, list[tuple[str, str]], bytes]:
         to = self.server.upstream

@@ -17,9 +17,10 @@ READY_WITHIN = timedelta(seconds=60)  # seen: 3 s
 @contextmanager
 def iceberg_rest(directory: Path, s3: ObjectServer | None = None) -> Iterator[str]:
     """Run the catalog until the end of the block. Yields its URL. `s3`: where tables may lie, beside local disks."""
-    found = [*(_s3_files(directory, s3) if s3 else ()), *parts.iceberg_rest()]  # its tests have one class of S3A, empty
+    # Its tests have one class of S3A, which is empty, so S3A's own files come first.
+    class_path = [*(_s3_files(directory, s3) if s3 else ()), *parts.iceberg_rest()]
     (port,) = free_ports(1)
-    path = ":".join(map(str, found))
+    path = ":".join(map(str, class_path))
     options = [*java_options(directory, heap_megabytes=256), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     arguments = ["IcebergRest", str(port), f"{directory}/rest.db", directory]
     command = [java_artifacts.java(), *options, "-cp", path, *arguments]

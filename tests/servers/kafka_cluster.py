@@ -36,7 +36,7 @@ VERSIONS = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class PartitionFetch:
     """One partition of a Fetch request."""
 
     node: int
@@ -51,7 +51,7 @@ class Asked:
 
 
 @dataclass
-class Given:
+class PartitionReply:
     """What a broker says of a partition beside its records."""
 
     error: int = 0
@@ -71,10 +71,10 @@ class Cluster:
     leaders: dict[Source, tuple[int, int]] = field(default_factory=dict)  # node, epoch
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     versions: Mapping[int, tuple[int, int]] = field(default_factory=lambda: VERSIONS)
-    say: Callable[[Asked], Given] = lambda _: Given()
+    say: Callable[[PartitionFetch], PartitionReply] = lambda _: PartitionReply()
     garble: Callable[[bytes], bytes] = lambda answer: answer  # of each Fetch answer
     addresses: dict[int, BrokerAddress] = field(default_factory=dict)
-    fetches: list[list[Asked]] = field(default_factory=list)
+    fetches: list[list[PartitionFetch]] = field(default_factory=list)
     metadata_requests: int = 0
     epoch_errors: list[int] = field(default_factory=list)  # that the next questions about epochs are answered with
     down: set[int] = field(default_factory=set)  # these close each connection
@@ -89,7 +89,7 @@ class Cluster:
     def running(self) -> Iterator[list[BrokerAddress]]:
         """Serve; gives the addresses of all brokers."""
         listeners = {node: socket.create_server(("127.0.0.1", 0)) for node in self.nodes}
-        self.addresses = {node: BrokerAddress(*one.getsockname()[:2]) for node, one in listeners.items()}
+        self.addresses = {node: BrokerAddress(*listener.getsockname()[:2]) for node, listener in listeners.items()}
         for node, listener in listeners.items():
             threading.Thread(target=self._accept, args=(node, listener), daemon=True).start()
         try:
@@ -124,8 +124,8 @@ class Cluster:
 
     def _answer(self, node: int, api: int, version: int, request: FieldReader) -> bytes:
         if api == Api.API_VERSIONS:
-            known = [struct.pack(">hhh", one, *span) for one, span in self.versions.items()]
-            return struct.pack(">hi", 0, len(known)) + b"".join(known)
+            ranges = [struct.pack(">hhh", api_key, *version_range) for api_key, version_range in self.versions.items()]
+            return struct.pack(">hi", 0, len(ranges)) + b"".join(ranges)
         if api == Api.METADATA:
             return self._metadata(version, request)
         if api == Api.OFFSET_FOR_LEADER_EPOCH:
@@ -135,8 +135,8 @@ class Cluster:
     def _metadata(self, version: int, request: FieldReader) -> bytes:
         self.metadata_requests += 1
         brokers = [
-            struct.pack(">i", node) + text(where.host) + struct.pack(">i", where.port) + b"\0" + NO_TAGS
-            for node, where in self.addresses.items()
+            struct.pack(">i", node) + text(address.host) + struct.pack(">i", address.port) + b"\0" + NO_TAGS
+            for node, address in self.addresses.items()
         ]
         topics = []
         for _ in request.count():
@@ -144,16 +144,24 @@ class Cluster:
                 request.uuid()
             name = request.text() or ""
             request.skip_tags()
-            mine = [(p, *leader) for (topic, p), leader in self.leaders.items() if topic == name]
-            partitions = [struct.pack(">hiii", 0, *one) + b"\1\1\1" + NO_TAGS for one in mine]
-            error = 0 if mine else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            leaders = [(p, *leader) for (topic, p), leader in self.leaders.items() if topic == name]
+            partitions = [struct.pack(">hiii", 0, *leader) + b"\1\1\1" + NO_TAGS for leader in leaders]
+            error = 0 if leaders else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             topic_id = self.topic_ids.get(name, UUID(int=0)).bytes if version >= 10 else b""
             rights = struct.pack(">i", 0)
             topics.append(
                 struct.pack(">h", error) + text(name) + topic_id + b"\0" + array(partitions) + rights + NO_TAGS
             )
-        tail = struct.pack(">i", 0) if version <= 10 else b""
-        return struct.pack(">i", 0) + array(brokers) + b"\0" + struct.pack(">i", 1) + array(topics) + tail + NO_TAGS
+        rights_of_cluster = struct.pack(">i", 0) if version <= 10 else b""
+        return (
+            struct.pack(">i", 0)
+            + array(brokers)
+            + b"\0"
+            + struct.pack(">i", 1)
+            + array(topics)
+            + rights_of_cluster
+            + NO_TAGS
+        )
 
     def _epoch_ends(self, node: int, version: int, request: FieldReader) -> bytes:
         if version >= 3:
@@ -166,10 +174,10 @@ class Cluster:
             for _ in range(request.number("i")) if is_old else request.count():
                 partition, leader, epoch = request.numbers("iii")
                 request.raw(0 if is_old else 1)
-                about = (leader, *self.leaders[name, partition])
-                error = self.epoch_errors.pop(0) if self.epoch_errors else self._fence(node, *about)
-                found = (-1, -1) if error else self.epoch_end((name, partition), epoch)
-                partitions.append(struct.pack(">hiiq", error, partition, *found) + (b"" if is_old else NO_TAGS))
+                leader_epochs = (leader, *self.leaders[name, partition])
+                error = self.epoch_errors.pop(0) if self.epoch_errors else self._fence(node, *leader_epochs)
+                epoch_end = (-1, -1) if error else self.epoch_end((name, partition), epoch)
+                partitions.append(struct.pack(">hiiq", error, partition, *epoch_end) + (b"" if is_old else NO_TAGS))
             request.raw(0 if is_old else 1)
             topics.append(
                 short_text(name) + short_array(partitions) if is_old else text(name) + array(partitions) + NO_TAGS
@@ -180,97 +188,102 @@ class Cluster:
         """Answer as Kafka's LeaderEpochFileCache.endOffsetFor does, from the batches of the log."""
         log = self.logs[source]
         starts = dict[int, int]()
-        for one in log:
-            starts.setdefault(one.leader_epoch, one.base)
+        for batch in log:
+            starts.setdefault(batch.leader_epoch, batch.base)
         newest = max(starts, default=-1)
         if epoch == newest:
             return epoch, log[-1].after
-        later = [known for known in starts if known > epoch]
+        later = [start_epoch for start_epoch in starts if start_epoch > epoch]
         if not later:
             return -1, -1
-        return max((known for known in starts if known <= epoch), default=epoch), starts[min(later)]
+        return max((start_epoch for start_epoch in starts if start_epoch <= epoch), default=epoch), starts[min(later)]
 
-    def _fence(self, node: int, asked: int, leader: int, epoch: int) -> int:
+    def _fence(self, node: int, fenced_epoch: int, leader: int, epoch: int) -> int:
         if node != leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if asked in (-1, epoch):
+        if fenced_epoch in (-1, epoch):
             return 0
-        return ErrorCode.FENCED_LEADER_EPOCH if asked < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.FENCED_LEADER_EPOCH if fenced_epoch < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def _fetch(self, node: int, version: int, request: FieldReader) -> bytes:
-        left = request.numbers("iiiibii")[3]  # bytes of the answer
-        names = {one: name for name, one in self.topic_ids.items()}
-        asked = list[tuple[str, UUID, int, int, int, int, int]]()
+        bytes_left = request.numbers("iiiibii")[3]  # bytes of the answer
+        names = {topic_uuid: name for name, topic_uuid in self.topic_ids.items()}
+        partitions = list[tuple[str, UUID, int, int, int, int, int]]()
         for _ in request.count():
             topic_id = request.uuid() if version >= 13 else UUID(int=0)
             name = names.get(topic_id, "?") if version >= 13 else request.text() or ""
             for _ in request.count():
                 partition, epoch, offset, last_epoch, _, bytes_max = request.numbers("iiqiqi")
                 request.skip_tags()
-                asked.append((name, topic_id, partition, epoch, offset, bytes_max, last_epoch))
+                partitions.append((name, topic_id, partition, epoch, offset, bytes_max, last_epoch))
             request.skip_tags()
         request.length()  # forgotten topics
         rack = request.text() or ""
         questions = [
-            Asked(node, name, p, epoch, at, size, rack, version, last) for name, _, p, epoch, at, size, last in asked
+            PartitionFetch(node, name, p, epoch, start, size, rack, version, last)
+            for name, _, p, epoch, start, size, last in partitions
         ]
         self.fetches.append(questions)
         throttled_ms = 0
         topics = []
         is_first = True
-        for question, (name, topic_id, *_) in zip(questions, asked, strict=True):
-            given = self._given(question)
-            throttled_ms = max(throttled_ms, given.throttled_ms)
-            aborted = array(struct.pack(">qq", *one) + NO_TAGS for one in given.aborted)
-            records = given.records if given.records is not None else self._records(question, given, left, is_first)
+        for question, (name, topic_id, *_) in zip(questions, partitions, strict=True):
+            reply = self._reply(question)
+            throttled_ms = max(throttled_ms, reply.throttled_ms)
+            aborted = array(struct.pack(">qq", *transaction) + NO_TAGS for transaction in reply.aborted)
+            records = (
+                reply.records if reply.records is not None else self._records(question, reply, bytes_left, is_first)
+            )
             diverging = self._diverging(question)
             records = b"" if diverging else records
-            left = max(left - len(records), 0)
+            bytes_left = max(bytes_left - len(records), 0)
             is_first = is_first and not records
-            head = struct.pack(">ihqqq", question.partition, given.error, 0, 0, given.log_start)
-            about = head + aborted + struct.pack(">i", given.replica) + length(len(records)) + records
-            about += diverging or NO_TAGS
-            topics.append((topic_id.bytes if version >= 13 else text(name)) + array([about]) + NO_TAGS)
+            head = struct.pack(">ihqqq", question.partition, reply.error, 0, 0, reply.log_start)
+            answer = head + aborted + struct.pack(">i", reply.replica) + length(len(records)) + records
+            answer += diverging or NO_TAGS
+            topics.append((topic_id.bytes if version >= 13 else text(name)) + array([answer]) + NO_TAGS)
         return struct.pack(">ihi", throttled_ms, 0, 0) + array(topics) + NO_TAGS
 
-    def _diverging(self, question: Asked) -> bytes:
+    def _diverging(self, question: PartitionFetch) -> bytes:
         """Return the tagged field of a partition whose log differs from what was read before (KIP-595)."""
         log = self.logs.get((question.topic, question.partition), [])
-        if question.last_epoch < 0 or len({one.leader_epoch for one in log}) == 1:
+        if question.last_epoch < 0 or len({batch.leader_epoch for batch in log}) == 1:
             return b""
         epoch, end = self.epoch_end((question.topic, question.partition), question.last_epoch)
         if epoch == question.last_epoch and end >= question.offset:
             return b""
         return b"\1" + b"\0" + bytes([13]) + struct.pack(">iq", epoch, end) + NO_TAGS
 
-    def _given(self, question: Asked) -> Given:
+    def _reply(self, question: PartitionFetch) -> PartitionReply:
         leader, epoch = self.leaders.get((question.topic, question.partition), (-1, -1))
-        given = self.say(question)
-        if given != Given():
-            return given
+        reply = self.say(question)
+        if reply != PartitionReply():
+            return reply
         if question.topic == "?":
-            return Given(ErrorCode.UNKNOWN_TOPIC_ID)
+            return PartitionReply(ErrorCode.UNKNOWN_TOPIC_ID)
         if question.node != leader:
-            return Given(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return PartitionReply(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if question.epoch not in (-1, epoch):
-            return Given(ErrorCode.FENCED_LEADER_EPOCH if question.epoch < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH)
-        return given
+            return PartitionReply(
+                ErrorCode.FENCED_LEADER_EPOCH if question.epoch < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+        return reply
 
-    def _records(self, question: Asked, given: Given, left: int, is_first: bool) -> bytes:
+    def _records(self, question: PartitionFetch, reply: PartitionReply, bytes_left: int, is_first: bool) -> bytes:
         """As a broker does: within both limits, but the first batch of the first partition that has one whole."""
-        if given.error or given.replica >= 0:
+        if reply.error or reply.replica >= 0:
             return b""
         log = self.logs[question.topic, question.partition]
-        batches = [one.encode() for one in log if one.after > question.offset]
+        batches = [batch.encode() for batch in log if batch.after > question.offset]
         least = len(batches[0]) if batches and is_first else 0
-        return b"".join(batches)[: max(min(question.bytes_max, left), least)]
+        return b"".join(batches)[: max(min(question.bytes_max, bytes_left), least)]
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        more = connection.recv(size - len(found))
-        if not more:
+    content = b""
+    while len(content) < size:
+        received = connection.recv(size - len(content))
+        if not received:
             return b""
-        found += more
-    return found
+        content += received
+    return content

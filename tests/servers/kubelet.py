@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Kept:
+class PodContainer:
     """A container over its restarts."""
 
     spec: Json
@@ -83,18 +83,18 @@ class Pod(threading.Thread):
         self.folder = kubelet.folder / pod["metadata"]["uid"]
         self.folder.mkdir(parents=True)
         self.inits = [
-            Kept(spec, spec.get("restartPolicy") == "Always") for spec in pod["spec"].get("initContainers", [])
+            PodContainer(spec, spec.get("restartPolicy") == "Always") for spec in pod["spec"].get("initContainers", [])
         ]
-        self.mains = [Kept(spec) for spec in pod["spec"]["containers"]]
+        self.mains = [PodContainer(spec) for spec in pod["spec"]["containers"]]
         self.deleted = threading.Event()
         self.grace_s = 30.0
-        self.told: Json = {}
+        self.last_status: Json = {}
 
     def run(self) -> None:
         try:
-            places = self._prepare()
-            if places is not None and self._run_init_containers(places):
-                self._main(places)
+            paths = self._prepare()
+            if paths is not None and self._run_init_containers(paths):
+                self._main(paths)
         finally:
             self._end()
 
@@ -102,115 +102,117 @@ class Pod(threading.Thread):
         """Wait for images and volumes."""
         while not self.deleted.is_set() and not self.kubelet.over.is_set():
             missing = {k.spec["image"] for k in [*self.inits, *self.mains]} - set(self.kubelet.images)
-            for kept in [*self.inits, *self.mains]:
-                kept.waiting = "ImagePullBackOff" if kept.spec["image"] in missing else "ContainerCreating"
+            for container in [*self.inits, *self.mains]:
+                container.waiting = "ImagePullBackOff" if container.spec["image"] in missing else "ContainerCreating"
             if not missing:
                 try:
                     return volumes.volumes(self.api, self.pod, self.folder / "volumes")
-                except volumes.NotYet:
+                except volumes.ObjectMissing:
                     pass
             self._tell("Pending")
             self.deleted.wait(_LOOK_S)
         return None
 
-    def _run_init_containers(self, places: Mapping[str, Path]) -> bool:
+    def _run_init_containers(self, paths: Mapping[str, Path]) -> bool:
         """Run the init containers in their order; a sidecar stays."""
-        for kept in self.inits:
-            self._start(kept, places)
+        for container in self.inits:
+            self._start(container, paths)
             while (
-                not kept.sidecar and not self._is_over() and (kept.running or (kept.run and kept.run.exit_code() != 0))
+                not container.sidecar
+                and not self._is_over()
+                and (container.running or (container.run and container.run.exit_code() != 0))
             ):
-                if not kept.running:
+                if not container.running:
                     if self.pod["spec"]["restartPolicy"] == "Never":
                         self._tell("Failed")
                         return False
-                    self._start(kept, places)
+                    self._start(container, paths)
                 self._tell("Pending")
                 self.deleted.wait(_LOOK_S)
-            if not kept.sidecar:
-                kept.waiting = ""
+            if not container.sidecar:
+                container.waiting = ""
         return not self._is_over()
 
-    def _main(self, places: Mapping[str, Path]) -> None:
+    def _main(self, paths: Mapping[str, Path]) -> None:
         """Run the others until the pod is over, or is to go."""
-        for kept in self.mains:
-            self._start(kept, places)
+        for container in self.mains:
+            self._start(container, paths)
         policy = self.pod["spec"]["restartPolicy"]
         while not self._is_over():
-            for kept in [*(k for k in self.inits if k.sidecar), *self.mains]:
-                self._look(kept, "Always" if kept.sidecar else policy, places)
-            over = [k.run.exit_code() for k in self.mains if k.run and not k.running and not k.waiting]
-            if len(over) == len(self.mains):
-                for kept in self.inits:
-                    self._finish(kept, 5)
-                self._tell("Failed" if any(over) else "Succeeded")
+            for container in [*(k for k in self.inits if k.sidecar), *self.mains]:
+                self._look(container, "Always" if container.sidecar else policy, paths)
+            exit_codes = [k.run.exit_code() for k in self.mains if k.run and not k.running and not k.waiting]
+            if len(exit_codes) == len(self.mains):
+                for container in self.inits:
+                    self._finish(container, 5)
+                self._tell("Failed" if any(exit_codes) else "Succeeded")
                 self.deleted.wait()
                 return
             self._tell("Running")
             self.deleted.wait(_LOOK_S)
 
-    def _look(self, kept: Kept, policy: str, places: Mapping[str, Path]) -> None:
+    def _look(self, container: PodContainer, policy: str, paths: Mapping[str, Path]) -> None:
         """Restart what has ended, and probe what runs."""
-        assert kept.run is not None
-        if kept.running:
-            self._probe(kept)
+        assert container.run is not None
+        if container.running:
+            self._probe(container)
             return
-        code = kept.run.exit_code()
+        code = container.run.exit_code()
         if policy == "Never" or (policy == "OnFailure" and code == 0):
-            kept.waiting = ""
-        elif not kept.waiting:
-            kept.due_s = time.monotonic() + _BACKOFF_S[min(kept.restarts, len(_BACKOFF_S) - 1)]
-            kept.waiting = "CrashLoopBackOff"
-            kept.ready = False
-        elif time.monotonic() >= kept.due_s:
-            self._start(kept, places)
+            container.waiting = ""
+        elif not container.waiting:
+            container.due_s = time.monotonic() + _BACKOFF_S[min(container.restarts, len(_BACKOFF_S) - 1)]
+            container.waiting = "CrashLoopBackOff"
+            container.ready = False
+        elif time.monotonic() >= container.due_s:
+            self._start(container, paths)
 
-    def _start(self, kept: Kept, places: Mapping[str, Path]) -> None:
+    def _start(self, container: PodContainer, paths: Mapping[str, Path]) -> None:
         """Start a container once more."""
-        kept.restarts += 1
-        env = volumes.environment(self.api, self.pod, kept.spec, self.address)
-        security = {**self.pod["spec"].get("securityContext", {}), **kept.spec.get("securityContext", {})}
-        image = self.kubelet.images[kept.spec["image"]]
-        words = [*kept.spec.get("command", []), *kept.spec.get("args", [])]
-        if "command" in kept.spec:
+        container.restarts += 1
+        env = volumes.environment(self.api, self.pod, container.spec, self.address)
+        security = {**self.pod["spec"].get("securityContext", {}), **container.spec.get("securityContext", {})}
+        image = self.kubelet.images[container.spec["image"]]
+        command = [*container.spec.get("command", []), *container.spec.get("args", [])]
+        if "command" in container.spec:
             image = Image((), image.env, image.mounts)
-        kept.run = Container(
-            self.folder / f"{kept.name}-{kept.restarts}",
-            self.log(kept.name),
+        container.run = Container(
+            self.folder / f"{container.name}-{container.restarts}",
+            self.log(container.name),
             image,
-            volumes.expand(words, env),
+            volumes.expand(command, env),
             env,
-            volumes.mounts(kept.spec, places),
+            volumes.mounts(container.spec, paths),
             read_only=security.get("readOnlyRootFilesystem", False),
             user=security.get("runAsUser", 0),
         )
-        kept.run.start()
-        kept.waiting = ""
-        kept.began_s = time.monotonic()
-        kept.failures = {}
-        kept.started = "startupProbe" not in kept.spec
-        kept.ready = "readinessProbe" not in kept.spec and kept.started
+        container.run.start()
+        container.waiting = ""
+        container.began_s = time.monotonic()
+        container.failures = {}
+        container.started = "startupProbe" not in container.spec
+        container.ready = "readinessProbe" not in container.spec and container.started
 
-    def _probe(self, kept: Kept) -> None:
+    def _probe(self, container: PodContainer) -> None:
         now_s = time.monotonic()
         for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-            probe = kept.spec.get(kind)
-            if probe is None or (kind == "startupProbe") == kept.started:
+            probe = container.spec.get(kind)
+            if probe is None or (kind == "startupProbe") == container.started:
                 continue
-            if now_s - kept.probed_s.get(kind, kept.began_s) < min(
+            if now_s - container.probed_s.get(kind, container.began_s) < min(
                 probe.get("periodSeconds", 10), self.kubelet.period_s
             ):
                 continue
-            kept.probed_s[kind] = now_s
+            container.probed_s[kind] = now_s
             well = self._is_well(probe)
-            kept.failures[kind] = 0 if well else kept.failures.get(kind, 0) + 1
+            container.failures[kind] = 0 if well else container.failures.get(kind, 0) + 1
             if kind == "startupProbe" and well:
-                kept.started = True
-                kept.ready = "readinessProbe" not in kept.spec
+                container.started = True
+                container.ready = "readinessProbe" not in container.spec
             elif kind == "readinessProbe":
-                kept.ready = well
-            elif kept.failures[kind] >= probe.get("failureThreshold", 3) and kept.run is not None:
-                self._finish(kept, self.grace_s)
+                container.ready = well
+            elif container.failures[kind] >= probe.get("failureThreshold", 3) and container.run is not None:
+                self._finish(container, self.grace_s)
 
     def _is_well(self, probe: Json) -> bool:
         port = probe["httpGet"]["port"]
@@ -224,20 +226,20 @@ class Pod(threading.Thread):
                 connection.close()
         return False
 
-    def _finish(self, kept: Kept, grace_s: float) -> None:
+    def _finish(self, container: PodContainer, grace_s: float) -> None:
         """Run the hook before the end, ask for it, wait, and kill."""
-        if not kept.running or kept.run is None:
+        if not container.running or container.run is None:
             return
         deadline = time.monotonic() + grace_s
-        hook = kept.spec.get("lifecycle", {}).get("preStop", {}).get("exec")
+        hook = container.spec.get("lifecycle", {}).get("preStop", {}).get("exec")
         if hook:
-            kept.run.run_inside(hook["command"], grace_s)
-        kept.run.signal(signal.SIGTERM)
-        while kept.running and time.monotonic() < deadline:
-            self._tell(self.told.get("phase", "Running"))
+            container.run.run_inside(hook["command"], grace_s)
+        container.run.signal(signal.SIGTERM)
+        while container.running and time.monotonic() < deadline:
+            self._tell(self.last_status.get("phase", "Running"))
             time.sleep(0.1)
-        if kept.running:
-            kept.run.kill()
+        if container.running:
+            container.run.kill()
 
     def _is_over(self) -> bool:
         return self.deleted.is_set() or self.kubelet.over.is_set()
@@ -245,15 +247,15 @@ class Pod(threading.Thread):
     def _end(self) -> None:
         """Stop all, side by side but for the sidecars, which go last; then let the API server forget the pod."""
         grace_s = 0.0 if self.kubelet.over.is_set() else self.grace_s
-        stops = [threading.Thread(target=self._finish, args=(kept, grace_s)) for kept in self.mains]
+        stops = [threading.Thread(target=self._finish, args=(container, grace_s)) for container in self.mains]
         for stop in stops:
             stop.start()
         for stop in stops:
             stop.join()
-        for kept in reversed(self.inits):
-            self._finish(kept, min(grace_s, 10))
-        for kept in [*self.mains, *self.inits]:
-            kept.ready = False
+        for container in reversed(self.inits):
+            self._finish(container, min(grace_s, 10))
+        for container in [*self.mains, *self.inits]:
+            container.ready = False
         if not self.kubelet.over.is_set():
             while not self.deleted.wait(_LOOK_S) and not self.kubelet.over.is_set():
                 pass
@@ -269,7 +271,7 @@ class Pod(threading.Thread):
 
     def _tell(self, phase: str) -> None:
         """Say how the pod is, where that has changed."""
-        mains = [kept.status() for kept in self.mains]
+        mains = [container.status() for container in self.mains]
         ready = phase == "Running" and all(status["ready"] for status in mains)
         begun = phase != "Pending"
         status: Json = {
@@ -290,11 +292,11 @@ class Pod(threading.Thread):
             ],
         }
         if self.inits:
-            status["initContainerStatuses"] = [kept.status() for kept in self.inits]
+            status["initContainerStatuses"] = [container.status() for container in self.inits]
         shape = _timeless(status)
-        if shape == self.told.get("shape"):
+        if shape == self.last_status.get("shape"):
             return
-        self.told = {"shape": shape, "phase": phase}
+        self.last_status = {"shape": shape, "phase": phase}
         with suppress(Refused, OSError):
             self.api.merge(f"{self.path}/status", {"status": status})
 
@@ -320,30 +322,30 @@ class Kubelet(threading.Thread):
                 self._round()
 
     def _round(self) -> None:
-        there = {}
+        bound_pods = {}
         for pod in self.api.items(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}"):
             uid = pod["metadata"]["uid"]
-            there[uid] = pod
+            bound_pods[uid] = pod
             with self._lock:
-                known = self.pods.get(uid)
-                if known is None and "deletionTimestamp" not in pod["metadata"]:
-                    known = self.pods[uid] = Pod(self, pod, f"127.77.{self._next // 250}.{self._next % 250 + 1}")
+                pod_thread = self.pods.get(uid)
+                if pod_thread is None and "deletionTimestamp" not in pod["metadata"]:
+                    pod_thread = self.pods[uid] = Pod(self, pod, f"127.77.{self._next // 250}.{self._next % 250 + 1}")
                     self._next += 1
-                    known.start()
+                    pod_thread.start()
             if "deletionTimestamp" in pod["metadata"]:
-                if known is None:
+                if pod_thread is None:
                     self.api.delete(
                         f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}",
                         {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0},
                     )
                 else:
-                    known.grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds", 30))
-                    known.deleted.set()
+                    pod_thread.grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds", 30))
+                    pod_thread.deleted.set()
         with self._lock:
-            for uid, running in self.pods.items():
-                if uid not in there:
-                    running.grace_s = 0.0
-                    running.deleted.set()
+            for uid, running_pod in self.pods.items():
+                if uid not in bound_pods:
+                    running_pod.grace_s = 0.0
+                    running_pod.deleted.set()
 
     def forget(self, pod: Pod) -> None:
         """Forget a pod that is over."""

@@ -36,17 +36,17 @@ Json = dict[str, Any]
 
 def program(name: str, version: str = KUBERNETES) -> Path:
     """Return a program that was built. Fails where it is not there."""
-    found = cache_dir() / f"{name}-{version}" / name
-    if not found.exists():
-        pytest.fail(f"{found} is not there: `make test-engines` builds it.", pytrace=False)
-    return found
+    path = cache_dir() / f"{name}-{version}" / name
+    if not path.exists():
+        pytest.fail(f"{path} is not there: `make test-engines` builds it.", pytrace=False)
+    return path
 
 
 class Refused(Exception):
     """The API server said no."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(f"{status}: {said}")
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
         self.status = status
 
 
@@ -75,13 +75,13 @@ class Api:
                 with _opener(self.ca).open(
                     Request(self.url + path, data, headers, method=method), timeout=30
                 ) as answer:
-                    found: Json = json.loads(answer.read() or b"{}")
-                    return found
+                    document: Json = json.loads(answer.read() or b"{}")
+                    return document
             except HTTPError as error:
                 with error:
-                    said = error.read().decode(errors="replace")
+                    message = error.read().decode(errors="replace")
                     if error.code != 429 or time.monotonic() > deadline:  # it is busy, or begins to store a new kind
-                        raise Refused(error.code, said) from None
+                        raise Refused(error.code, message) from None
             time.sleep(0.5)
 
     def get(self, path: str) -> Json:
@@ -97,8 +97,8 @@ class Api:
             raise
 
     def items(self, path: str) -> list[Json]:
-        found: list[Json] = self.get(path)["items"]
-        return found
+        objects: list[Json] = self.get(path)["items"]
+        return objects
 
     def create(self, path: str, body: Json) -> Json:
         return self.call("POST", path, body)
@@ -117,9 +117,9 @@ class Api:
     def may(self, verb: str, resource: str, namespace: str, group: str = "", name: str = "") -> bool:
         """Whether the one who asks may do it, as `kubectl auth can-i` finds out."""
         resource, _, sub = resource.partition("/")
-        what = {"group": group, "resource": resource, "subresource": sub, "name": name}
-        wanted = {"verb": verb, "namespace": namespace, **what}
-        review = {"kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": wanted}}
+        target = {"group": group, "resource": resource, "subresource": sub, "name": name}
+        attributes = {"verb": verb, "namespace": namespace, **target}
+        review = {"kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         answer = self.create(path, {"apiVersion": "authorization.k8s.io/v1", **review})
         return bool(answer["status"]["allowed"])
@@ -127,8 +127,12 @@ class Api:
     def token_of(self, namespace: str, account: str) -> str:
         """Return a token of a service account, as a kubelet asks for it."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-        return str(self.create(path, asked)["status"]["token"])
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 3600},
+        }
+        return str(self.create(path, request)["status"]["token"])
 
     def of(self, namespace: str, account: str) -> "Api":
         """Return the same server, asked by a service account."""
@@ -157,7 +161,7 @@ class Cluster:
 
     def helm(self, *arguments: str | Path, code: int = 0, seconds: float = 120) -> str:
         """Run helm. Returns what it said; its exit code is what is expected."""
-        done = subprocess.run(
+        process = subprocess.run(
             [program("helm", HELM), *map(str, arguments)],
             capture_output=True,
             text=True,
@@ -165,25 +169,25 @@ class Cluster:
             timeout=seconds,
             env=self.environment(),
         )
-        said = done.stdout + done.stderr
-        assert done.returncode == code, f"helm {' '.join(map(str, arguments))}: {done.returncode}\n{said}"
-        return said
+        output = process.stdout + process.stderr
+        assert process.returncode == code, f"helm {' '.join(map(str, arguments))}: {process.returncode}\n{output}"
+        return output
 
     def environment(self) -> dict[str, str]:
-        places = {f"HELM_{name}_HOME": str(self.folder / "helm" / name) for name in ("CACHE", "CONFIG", "DATA")}
+        folders = {f"HELM_{name}_HOME": str(self.folder / "helm" / name) for name in ("CACHE", "CONFIG", "DATA")}
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
             "KUBECONFIG": str(self.folder / "kubeconfig"),
-        } | places
+        } | folders
 
     def requests_of(self, account: str) -> set[tuple[str, str]]:
         """Verb and resource of all that an account of any namespace asked for and was given."""
-        return {(verb, what) for verb, what, code in self._audit_events(account) if code < 400 or code == 404}
+        return {(verb, resource) for verb, resource, code in self._audit_events(account) if code < 400 or code == 404}
 
     def refusals_of(self, account: str) -> set[tuple[str, str]]:
         """Verb and resource of all that it asked for and may not."""
-        return {(verb, what) for verb, what, code in self._audit_events(account) if code == 403}
+        return {(verb, resource) for verb, resource, code in self._audit_events(account) if code == 403}
 
     def _audit_events(self, account: str) -> Iterator[tuple[str, str, int]]:
         for line in (self.folder / "audit.log").read_text().splitlines():
@@ -194,13 +198,13 @@ class Cluster:
                 yield event["verb"], resource, event.get("responseStatus", {}).get("code", 0)
 
 
-def until(condition: Any, seconds: float, what: str) -> Any:
+def until(condition: Any, seconds: float, description: str) -> Any:
     """Wait until something is so, and return it."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {description}"
         time.sleep(0.2)
-    return found
+    return value
 
 
 @contextmanager

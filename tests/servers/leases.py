@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.servers.scripted import Asked, Reply, serve_script
+from tests.servers.scripted import HttpRequest, Reply, serve_script
 
 NAMESPACE = "lake"
 TOKEN = "token-of-a-test"
@@ -25,33 +25,33 @@ class LeaseApi:
         self._lock = threading.Lock()
         self._version = 0
 
-    def answer(self, asked: Asked) -> Reply:
-        if asked.headers.get("authorization") != f"Bearer {TOKEN}":
+    def answer(self, request: HttpRequest) -> Reply:
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
             return refusal(401, "Unauthorized")
-        assert asked.path.startswith(_PLACE), asked.path
-        name = asked.path.removeprefix(_PLACE)
+        assert request.path.startswith(_PLACE), request.path
+        name = request.path.removeprefix(_PLACE)
         with self._lock:
-            if asked.method == "GET":
-                found = self.objects.get(name)
-                return Reply(200, found) if found else refusal(404, f'leases "{name}" not found')
-            return self._put(name, asked.json())
+            if request.method == "GET":
+                lease = self.objects.get(name)
+                return Reply(200, lease) if lease else refusal(404, f'leases "{name}" not found')
+            return self._put(name, request.json())
 
     def _put(self, name: str, body: dict[str, Any]) -> Reply:
-        about = body["metadata"]
-        there = self.objects.get(name)
-        uid = about.get("uid")
-        version = about.get("resourceVersion")
-        if there is None and uid:
+        metadata = body["metadata"]
+        former = self.objects.get(name)
+        uid = metadata.get("uid")
+        version = metadata.get("resourceVersion")
+        if former is None and uid:
             return refusal(409, "Precondition failed: UID")
-        if there is not None and not version:
+        if former is not None and not version:
             cause = {"reason": "FieldValueInvalid", "field": "metadata.resourceVersion"}
             return refusal(422, "must be specified for an update", causes=[cause])
-        if there is not None and (uid, version) != (there["metadata"]["uid"], there["metadata"]["resourceVersion"]):
+        if former is not None and (uid, version) != (former["metadata"]["uid"], former["metadata"]["resourceVersion"]):
             return refusal(409, "the object has been modified")
         self._version += 1
-        kept = {"uid": uid or str(uuid.uuid4()), "resourceVersion": str(self._version)}
-        self.objects[name] = {**body, "metadata": {**about, **kept}}
-        return Reply(201 if there is None else 200, self.objects[name])
+        identity = {"uid": uid or str(uuid.uuid4()), "resourceVersion": str(self._version)}
+        self.objects[name] = {**body, "metadata": {**metadata, **identity}}
+        return Reply(201 if former is None else 200, self.objects[name])
 
 
 def refusal(status: int, message: str, causes: list[dict[str, str]] | None = None) -> Reply:

@@ -107,15 +107,15 @@ def network(*names: str) -> Iterator[Network]:
     if why := missing():
         raise NoHosts(why)
     router = Host("router", "", _new_namespace())
-    made = Network(router)
+    hosts_network = Network(router)
     try:
         with router.enter():
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         for name in names:
-            made.add(name)
-        yield made
+            hosts_network.add(name)
+        yield hosts_network
     finally:
-        made.close()
+        hosts_network.close()
 
 
 def missing() -> str:

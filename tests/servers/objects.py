@@ -59,7 +59,7 @@ class ObjectServer:
         bucket, _, prefix = location.removeprefix("s3://").partition("/")
         prefix = f"{prefix}/" if prefix else ""
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        return [found["Key"].removeprefix(prefix) for page in pages for found in page.get("Contents", [])]
+        return [entry["Key"].removeprefix(prefix) for page in pages for entry in page.get("Contents", [])]
 
     def download(self, location: str, into: Path) -> None:
         """Copy what lies below a location into a directory, for judges that read files."""
@@ -121,11 +121,11 @@ def run_server(command: list[str], log: Path, ready: str, env: dict[str, str] | 
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env)
     try:
         deadline = time.monotonic() + 60
-        while (found := re.search(ready, log.read_text(errors="replace"))) is None:
+        while (match := re.search(ready, log.read_text(errors="replace"))) is None:
             assert process.poll() is None, f"{command[0]} ended with {process.returncode}:\n{log.read_text()}"
             assert time.monotonic() < deadline, f"{command} is not ready after 60 s:\n{log.read_text()}"
             time.sleep(0.05)
-        yield found[0]
+        yield match[0]
     finally:
         process.kill()
         process.wait(10)

@@ -190,7 +190,7 @@ def druid() -> Path:
         for name, modules in _druid_jars().items():
             into = work / "lib" if name == "lib" else work / "extensions" / name
             into.mkdir(parents=True)
-            shares = [modules[at::_AT_ONCE] for at in range(_AT_ONCE)]
+            shares = [modules[offset::_AT_ONCE] for offset in range(_AT_ONCE)]
             bundles = [Bundle(f"druid-{name}-{n}", "33.0.0", s, len(s), 0) for n, s in enumerate(shares)]
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 list(pool.map(lambda bundle, into=into: java_artifacts.retrieve(bundle, into, lock=lock), bundles))
@@ -235,14 +235,14 @@ def iceberg_rest() -> list[Path]:
 
 
 def _druid_jars() -> dict[str, tuple[Module, ...]]:
-    found: dict[str, tuple[Module, ...]] = {}
+    jars: dict[str, tuple[Module, ...]] = {}
     name = ""
     for line in Path(__file__).with_name("druid-33.0.0.txt").read_text().splitlines():
         if line.startswith("["):
             name = line.strip("[]")
         elif ":" in line and not line.startswith("#"):
-            found[name] = (*found.get(name, ()), Module(*line.split(":")))
-    return found
+            jars[name] = (*jars.get(name, ()), Module(*line.split(":")))
+    return jars
 
 
 def _build_extension(home: Path, name: str, source: Path, folder: str) -> None:

@@ -30,8 +30,8 @@ def postgres() -> Iterator[str]:
         if as_root:
             subprocess.run(["chown", "-R", f"{_NOBODY}:{_NOBODY}", folder], check=True)
         login = [f"--username={USER}", f"--pwfile={root}/password", "--auth=scram-sha-256"]
-        made = [*drop, str(home / "bin" / "initdb"), "-D", str(data), "-E", "UTF8", "--no-sync", *login]
-        subprocess.run(made, check=True, capture_output=True, timeout=400)
+        initdb = [*drop, str(home / "bin" / "initdb"), "-D", str(data), "-E", "UTF8", "--no-sync", *login]
+        subprocess.run(initdb, check=True, capture_output=True, timeout=400)
         command = [*drop, str(home / "bin" / "postgres"), "-D", str(data), "-p", str(port), "-h", "127.0.0.1"]
         command += ["-k", folder, "-c", "fsync=off"]
         log = root / "postgres.log"

@@ -65,13 +65,13 @@ def presto(directory: Path, s3: ObjectServer | None = None) -> Iterator[Coordina
 
 def _files(directory: Path, s3: ObjectServer | None) -> dict[str, str]:
     """Settings of both catalogs: where tables are known, and how S3 is reached."""
-    found = {"hive.metastore": "file", "hive.metastore.catalog.dir": f"file://{directory}/metastore"}
+    properties = {"hive.metastore": "file", "hive.metastore.catalog.dir": f"file://{directory}/metastore"}
     if s3 is not None:
-        found |= {
+        properties |= {
             "hive.s3.endpoint": s3.url,
             "hive.s3.path-style-access": "true",
             "hive.s3.ssl.enabled": "false",
             "hive.s3.aws-access-key": s3.key,
             "hive.s3.aws-secret-key": s3.secret,
         }
-    return found
+    return properties

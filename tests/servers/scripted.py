@@ -13,7 +13,7 @@ from tests.servers.network_hosts import THIS_HOST, Host
 
 
 @dataclass(frozen=True)
-class Asked:
+class HttpRequest:
     """A request."""
 
     method: str
@@ -37,15 +37,15 @@ class Reply:
 class Scripted:
     """What the server does: `answer` decides."""
 
-    def __init__(self, answer: Callable[[Asked], Reply]) -> None:
+    def __init__(self, answer: Callable[[HttpRequest], Reply]) -> None:
         self.answer = answer
-        self.asked: list[Asked] = []
+        self.asked: list[HttpRequest] = []
         self.url = ""
 
 
 @contextmanager
 def serve_script(
-    answer: Callable[[Asked], Reply], tls: ssl.SSLContext | None = None, host: Host = THIS_HOST
+    answer: Callable[[HttpRequest], Reply], tls: ssl.SSLContext | None = None, host: Host = THIS_HOST
 ) -> Iterator[Scripted]:
     """Serve on a host until the end of the block; with `tls`, over HTTPS."""
     script = Scripted(answer)
@@ -56,7 +56,7 @@ def serve_script(
         def _do(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             headers = {name.lower(): value for name, value in self.headers.items()}
-            asked = Asked(self.command, self.path, headers, self.rfile.read(length))
+            asked = HttpRequest(self.command, self.path, headers, self.rfile.read(length))
             script.asked.append(asked)
             reply = script.answer(asked)
             body = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()

@@ -45,19 +45,19 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "headrace test authority")])
-        made = self._builder(self._name, self._key).add_extension(
+        builder = self._builder(self._name, self._key).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), True
         )
         self.ca = folder / "ca.pem"
-        self.ca.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(_PEM))
+        self.ca.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(_PEM))
 
     def certificate(self, name: str, *, host: str = "127.0.0.1") -> Certificate:
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.IPAddress(IPv4Address(host)), x509.DNSName("localhost")]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        made = self._builder(subject, key).add_extension(x509.SubjectAlternativeName(names), False)
+        builder = self._builder(subject, key).add_extension(x509.SubjectAlternativeName(names), False)
         private = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        public = made.sign(self._key, hashes.SHA256()).public_bytes(_PEM)
+        public = builder.sign(self._key, hashes.SHA256()).public_bytes(_PEM)
         files = [self._folder / f"{name}{ending}" for ending in (".pem", ".key", ".both.pem")]
         for path, content in zip(files, (public, private, private + public), strict=True):
             path.write_bytes(content)
@@ -92,11 +92,11 @@ def broker(
     """Run a real broker with one SCRAM user. `overrides`: lines of server.properties."""
     port, plain = free_ports(2)
     shown = authority.certificate("broker")
-    found = Broker(folder, overrides=overrides)
-    found._settings |= {
-        "listeners": f"PLAINTEXT://127.0.0.1:{found.port},SASL_SSL://127.0.0.1:{port},"
-        f"PLAIN://127.0.0.1:{plain},CONTROLLER://127.0.0.1:{found.controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{found.port},SASL_SSL://127.0.0.1:{port},"
+    server = Broker(folder, overrides=overrides)
+    server._settings |= {
+        "listeners": f"PLAINTEXT://127.0.0.1:{server.port},SASL_SSL://127.0.0.1:{port},"
+        f"PLAIN://127.0.0.1:{plain},CONTROLLER://127.0.0.1:{server.controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{server.port},SASL_SSL://127.0.0.1:{port},"
         f"PLAIN://127.0.0.1:{plain}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL,"
         "PLAIN:SASL_PLAINTEXT",
@@ -112,9 +112,9 @@ def broker(
         "ssl.truststore.location": str(authority.ca),
         "ssl.client.auth": "required",
     }
-    with found:
-        _add_user(found.bootstrap, user, password)
-        yield SecuredBroker(found.bootstrap, f"127.0.0.1:{port}", f"127.0.0.1:{plain}")
+    with server:
+        _add_user(server.bootstrap, user, password)
+        yield SecuredBroker(server.bootstrap, f"127.0.0.1:{port}", f"127.0.0.1:{plain}")
 
 
 def _add_user(bootstrap: str, user: str, password: str) -> None:

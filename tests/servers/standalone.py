@@ -28,9 +28,9 @@ class Standalone:
 
     def add_worker(self, cores: int, memory: str = "8g", host: Host = THIS_HOST) -> Process:
         """Start another worker on a host, and wait until the master knows it."""
-        before = len(self.status()["workers"])
+        count = len(self.status()["workers"])
         number = len(self._servers)
-        here = self.directory / f"worker-{number}"
+        folder = self.directory / f"worker-{number}"
         worker = _server(
             f"worker-{number}",
             "worker.Worker",
@@ -46,13 +46,13 @@ class Standalone:
             "--memory",
             memory,
             "--work-dir",
-            str(here),
+            str(folder),
             self.url,
         )
         self._servers.append(worker)
         with host.enter():
             worker.launch()
-        worker.wait_until(lambda: len(self.status()["workers"]) > before, within=_WITHIN)
+        worker.wait_until(lambda: len(self.status()["workers"]) > count, within=_WITHIN)
         return worker
 
     def answers(self) -> bool:
@@ -65,8 +65,8 @@ class Standalone:
     def status(self) -> dict[str, Any]:
         """What the master says of workers and applications."""
         with urlopen(f"{self._ui}/json/", timeout=20) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
-            return found
+            status: dict[str, Any] = json.loads(answer.read())
+            return status
 
 
 def _server(name: str, kind: str, directory: Path, *options: str) -> Process:

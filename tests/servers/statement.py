@@ -60,8 +60,8 @@ class Coordinator:
         while True:
             try:
                 with urlopen(Request(url, body, headers), timeout=400) as response:
-                    found: dict[str, Any] = json.load(response)
-                    return found
+                    answer: dict[str, Any] = json.load(response)
+                    return answer
             except HTTPError as error:
                 if error.code != _BUSY:
                     raise

@@ -27,7 +27,9 @@ class ThreeBrokers:
 
     def create(self, topic: str, replicas: Sequence[Sequence[int]], **settings: str) -> None:
         """Create a topic with these replicas of each partition, the leader first."""
-        new = NewTopic(topic, len(replicas), replica_assignment=[list(one) for one in replicas], config=settings)
+        new = NewTopic(
+            topic, len(replicas), replica_assignment=[list(assignment) for assignment in replicas], config=settings
+        )
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.create_topics([new])[topic].result(30)
 
@@ -56,10 +58,10 @@ class ThreeBrokers:
         """Bound what consumers with this client id may read; None: no longer."""
         self._admin("quota", client, "none" if bytes_per_second is None else str(bytes_per_second))
 
-    def _admin(self, *words: str) -> None:
+    def _admin(self, *arguments: str) -> None:
         jars = java_artifacts.fetch("kafka", progress=lambda _: None)
         source = Path(__file__).with_name("KafkaAdmin.java")
-        command = [str(java_artifacts.java()), "-cp", f"{jars}/*", str(source), self.bootstrap, *words]
+        command = [str(java_artifacts.java()), "-cp", f"{jars}/*", str(source), self.bootstrap, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
         assert done.returncode == 0, done.stderr
 

@@ -27,9 +27,9 @@ _HIVE = {
 
 @contextmanager
 def trino(
-    directory: Path, lake: Path, s3: ObjectServer | None = None, iceberg: Mapping[str, str] | None = None
+    directory: Path, location: Path, s3: ObjectServer | None = None, iceberg: Mapping[str, str] | None = None
 ) -> Iterator[Coordinator]:
-    """Run Trino until the end of the block. Locations below `lake` are written `local:///<path within it>`.
+    """Run Trino until the end of the block. Locations below `location` are written `local:///<path within it>`.
 
     `iceberg`: properties of a catalog of tables in that S3, which Trino knows as `headrace`.
     """
@@ -37,7 +37,7 @@ def trino(
     (directory / "plugin").mkdir(parents=True)
     for plugin in [*(home / "plugin").iterdir(), *([parts.trino_iceberg()] if iceberg else [])]:
         (directory / "plugin" / plugin.name).symlink_to(plugin)
-    files = _files(lake, s3)
+    files = _files(location, s3)
     catalogs = {"delta": {**_DELTA, **files}, "hive": {**_HIVE, **files}}
     if iceberg is not None:
         storage = {key: value for key, value in files.items() if "s3" in key}
@@ -57,17 +57,17 @@ def trino(
         yield server
 
 
-def _files(lake: Path, s3: ObjectServer | None) -> dict[str, str]:
+def _files(location: Path, s3: ObjectServer | None) -> dict[str, str]:
     """Settings of both catalogs: where tables are known, and what files lie on."""
-    found = {
+    properties = {
         "hive.metastore": "file",
         "hive.metastore.catalog.dir": "local:///.metastore",
         "hive.metastore.disable-location-checks": "true",
         "fs.native-local.enabled": "true",
-        "local.location": str(lake),
+        "local.location": str(location),
     }
     if s3 is not None:
-        found |= {
+        properties |= {
             "fs.native-s3.enabled": "true",
             "s3.endpoint": s3.url,
             "s3.region": "us-east-1",
@@ -75,4 +75,4 @@ def _files(lake: Path, s3: ObjectServer | None) -> dict[str, str]:
             "s3.aws-access-key": s3.key,
             "s3.aws-secret-key": s3.secret,
         }
-    return found
+    return properties

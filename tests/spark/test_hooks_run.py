@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.scripted import Asked, Reply, serve_script
+from tests.servers.scripted import HttpRequest, Reply, serve_script
 from tests.support.writer_process import Site
 from writer.config.loader import load
 from writer.hooks.dispatcher import hook_health
@@ -36,7 +36,7 @@ def waiting(site: Site) -> int:
     return health.waiting
 
 
-def versions(asked: list[Asked]) -> dict[str, list[int]]:
+def versions(asked: list[HttpRequest]) -> dict[str, list[int]]:
     """Versions that were told of each bucket, each once, in the order they came."""
     found: dict[str, list[int]] = {}
     for one in {one.headers["webhook-id"]: one for one in asked}.values():

@@ -6,7 +6,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.servers.scripted import Asked, Reply, serve_script
+from tests.servers.scripted import HttpRequest, Reply, serve_script
 from tests.support import oracle
 from tests.support.cluster_driver import Driver
 from tests.support.writer_process import Site
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 def hanging() -> Iterator[str]:
     released = threading.Event()
 
-    def answer(_: Asked) -> Reply:
+    def answer(_: HttpRequest) -> Reply:
         released.wait(240)
         return Reply(200)
 

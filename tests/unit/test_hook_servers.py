@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from tests.servers.scripted import Asked, Reply, Scripted, serve_script
+from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
 from writer.clients.http import RequestFailed, ask
 from writer.config.sections.hooks import Druid, Presto, Trino, Webhook
 from writer.core.files import BucketFile
@@ -114,7 +114,7 @@ class Overlord:
         self.report: Any = TOOK
         self.refusal: Reply | None = None
 
-    def __call__(self, asked: Asked) -> Reply:
+    def __call__(self, asked: HttpRequest) -> Reply:
         *_, name, last = asked.path.split("/")
         if asked.method == "POST" and last == "task":
             if self.refusal is not None:
@@ -220,7 +220,7 @@ class Statements:
         self.errors: dict[str, dict[str, str]] = {}  # beginning of a statement → its error
         self.busy = 0
 
-    def __call__(self, asked: Asked) -> Reply:
+    def __call__(self, asked: HttpRequest) -> Reply:
         if self.busy:
             self.busy -= 1
             return Reply(503)

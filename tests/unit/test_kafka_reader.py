@@ -11,7 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from tests.servers.kafka_cluster import VERSIONS, Asked, Cluster as Fake, Given
+from tests.servers.kafka_cluster import VERSIONS, Cluster as Fake, PartitionFetch, PartitionReply
 from tests.support.kafka_batches import Raw, batch, marker
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
@@ -64,15 +64,17 @@ def whole(*sources: tuple[str, int]) -> list[tuple[str, int, int]]:
     return [(topic, p, at) for topic, p in sources for at in range(60)]
 
 
-def once(given: Given, condition: Callable[[Asked], bool] = lambda _: True, times: int = 1) -> Callable[[Asked], Given]:
+def once(
+    given: PartitionReply, condition: Callable[[PartitionFetch], bool] = lambda _: True, times: int = 1
+) -> Callable[[PartitionFetch], PartitionReply]:
     """Say something to the first questions that fulfil a condition, nothing afterwards."""
     left = [times]
 
-    def say(asked: Asked) -> Given:
+    def say(asked: PartitionFetch) -> PartitionReply:
         if condition(asked) and left[0] > 0:
             left[0] -= 1
             return given
-        return Given()
+        return PartitionReply()
 
     return say
 
@@ -88,10 +90,10 @@ def test_partitions_of_two_leaders_are_read_with_one_question_about_leaders_and_
 def test_a_leader_that_moves_in_the_middle_is_followed() -> None:
     fake = Fake({("a", 0): log()})
 
-    def move(asked: Asked) -> Given:
+    def move(asked: PartitionFetch) -> PartitionReply:
         if asked.node == 1 and asked.offset >= 10:
             fake.leaders["a", 0] = (2, 2)
-        return Given()
+        return PartitionReply()
 
     fake.say = move
     assert read(fake, ranges(("a", 0)), ReadLimits(fetch_bytes=150, fetch_wait_ms=10)) == whole(("a", 0))
@@ -101,13 +103,13 @@ def test_a_leader_that_moves_in_the_middle_is_followed() -> None:
 def test_a_broker_that_goes_down_in_the_middle_is_replaced() -> None:
     fake = Fake({("a", 0): log()})
 
-    def die(asked: Asked) -> Given:
+    def die(asked: PartitionFetch) -> PartitionReply:
         if asked.node == 1:
             fake.down.add(1)
             fake.leaders["a", 0] = (2, 2)
-        return Given(records=b"")
+        return PartitionReply(records=b"")
 
-    fake.say = lambda asked: die(asked) if asked.node == 1 else Given()
+    fake.say = lambda asked: die(asked) if asked.node == 1 else PartitionReply()
     assert read(fake, ranges(("a", 0)), PATIENT) == whole(("a", 0))
 
 
@@ -116,34 +118,34 @@ def test_a_broker_that_goes_down_in_the_middle_is_replaced() -> None:
     ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN,
 ])  # fmt: skip
 def test_an_error_that_passes_is_tried_again_and_one_that_stays_is_named(error: ErrorCode) -> None:
-    fake = Fake({("a", 0): log()}, say=once(Given(error), times=2))
+    fake = Fake({("a", 0): log()}, say=once(PartitionReply(error), times=2))
     assert read(fake, ranges(("a", 0)), PATIENT) == whole(("a", 0))
-    fake = Fake({("a", 0): log()}, say=lambda _: Given(error))
+    fake = Fake({("a", 0): log()}, say=lambda _: PartitionReply(error))
     with pytest.raises(ReadFailed, match=rf"a/0 at offset 0 of \[0, 60\): .*{error.name}") as failed:
         read(fake, ranges(("a", 0)))
     assert isinstance(failed.value, TopicGone if error == ErrorCode.UNKNOWN_TOPIC_ID else Unavailable)
 
 
 def test_a_log_that_begins_later_is_no_error_that_passes() -> None:
-    fake = Fake({("a", 0): log()}, say=lambda _: Given(ErrorCode.OFFSET_OUT_OF_RANGE, log_start=40))
+    fake = Fake({("a", 0): log()}, say=lambda _: PartitionReply(ErrorCode.OFFSET_OUT_OF_RANGE, log_start=40))
     with pytest.raises(LostRecords, match=r"a/0 at offset 0 of \[0, 60\): the log does not hold it and begins at 40"):
         read(fake, ranges(("a", 0)), PATIENT)
     assert len(fake.fetches) == 1
 
 
 def test_rights_that_lack_are_said_at_once() -> None:
-    fake = Fake({("a", 0): log()}, say=lambda _: Given(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    fake = Fake({("a", 0): log()}, say=lambda _: PartitionReply(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     with pytest.raises(AccessDenied, match=r"give the user of kafka\.security READ on topic a"):
         read(fake, ranges(("a", 0)), PATIENT)
 
 
 def test_a_replica_that_the_leader_names_is_read_and_left_when_it_fails() -> None:
-    def say(asked: Asked) -> Given:
+    def say(asked: PartitionFetch) -> PartitionReply:
         if asked.node == 1:
-            return Given(replica=2) if asked.rack else Given()
-        return Given(records=b"".join(one.encode() for one in log()[:3])) if asked.offset < 30 else Given(
-            ErrorCode.OFFSET_OUT_OF_RANGE
-        )  # fmt: skip
+            return PartitionReply(replica=2) if asked.rack else PartitionReply()
+        if asked.offset >= 30:
+            return PartitionReply(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return PartitionReply(records=b"".join(batch.encode() for batch in log()[:3]))
 
     fake = Fake({("a", 0): log()}, say=say)
     assert read(fake, ranges(("a", 0)), PATIENT, rack="zone-1") == whole(("a", 0))
@@ -153,17 +155,17 @@ def test_a_replica_that_the_leader_names_is_read_and_left_when_it_fails() -> Non
 
 def test_a_replica_that_is_behind_is_left_for_the_leader() -> None:
     fake = Fake({("a", 0): log()})
-    fake.say = lambda asked: Given(records=b"") if asked.node == 2 else Given()
-    fake.say = chain(once(Given(replica=2), lambda asked: asked.node == 1), fake.say)
+    fake.say = lambda asked: PartitionReply(records=b"") if asked.node == 2 else PartitionReply()
+    fake.say = chain(once(PartitionReply(replica=2), lambda asked: asked.node == 1), fake.say)
     assert read(fake, ranges(("a", 0)), PATIENT, rack="zone-1") == whole(("a", 0))
 
 
-def chain(*says: Callable[[Asked], Given]) -> Callable[[Asked], Given]:
-    return lambda asked: next((given for say in says if (given := say(asked)) != Given()), Given())
+def chain(*says: Callable[[PartitionFetch], PartitionReply]) -> Callable[[PartitionFetch], PartitionReply]:
+    return lambda asked: next((given for say in says if (given := say(asked)) != PartitionReply()), PartitionReply())
 
 
 def test_a_throttled_reader_waits_as_long_as_the_broker_says() -> None:
-    fake = Fake({("a", 0): log()}, say=once(Given(throttled_ms=700, records=b"")))
+    fake = Fake({("a", 0): log()}, say=once(PartitionReply(throttled_ms=700, records=b"")))
     began = time.monotonic()
     assert read(fake, ranges(("a", 0)), ReadLimits(retry_timeout_s=0.2)) == whole(("a", 0))
     assert time.monotonic() - began > 0.7
@@ -237,7 +239,7 @@ def test_another_incarnation_is_not_read() -> None:
 def test_aborted_records_and_markers_are_counted() -> None:
     held = [batch(0, [b"0", b"1"], producer=4, transactional=True), marker(2, 4), batch(3, [b"3"])]
     data = b"".join(one.encode() for one in held)
-    fake = Fake({("a", 0): held}, say=lambda _: Given(aborted=[(4, 0)], records=data))
+    fake = Fake({("a", 0): held}, say=lambda _: PartitionReply(aborted=[(4, 0)], records=data))
     with fake.running() as brokers, ClusterAddress(brokers).open() as cluster:
         reader = RangeReader(cluster, ranges(("a", 0), start=1, end=4))
         assert [one.column("offset").to_pylist() for one in reader] == [[3]]

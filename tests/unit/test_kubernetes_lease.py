@@ -31,7 +31,7 @@ from recovery.lease.kubernetes_lease import (
 from recovery.lease.lease import LeaseRecord, StoreLeases
 from recovery.supervisor.settings import store
 from tests.servers.leases import LeaseApi, account, lease_api, refusal
-from tests.servers.scripted import Asked, Reply, serve_script
+from tests.servers.scripted import HttpRequest, Reply, serve_script
 from tests.servers.secured import Authority
 from tests.support.sample_records import config
 from writer.config.pipelines import Config
@@ -151,7 +151,7 @@ def test_a_renewal_is_one_question(api: tuple[LeaseApi, str], tmp_path: Path) ->
     assert one.take(4, "a")
     before = api[0].answer
 
-    def counted(found: Asked) -> Reply:
+    def counted(found: HttpRequest) -> Reply:
         asked.append(found.method)
         return before(found)
 
@@ -165,7 +165,7 @@ def test_an_answer_that_is_lost_loses_no_lease(api: tuple[LeaseApi, str], tmp_pa
     """The API has put it, and nobody heard of it: the next renewal looks."""
     broken = [False]
 
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: HttpRequest) -> Reply:
         reply = api[0].answer(asked)
         return refusal(504, "timeout") if asked.method == "PUT" and broken.pop() else reply
 
@@ -179,7 +179,7 @@ def test_an_answer_that_is_lost_loses_no_lease(api: tuple[LeaseApi, str], tmp_pa
 
 
 def test_a_lease_that_never_stands_still_is_said(tmp_path: Path) -> None:
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: HttpRequest) -> Reply:
         return Reply(200, HELD) if asked.method == "GET" else refusal(409, "the object has been modified")
 
     with (

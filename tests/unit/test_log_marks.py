@@ -7,7 +7,7 @@ from uuid import UUID
 import google_crc32c
 import pytest
 
-from tests.servers.kafka_cluster import VERSIONS, Asked, Cluster as Fake, Given
+from tests.servers.kafka_cluster import VERSIONS, Cluster as Fake, PartitionFetch, PartitionReply
 from tests.support.kafka_batches import Raw, batch, marker
 from writer.core.offsets import LogMark, OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
@@ -137,8 +137,8 @@ def test_a_range_says_which_batches_are_before_it_and_at_its_end(start: int, end
 def test_a_range_behind_what_retention_took_is_read_without_the_batch_before_it() -> None:
     held = log(1, 1, 1, 1, 1, 1)[3:]
 
-    def say(asked: Asked) -> Given:
-        return Given(ErrorCode.OFFSET_OUT_OF_RANGE) if asked.offset < 30 else Given()
+    def say(asked: PartitionFetch) -> PartitionReply:
+        return PartitionReply(ErrorCode.OFFSET_OUT_OF_RANGE) if asked.offset < 30 else PartitionReply()
 
     found = evidence(Fake({SOURCE: held}, say=say), 30, 60)
     assert found.before is None
@@ -154,10 +154,10 @@ def test_an_end_that_compaction_left_without_a_batch_has_no_mark() -> None:
 def test_a_log_that_is_cut_and_grows_in_the_middle_of_a_range_is_noticed() -> None:
     fake = Fake({SOURCE: log(1, 1, 1, 1, 1, 1)})
 
-    def cut(asked: Asked) -> Given:
+    def cut(asked: PartitionFetch) -> PartitionReply:
         if asked.offset == 30:
             fake.logs[SOURCE] = log(1, 1, 2, 2, 2, 2)
-        return Given()
+        return PartitionReply()
 
     fake.say = cut
     with pytest.raises(LogDiverged, match=r"a/0 at offset 30 of \[0, 60\): the log was cut at offset 20"):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from tests.servers.kafka_cluster import Asked, Cluster as Fake, Given
+from tests.servers.kafka_cluster import Cluster as Fake, PartitionFetch, PartitionReply
 from tests.support.kafka_batches import Raw, Rec
 from tests.support.task_topic import KAFKA_TIME, Topic, files_below, plan, read as read_files, report_of, written
 from writer.batch import range_task
@@ -139,8 +139,8 @@ def test_a_lasting_error_is_in_the_report_and_leaves_no_staged_file(
     at_ms = int(KAFKA_TIME.timestamp() * 1000)
     records = [Rec(o, at_ms, None, value) for t, p, o, value in written.records if (t, p) == ("clicks", 0)]
 
-    def say(asked: Asked) -> Given:
-        return Given(error) if asked.offset >= 100 else Given()
+    def say(asked: PartitionFetch) -> PartitionReply:
+        return PartitionReply(error) if asked.offset >= 100 else PartitionReply()
 
     log = [Raw(tuple(records[at : at + 50]), at, at + 50) for at in range(0, 350, 50)]
     fake = Fake({("clicks", 0): log}, say=say)
@@ -156,7 +156,7 @@ def test_a_lasting_error_is_in_the_report_and_leaves_no_staged_file(
 
 
 def test_a_passing_error_fails_the_task(plan: TaskPlan) -> None:
-    fake = Fake({("a", 0): []}, say=lambda _: Given(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    fake = Fake({("a", 0): []}, say=lambda _: PartitionReply(ErrorCode.NOT_LEADER_OR_FOLLOWER))
     with fake.running() as brokers, pytest.raises(Unavailable, match="NOT_LEADER"):
         reported(plan, reading(brokers, [ranges((0, 10))]), 0)
 

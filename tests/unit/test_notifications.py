@@ -11,7 +11,7 @@ import pytest
 
 from recovery.escalation.levels import RecoveryLevel
 from recovery.supervisor.notifications import halt_event, level_event
-from tests.servers.scripted import Asked, Reply, Scripted, serve_script
+from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
 from writer.clients.notifications import (
     Event,
     Notifier,
@@ -40,7 +40,7 @@ def event(number: int = 1) -> Event:
 def answering(*statuses: int, **headers: str) -> Any:
     left = list(statuses)
 
-    def answer(_: Asked) -> Reply:
+    def answer(_: HttpRequest) -> Reply:
         return Reply(left.pop(0) if left else 200, headers=headers)
 
     return answer
@@ -92,7 +92,7 @@ def test_a_message_that_is_refused_is_logged_and_does_not_hold_up_the_next(caplo
 def test_no_caller_waits_for_a_server_that_does_not_answer():
     held = threading.Event()
 
-    def hang(_: Asked) -> Reply:
+    def hang(_: HttpRequest) -> Reply:
         held.wait(60)
         return Reply()
 

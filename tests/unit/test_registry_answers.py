@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from tests.servers.scripted import Asked, Reply, Scripted, serve_script
+from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
 from tests.support.sample_records import EVENT
 from writer.avro.fingerprint import schema_fingerprint
 from writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
@@ -36,10 +36,10 @@ NOT_FOUND = Reply(404, {"error_code": 40403, "message": "Schema not found"})
 NO_VERSION = Reply(404, {"name": "VersionNotFoundException", "title": "No version with global ID '2' found."})
 NO_ARTIFACT = Reply(404, {"name": "ArtifactNotFoundException", "title": "No artifact with ID 'x' was found."})
 NO_PATH = {"name": "NotFoundException", "title": "RESTEASY003210: Could not find resource for full path", "status": 404}
-Answer = Callable[[Asked], Reply]
+Answer = Callable[[HttpRequest], Reply]
 
 
-def well(asked: Asked, text: str = TEXT, kind: str = "AVRO") -> Reply:
+def well(asked: HttpRequest, text: str = TEXT, kind: str = "AVRO") -> Reply:
     """Answer as Confluent's and Apicurio's registries do: one schema, id 1, of topic `clicks`."""
     path = asked.path.partition("?")[0]
     named = {"schema": text, "schemaType": kind}
@@ -66,7 +66,7 @@ def well(asked: Asked, text: str = TEXT, kind: str = "AVRO") -> Reply:
     return NOT_FOUND
 
 
-def no_schema(asked: Asked) -> Reply:
+def no_schema(asked: HttpRequest) -> Reply:
     """Answer in the envelope, with nothing in it."""
     found = well(asked)
     if isinstance(found.body, bytes):
@@ -74,7 +74,7 @@ def no_schema(asked: Asked) -> Reply:
     return Reply(body={**found.body, "schema": None} if "schema" in found.body else found.body)
 
 
-def connection_cut_off(asked: Asked) -> Reply:
+def connection_cut_off(asked: HttpRequest) -> Reply:
     found = well(asked)
     body = found.body if isinstance(found.body, bytes) else json.dumps(found.body).encode()
     return Reply(body=body[:-5], headers={**found.headers, "Content-Length": str(len(body))})

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.servers.scripted import Asked, Reply, Scripted, serve_script
+from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
 from tests.support.commits import account, facts
 from tests.support.sample_records import config
 from writer.config.pipelines import Config
@@ -158,7 +158,7 @@ def test_a_receiver_that_hangs_costs_a_batch_nothing_and_what_is_dropped_is_coun
 ) -> None:
     released = threading.Event()
 
-    def hang(_: Asked) -> Reply:
+    def hang(_: HttpRequest) -> Reply:
         released.wait(60)
         return Reply(200)
 
