@@ -105,7 +105,9 @@ def nullable(data: bytes | None) -> bytes:
 
 
 def zigzag(value: int) -> bytes:
-    remaining = (value << 1) ^ (value >> 63)
+    # A difference of two times may need 65 bits. It wraps, as Java's long does.
+    signed = (value + 2**63) % 2**64 - 2**63
+    remaining = (signed << 1) ^ (signed >> 63)
     out = bytearray()
     remaining &= 2**64 - 1
     while remaining >= 0x80:
