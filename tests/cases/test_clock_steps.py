@@ -249,7 +249,7 @@ def test_a_pipeline_that_commits_nothing_is_stalled_after_its_time_whatever_the_
         lag = LagSample(clocks.now(), partitions=(Lag("clicks", 0, waiting, 3.0, 0, None),))
         told = {
             "state": "running", "run": 1, "last_commit": {"version": version}, "error": "",
-            "lag": lag.to_json(clocks.now()),
+            "lag": lag.to_json(clocks.now()), "totals": {"commits": {"size": 1}},
         }  # fmt: skip
         health = times.add_to("clicks", parse_health(told, clocks.now()))
         look = DriverHealth(9e9, 0.1, {"clicks": health})

@@ -14,7 +14,7 @@ from tests.support.simulated_cluster import Cluster
 from writer.audit.audit import audit
 from writer.core.errors import Fenced, LogChanged
 from writer.core.offsets import TopicPartition
-from writer.driver.sealing.rounds import Rounds
+from writer.driver.table_watch import TableWatch
 from writer.offsets import skip_to_latest, start_decision
 from writer.sealing.manifest import Manifest, Manifests
 from writer.sealing.rules import SealBlocked, SealNow
@@ -104,13 +104,13 @@ def test_what_the_archive_lacks_stays_open_and_is_given_up_by_a_person(driver, t
 
 def test_a_driver_tells_since_when_gaps_are_open_and_how_much_of_them_is_settled(driver, tmp_path):
     progress = Progress("clicks")
-    rounds = Rounds(Sealer("clicks", driver.config), {}, progress)
+    watch = TableWatch("clicks", driver.config, progress)
     first = only_gap(driver)
 
     def told() -> tuple[tuple[int, int], int | None, datetime | None]:
-        rounds.once()
-        view = progress.view()
-        return view.gaps, view.gap_offsets_closed, view.gap_oldest
+        watch.read()
+        gaps = progress.view().gaps
+        return (gaps.open, gaps.offsets), gaps.offsets_closed, gaps.oldest
 
     assert first.opened is not None
     assert told() == ((1, 140), 0, first.opened.opened_at)

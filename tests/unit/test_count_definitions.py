@@ -61,7 +61,7 @@ def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, poli
     text = drawn(lambda out: out.print(screen({"pipelines": {"clicks": status}})))
     assert "; 14 late rows\n" in text
     ruled_table = " (14 by a rule)" if policy == "dead_letter" else ""
-    assert f"dead letters  {expected['dead_letters']}{ruled_table}, and 4 quarantined: " in text
+    assert f"dead letters  {expected['dead_letters']}{ruled_table}, and 4 quarantined since the start: " in text
 
     samples = [sample for family in families({"clicks": progress}, NOON) for sample in family.samples]
     metrics = {(s.name, s.labels.get("outcome")): s.value for s in samples}

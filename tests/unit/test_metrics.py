@@ -11,6 +11,8 @@ from tests.support import commits
 from writer.avro.schema_plan import RejectedSchema
 from writer.status.model import Sample
 from writer.status.progress import Progress
+from writer.status.table_facts import GapFacts
+from writer.table.ledger.gap_record import GapOpening, GapRecord
 from writer.web.metrics_catalogue import CATALOGUE
 from writer.web.metrics_export import exposition, families
 
@@ -95,7 +97,7 @@ def test_gaps_are_counted_by_the_driver_and_over_the_table_s_life(board):
     assert (before["headrace_gaps_total", "retention"], before["headrace_gaps_open",]) == (0, 0)
     board["clicks"].record_restart("a topic was created again")
     board["clicks"].record_start(
-        epoch=3, run=2, frontier={A: 25}, limits={}, buckets=[], recent=[], gaps=(4, 90), gap=lost
+        epoch=3, run=2, frontier={A: 25}, limits={}, buckets=[], recent=[], gaps=GapFacts(4, 90), gap=lost
     )
     found = scraped(board)
     assert (found["headrace_gaps_total", "retention"], found["headrace_gap_offsets_total", "retention"]) == (1, 22)
@@ -111,12 +113,12 @@ def test_a_gap_has_an_age_while_one_is_open_and_what_is_settled_is_known_from_th
 
     assert told() == (0, None, None), "a counter that begins at 0 and jumps would look like a rate"
     start = {"epoch": 3, "run": 2, "frontier": {A: 25}, "limits": {}, "buckets": [], "recent": []}
-    board["clicks"].record_start(**start, gaps=(2, 90), gap_offsets_closed=700)
+    board["clicks"].record_start(**start, gaps=GapFacts(2, 90, 700))
     assert told() == (90, 700, None)
-    board["clicks"].set(gap_oldest=NOON - timedelta(hours=2))
-    board["clicks"].set(gaps=(2, 40), gap_offsets_closed=750)
+    opened = GapOpening(3, NOON - timedelta(hours=2), "latest", (), (), "", "", {})
+    board["clicks"].set(gaps=GapFacts(2, 40, 750, (GapRecord("g1", opened), GapRecord("g2"))))
     assert told() == (40, 750, 7200)
-    board["clicks"].set(gaps=(0, 0), gap_offsets_closed=790)
+    board["clicks"].set(gaps=GapFacts(0, 0, 790, ()))
     assert told() == (0, 790, None)
 
 

@@ -141,7 +141,17 @@ def test_gaps_are_shown_for_the_life_of_the_table(config, written):
     found = seen(config)
     assert (found["gaps"]["count"], found["gaps"]["offsets"], found["gaps"]["last"]["id"]) == (2, 300, "ticket-350")
     assert found["totals"]["commits"] == {}, "of this start"
-    assert "2 gaps with 300 lost offsets; the last at 2026-11-20 12:00:00 UTC, clicks/0 [350, 400)" in drawn(found)
+    assert (
+        "2 gaps open, 300 offsets, Kafka holds them, `headrace backfill` brings them; the last at "
+        "2026-11-20 12:00:00 UTC, clicks/0 [350, 400)" in drawn(found)
+    )
+    assert found["gaps"]["in_kafka"] == 300
+    short = seen(config, Cluster(ends=200))
+    assert "Kafka holds 100 of them, `headrace backfill` brings these" in drawn(short)
+    recreated = seen(config, Cluster(topic_id="uuid-2"))
+    assert "Kafka holds none of them: a mirror or an archive may" in drawn(recreated)
+    silent = seen(config, Cluster(up=False))
+    assert "whether Kafka holds them is not known" in drawn(silent)
 
 
 def drawn(found):
@@ -299,12 +309,12 @@ def test_a_running_pipeline_on_the_screen(progress):
     assert said["lag"] == "1,000 offsets, the oldest waits 35 s; worst clicks/0 with 1,000"
     assert said["flow"] == "18 offsets/s in, 2 offsets/s out, mean of 1 min"
     assert said["batch"] == "1, tasks for 30 s (began 30 s ago)"
-    assert said["epoch"] == "1, at 2026-11-20 12:00:00 UTC; run 1"
+    assert said["epoch"] == "1, since 2026-11-20 12:00:00 UTC; run 1"
     assert said["last commit"] == "version 5, 30 s ago: 90 rows, 1 file, 4.9 KiB in 0.0 s"
     assert said["reason"] == "enough waited"
     assert said["this start"] == "90 rows in 1 commit, 1 file, 4.9 KiB"
     assert said["no record"] == "2 offsets gave no record"
-    assert said["dead letters"] == "6, and 2 quarantined: 8.16% of all read"
+    assert said["dead letters"] == "6, and 2 quarantined since the start: 8.16% of all read"
     assert said["buckets"] == "1 with rows, newest event 1 h ago"
     assert said["retention"] == "takes the oldest that waits in 9 h 59 min"
 
@@ -314,7 +324,7 @@ def test_nothing_that_waits_and_nothing_that_is_broken_is_none(progress):
     progress.add_sample(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
     text = shown(told(progress))
     assert re.search(r"lag +none$", text, re.MULTILINE)
-    assert re.search(r"dead letters +none$", text, re.MULTILINE)
+    assert re.search(r"dead letters +none since the start$", text, re.MULTILINE)
 
 
 def test_an_unknown_lag_is_shown_as_not_known(progress):

@@ -26,6 +26,7 @@ from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, Start
 from writer.driver.sealing import pipeline_seals
 from writer.driver.spark import query, session
 from writer.driver.start.topic_choice import report_beyond
+from writer.driver.table_watch import TableWatch
 from writer.scaling import spark_settings
 from writer.scaling.executor_manager import ExecutorManager
 from writer.scaling.spark_executors import SparkExecutors
@@ -264,6 +265,9 @@ def start_pipeline(
     lag_listener = _build_lag_listener(config, pipeline, progress, notifier)
     lag_listener.start()
     runner.cleanup.callback(lag_listener.close)
+    table_watch = TableWatch(name, config, progress)
+    table_watch.start()
+    runner.cleanup.callback(table_watch.close)
     pipeline.gate.watch()
     runner.cleanup.callback(pipeline.gate.close)
     if url is not None:

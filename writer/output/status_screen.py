@@ -92,6 +92,8 @@ def _within(bounds: Sequence[int], bins: Sequence[int], share: float) -> str:
     return f"after more than {span(bounds[-1])}"
 
 
+# A count of what a table holds that is older says so.
+_COUNT_OLD_S = 60
 # The autoscaler asks every few seconds. Beyond this it does not run, or cannot reach the driver.
 _SILENT_S = 120
 
@@ -277,7 +279,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         *_last_commit_lines(pipeline),
     ]
     if pipeline["epoch"]:
-        lines.append(("this start", _totals(totals)))
+        lines += [("table", _contents(pipeline.get("table"))), ("this start", _totals(totals))]
     lines += [
         *route_lines(pipeline),
         ("no record", _count(totals["offsets_without_records"], "offset", " gave no record")),
@@ -285,7 +287,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("restarts", _count(pipeline["restarts"], "time", " by this driver")),
     ]
     if pipeline["epoch"]:
-        lines += [("dead letters", _dead_letters(totals)), ("buckets", _buckets(pipeline)), *seal_lines(pipeline)]
+        lines += [("dead letters", _dead_letters(pipeline)), ("buckets", _buckets(pipeline)), *seal_lines(pipeline)]
     lines += [
         *executor_lines(pipeline.get("executors")),
         *(("hook " + name, _hook(hook)) for name, hook in pipeline.get("hooks", {}).items()),
@@ -366,7 +368,9 @@ def _scheduling(share: Mapping[str, Any] | None) -> Text:
 def _epoch(pipeline: Mapping[str, Any]) -> Text:
     if not pipeline["epoch"]:
         return Text()
-    text = Text(f"{pipeline['epoch']}, at {instant(pipeline['since'])}")
+    text = Text(str(pipeline["epoch"]))
+    if pipeline["epoch_began"] is not None:
+        text.append(f", since {instant(pipeline['epoch_began'])}")
     if pipeline["run"]:
         text.append(f"; run {pipeline['run']}")
     return text
@@ -448,34 +452,75 @@ def _totals(totals: Mapping[str, Any]) -> Text:
     )
 
 
+def _contents(contents: Mapping[str, Any] | None) -> Text:
+    """Return what the table holds, whoever wrote it; empty while nobody counted, or of a route."""
+    if contents is None or not contents["files"]:
+        return Text()
+    rows = "rows of another client, who does not say how many"
+    if contents["rows"] is not None:
+        rows = plural(contents["rows"], "row")
+    text = Text(f"{rows} in {plural(contents['files'], 'file')}, {show_size(contents['bytes'])}")
+    if contents["age_seconds"] > _COUNT_OLD_S:
+        text.append(f", counted {span(contents['age_seconds'])} ago", style="dim")
+    return text
+
+
 def _gaps(gaps: Mapping[str, Any]) -> Text:
     if not gaps["count"]:
         return Text()
-    text = Text(f"{plural(gaps['count'], 'gap')} with {plural(gaps['offsets'], 'lost offset')}", style="bold red")
-    if (last := gaps["last"]) is not None:
+    text = Text(f"{plural(gaps['count'], 'gap')} open, {plural(gaps['offsets'], 'offset')}", style="bold red")
+    text.append(f", {gap_remedy(gaps)}")
+    last = gaps["last"]
+    if last is not None:
         text.append(
             f"; the last at {instant(last['at'])}, {name_ranges(last['ranges'], _GAP_RANGES)} ({last['cause']})"
         )
     return text
 
 
-def _dead_letters(totals: Mapping[str, Any]) -> Text:
+def gap_remedy(gaps: Mapping[str, Any]) -> str:
+    """Return where the offsets of open gaps are, and what brings them. `gaps`: of `/status`."""
+    in_kafka = gaps["in_kafka"]
+    if in_kafka is None:
+        return "whether Kafka holds them is not known"
+    if in_kafka >= gaps["offsets"]:
+        return "Kafka holds them, `headrace backfill` brings them"
+    if not in_kafka:
+        return "Kafka holds none of them: a mirror or an archive may (`headrace backfill`)"
+    return f"Kafka holds {in_kafka:,} of them, `headrace backfill` brings these"
+
+
+def _dead_letters(pipeline: Mapping[str, Any]) -> Text:
+    """Return what the dead-letter table holds, and what came to it since the start."""
+    held = (pipeline.get("table") or {}).get("dead_letters")
+    since_start = _new_dead_letters(pipeline["totals"])
+    if held is None:
+        return since_start
+    if not held:
+        return Text("none in their table, ", style="green").append(since_start)
+    return Text(f"{plural(held, 'record')} in their table; ").append(since_start)
+
+
+def _new_dead_letters(totals: Mapping[str, Any]) -> Text:
     records = totals["records"]
     by_rule = totals.get("dead_letters_by_rule", 0)
     without_row = records["dead_letters"] + records["quarantined"]
     if not without_row:
-        return Text("none", style="green")
+        return Text("none since the start", style="green")
     share = without_row / max(1, records["read"])
     percent = f"{share:.2g}" if share < _SHARE_SMALL else f"{share:.2%}"
     style = "bold red" if failed_records(totals) > FAILED_BAD * records["read"] else "yellow"
     text = Text(f"{records['dead_letters']:,}", style=style)
     if by_rule:
         text.append(f" ({by_rule:,} by a rule)")
-    return text.append(f", and {records['quarantined']:,} quarantined: {percent} of all read")
+    return text.append(f", and {records['quarantined']:,} quarantined since the start: {percent} of all read")
 
 
 def _buckets(pipeline: Mapping[str, Any]) -> Text:
     text = Text(f"{pipeline['buckets']:,} with rows")
+    if pipeline.get("targets"):
+        # The buckets lie in the tables of the route.
+        text = Text(f"in {plural(len(pipeline['targets']), 'table')}")
     age_s = pipeline["event_time_newest_age_seconds"]
     if age_s is None:
         return text

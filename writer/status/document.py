@@ -18,6 +18,7 @@ from writer.status.lag_sample import round_seconds
 from writer.status.model import OUTCOMES, Batch, Commit, Totals, View
 from writer.status.rate_limit import LimitState, to_json
 from writer.status.rates import RATE_WINDOW, Rates, rates
+from writer.status.table_facts import TableContents
 from writer.table.pipeline_tables import TargetState
 
 Source = Literal["driver", "lake"]
@@ -42,6 +43,7 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "since": iso(view.since),
         "since_seconds": _age(view.since, now),
         "epoch": view.epoch,
+        "epoch_began": _iso(view.epoch_began),
         "run": view.run,
         "batch": None if view.batch is None else _batch(view.batch, now),
         "lag": lag.to_json(now),
@@ -63,11 +65,8 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "schemas": dict(view.schemas),
         "offset_commit_failures": view.offset_commit_failures,
         "clock_steps": view.clock_steps,
-        "gaps": {
-            "count": view.gaps[0],
-            "offsets": view.gaps[1],
-            "last": None if view.gap_last is None else gap_record(view.gap_last),
-        },
+        "table": None if view.contents is None else _contents(view.contents, now),
+        "gaps": _gaps(view),
         "restarts": view.restarts,
         "targets": _targets(view, now),
         "max_held_bytes": view.max_held_bytes,
@@ -145,6 +144,39 @@ def _hook(hook: Health, now: datetime) -> dict[str, Any]:
         "waiting": hook.waiting,
         "oldest_waiting_seconds": _age(hook.oldest, now),
         "error": hook.error or None,
+    }
+
+
+def _contents(contents: TableContents, now: datetime) -> dict[str, Any]:
+    return {
+        "at": iso(contents.counted_at),
+        "age_seconds": _age(contents.counted_at, now),
+        "rows": contents.rows,
+        "files": contents.files,
+        "bytes": contents.bytes,
+        "dead_letters": contents.dead_letters,
+    }
+
+
+def _gaps(view: View) -> dict[str, Any]:
+    """Describe the open gaps, and the newest of them."""
+    gaps = view.gaps
+    ends = view.logs.samples[-1].ends if view.logs.samples else {}
+    newest = gaps.records[-1].opened if gaps.records else None
+    last = None
+    if gaps.records and newest is not None:
+        last = {
+            "id": gaps.records[-1].id,
+            "at": iso(newest.opened_at),
+            "cause": newest.cause,
+            "offsets": gaps.records[-1].offsets,
+            "ranges": [offset_range.to_dict() for offset_range in newest.ranges],
+        }
+    return {
+        "count": gaps.open,
+        "offsets": gaps.offsets,
+        "in_kafka": gaps.offsets_in_kafka(view.incarnations, view.logs.starts, ends),
+        "last": last,
     }
 
 

@@ -25,6 +25,7 @@ from writer.status.model import Commit, Logs, Totals, View, event_time_newest_of
 from writer.status.pause import find_pause
 from writer.status.progress import COMMITS_KEPT
 from writer.status.rate_limit import EffectiveLimit, LimitState, configured_limit, effective_limit
+from writer.status.table_facts import TableFactsReader
 from writer.table.factory import all_tables, main_table
 from writer.table.log.entries import Entry
 from writer.table.log.foreign_writes import CommitFailed
@@ -65,6 +66,8 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
             snapshot = table.snapshot()
         if snapshot is not None and snapshot.epoch > 0:
             entries = table.history(_ENTRIES_READ)
+            facts = TableFactsReader(name, config)
+            status = replace(status, gaps=facts.gaps(snapshot), contents=facts.contents(snapshot, now))
             status = replace(status, state="unknown", hooks=_hooks(name, config, snapshot))
             status = replace(status, targets=_targets(settings, tables, snapshot))
             status = replace(status, bucket_counts=_bucket_counts(name, config, cluster, snapshot, now))
@@ -73,7 +76,7 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
         errors.append(" ".join(str(error).split()))
     try:
         frontier, logs = ask_kafka(cluster, settings.topics, snapshot, now)
-        status = replace(status, frontier=frontier, logs=logs)
+        status = replace(status, frontier=frontier, logs=logs, incarnations=_incarnations(snapshot, frontier))
     except HeadraceError as error:
         errors.append(str(error))
     ends = status.logs.samples[-1].ends if status.logs.samples else {}
@@ -123,6 +126,12 @@ def ask_kafka(
     logs = Logs((sample,), starts, _retention(cluster, names))
     dates = date_frontier(cluster, logs, frontier, now)
     return frontier, replace(logs.with_history(read_history(cluster, sample)), dated=dates)
+
+
+def _incarnations(snapshot: PipelineSnapshot | None, frontier: Iterable[Source]) -> dict[str, int]:
+    """Return the number of the incarnation of each topic that Kafka has and the table was filled from."""
+    ids_by_topic = {} if snapshot is None else snapshot.incarnations()
+    return {topic: len(ids_by_topic[topic]) for topic, _ in frontier}
 
 
 def _table_frontier(topics: Iterable[Topic], snapshot: PipelineSnapshot) -> dict[Source, int]:
@@ -218,7 +227,6 @@ def _retention(cluster: Cluster, topics: list[str]) -> Mapping[str, timedelta | 
 def _add_entries(status: View, snapshot: PipelineSnapshot, entries: list[Entry]) -> View:
     """Add the log's last commits, and the sums since the last start. `entries`: newest first."""
     commits = [Commit(entry.version, entry.logged_at, entry.facts) for entry in entries if entry.kind == "batch"]
-    gaps = [entry.facts for entry in entries if entry.kind == "gap"]
     start_index = next((index for index, entry in enumerate(entries) if entry.kind == "start"), len(entries))
     totals = Totals()
     for entry in entries[:start_index]:
@@ -232,10 +240,10 @@ def _add_entries(status: View, snapshot: PipelineSnapshot, entries: list[Entry])
         totals=totals,
         commits=tuple(commits[:COMMITS_KEPT]),
         event_time_newest=event_time_newest_of(commit.facts for commit in commits),
-        gaps=snapshot.gaps,
-        gap_last=gaps[0] if gaps else None,
         log_cuts=tuple(snapshot.orphans()),
     )
+    if start_index < len(entries):
+        status = replace(status, epoch_began=entries[start_index].logged_at)
     if entries:
         oldest_of_start = entries[min(start_index, len(entries) - 1)]
         status = replace(status, since=oldest_of_start.logged_at)

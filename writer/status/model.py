@@ -18,6 +18,7 @@ from writer.sealing.bucket_states import BucketCounts, ListedBucket
 from writer.status.lag_sample import AppendedRecords
 from writer.status.pause import Pause
 from writer.status.rate_limit import LimitState
+from writer.status.table_facts import GapFacts, TableContents
 from writer.table.pipeline_tables import TargetState
 
 OUTCOMES = ("read", "rows", "late_table", "dead_letters", "quarantined", "tombstones", "filtered")
@@ -209,6 +210,8 @@ class View:
     error: str = ""
     # None before the start commit.
     epoch: int | None = None
+    # When the start commit was made; None: it is not known.
+    epoch_began: datetime | None = None
     run: int | None = None
     batch: Batch | None = None
     frontier: Mapping[Source, int] = field(default_factory=dict)
@@ -232,14 +235,9 @@ class View:
     # Of the wall clock, since the driver began.
     clock_steps: int = 0
     logs: Logs = field(default_factory=Logs)
-    # That are open, and the offsets they hold.
-    gaps: tuple[int, int] = (0, 0)
-    # Offsets of gaps that are over, in the table's life; None: not read.
-    gap_offsets_closed: int | None = None
-    # When the oldest of those that are open was opened; None: not read.
-    gap_oldest: datetime | None = None
-    # What its entry says; None: none among the entries that were looked at.
-    gap_last: Mapping[str, Any] | None = None
+    gaps: GapFacts = field(default_factory=GapFacts)
+    # None: not read.
+    contents: TableContents | None = None
     # Inside this process.
     restarts: int = 0
     # Likewise, because topics appeared that match the pattern.

@@ -25,6 +25,7 @@ from writer.status.model import (
     event_time_newest,
     event_time_newest_of,
 )
+from writer.status.table_facts import GapFacts
 
 # For rates and a look back. The table's log has all of them.
 COMMITS_KEPT = 20
@@ -63,17 +64,15 @@ class Progress:
         limits: Mapping[str, Any],
         buckets: Iterable[BucketKey],
         recent: Iterable[Commit],
-        gaps: tuple[int, int] = (0, 0),
-        gap_offsets_closed: int | None = None,
+        gaps: GapFacts | None = None,
         gap: Mapping[str, Any] | None = None,
         incarnations: Mapping[str, int] | None = None,
         log_cuts: Iterable[OffsetRange] = (),
     ) -> None:
         """Record that the start commit is made. `recent`: earlier commits of the table, newest first.
 
-        `gap`: facts of the gap of this start. `gaps` are those that are open: their number, and the offsets they hold.
-        `gap_offsets_closed`: offsets of gaps that are over. `incarnations`: topic → number of the one that is read.
-        `log_cuts`: offsets whose rows are of records that Kafka lost when it cut a log.
+        `gap`: facts of the gap of this start. `gaps`: of the table. `incarnations`: topic → number of the one that is
+        read. `log_cuts`: offsets whose rows are of records that Kafka lost when it cut a log.
         """
         with self._lock:
             # Of its own commits this process knows more than the table does.
@@ -82,12 +81,12 @@ class Progress:
             self._buckets = set(buckets)
             self._set(
                 epoch=epoch,
+                epoch_began=self._now(),
                 run=run,
                 frontier=dict(frontier),
                 limits=dict(limits),
                 buckets=len(self._buckets),
-                gaps=gaps,
-                gap_offsets_closed=gap_offsets_closed,
+                gaps=gaps or GapFacts(),
                 log_moved="",
                 topics_appeared="",
                 incarnations=dict(incarnations or {}),
@@ -99,7 +98,7 @@ class Progress:
             if gap is not None:
                 totals = self._view.totals.copy()
                 totals.add_gap(gap)
-                self._set(gap_last=gap, totals=totals)
+                self._set(totals=totals)
 
     def set(self, **changes: Any) -> None:
         """Set facts of the view, by their names. Raises TypeError for a name that it does not have."""
@@ -228,11 +227,15 @@ class Progress:
             committed_at = view.committed_at
             if committed_at is not None:
                 committed_at += step
+            epoch_began = view.epoch_began
+            if epoch_began is not None:
+                epoch_began += step
             batch = view.batch
             if batch is not None:
                 batch = replace(batch, began=batch.began + step, phase_began=batch.phase_began + step)
             self._set(
                 since=view.since + step,
+                epoch_began=epoch_began,
                 committed_at=committed_at,
                 batch=batch,
                 logs=view.logs.shift_times(step),

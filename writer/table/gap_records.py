@@ -1,10 +1,8 @@
 """Reads a table's whole history from ledger and log, with the gap records of its gaps."""
 
-from datetime import datetime
-
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.table.ledger.gap_record import GapRecord, merge_gap_records, oldest_opening
+from writer.table.ledger.gap_record import GapRecord, merge_gap_records
 from writer.table.ledger.segment import LedgerSegment
 from writer.table.ledger.segment_reader import RowCounts, no_row_counts, read_segments
 from writer.table.ledger.segment_store import LedgerStore
@@ -60,27 +58,6 @@ def find_gap_record(records: dict[str, GapRecord], id_prefix: str) -> GapRecord:
     ids = ", ".join(gap_id[:8] for gap_id in records) or "none"
     problem = "is the beginning of several gaps" if matches else "is no gap of this pipeline"
     raise NoSuchGap(f"{id_prefix!r} {problem}; there are: {ids}. `headrace gaps list` shows them.")
-
-
-class OldestGap:
-    """When the oldest open gap of a table was opened. Gap records are read only after a gap was opened, or ended."""
-
-    def __init__(self, table: PipelineTable, pipeline: str) -> None:
-        self._table = table
-        self._pipeline = pipeline
-        self._counts: tuple[int, int] | None = None
-        self._opened_at: datetime | None = None
-
-    def opening_time(self, snapshot: PipelineSnapshot) -> datetime | None:
-        """Return when it was opened; None where no gap is open. Raises CommitFailed, LedgerUnreadable, OSError."""
-        sums = snapshot.gap_sums
-        counts = (sums["gaps"], sums["gaps_ended"])
-        if counts != self._counts:
-            self._opened_at = None
-            if sums["gaps"] > sums["gaps_ended"]:
-                self._opened_at = oldest_opening(gap_records(self._table, self._pipeline).values())
-            self._counts = counts
-        return self._opened_at
 
 
 def open_gap(table: PipelineTable, pipeline: str, snapshot: PipelineSnapshot, gap: Gap) -> int:

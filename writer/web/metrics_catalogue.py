@@ -257,24 +257,24 @@ CATALOGUE: tuple[Metric[Reading], ...] = (
     ),
     Metric(
         "headrace_gaps_open",
-        "Gaps of the table that are open: their records were neither brought back nor given up. As of the last batch.",
-        plain(lambda r: r.view.gaps[0]),
+        "Gaps of the table that are open: their records were neither brought back nor given up.",
+        plain(lambda r: r.view.gaps.open),
     ),
     Metric(
         "headrace_gap_offsets_open",
         "Offsets of the open gaps that were not brought back.",
-        plain(lambda r: r.view.gaps[1]),
+        plain(lambda r: r.view.gaps.offsets),
     ),
     Metric(
         "headrace_gap_offsets_closed_total",
         "Offsets of gaps, over the table's life, that are over: brought by a backfill, given up, or taken back by a "
         "rewind. Its rate is that of a backfill.",
-        plain(lambda r: r.view.gap_offsets_closed),
+        plain(lambda r: r.view.gaps.offsets_closed),
     ),
     Metric(
         "headrace_gap_oldest_age_seconds",
-        "Seconds since the oldest gap that is open was opened; not there when none is, or `seal.enabled` is off.",
-        lambda r: r.age(r.view.gap_oldest) if r.view.gaps[0] else [],
+        "Seconds since the oldest gap that is open was opened; not there when none is.",
+        lambda r: r.age(r.view.gaps.oldest),
     ),
     Metric("headrace_target_rows_total", "Rows committed for each table of a route.", by_name(_target_rows), _TARGET),
     Metric(

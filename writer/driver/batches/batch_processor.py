@@ -49,7 +49,6 @@ class BatchProcessor:
         self._check_topics()
         snapshot = parts.table.snapshot()
         parts.table.check_owner(snapshot, self._state.epoch)
-        parts.progress.set(gaps=snapshot.gaps, gap_offsets_closed=snapshot.gap_offsets_closed)
         parts.apply_side_files()
         start, end = parts.checkpoints.batch_offsets(self._state.run, batch_id)
         partitions = {source: self._state.topic_partition(*source) for source in end}

@@ -125,7 +125,6 @@ class TargetRounds:
     def _add_targets(self) -> None:
         """Begin the rounds of tables that were made since the last round. Raises HeadraceError, OSError."""
         snapshot = self._tables.main.snapshot()
-        self._progress.set(gaps=snapshot.gaps, gap_offsets_closed=snapshot.gap_offsets_closed)
         for name in sealed_targets(self._config.pipelines[self._pipeline], snapshot):
             if name in self._rounds:
                 continue

@@ -21,7 +21,6 @@ from writer.driver.sealing.steps import Step
 from writer.sealing.bucket_overview import BucketOverview
 from writer.sealing.sealer import BucketSnapshot, Sealer
 from writer.status.progress import Progress
-from writer.table.gap_records import OldestGap
 
 # Seconds between two rounds, when no commit wakes them.
 _TICK_S = 5.0
@@ -37,15 +36,10 @@ Report = Callable[[Sealer, BucketSnapshot, datetime, Trouble], None]
 def build_report(progress: Progress, sealer: Sealer) -> Report:
     """Return what shows the buckets of a pipeline that has one table."""
     overview = BucketOverview(sealer)
-    oldest_gap = OldestGap(sealer.table, sealer.pipeline)
 
     def report(sealer: Sealer, buckets: BucketSnapshot, now: datetime, trouble: Trouble) -> None:
-        snapshot = buckets.table_snapshot
-        # Others fill gaps, also while no record comes.
-        progress.set(gaps=snapshot.gaps, gap_offsets_closed=snapshot.gap_offsets_closed)
         progress.set(bucket_counts=sealer.bucket_counts(buckets, now, trouble))
         progress.set(listed_buckets=overview.refresh(buckets, now))
-        progress.set(gap_oldest=oldest_gap.opening_time(snapshot))
 
     return report
 

@@ -29,6 +29,7 @@ from writer.offsets.spark_checkpoint import NewRun, Resume
 from writer.scaling.spark_settings import records_per_range
 from writer.schemas.format_detection import detected_unit
 from writer.status.model import Commit
+from writer.status.table_facts import GapFacts
 from writer.table.log.entries import Entry
 from writer.table.log.operations.gaps import Gap
 from writer.table.log.snapshot import PipelineSnapshot
@@ -189,8 +190,7 @@ def _report_start(parts: PipelineParts, recent_batches: Sequence[Entry], gap: Ga
         limits=state.endings.limits.facts(),
         recent=[Commit(entry.version, entry.logged_at, entry.facts) for entry in recent_batches],
         buckets=parts.table.buckets(),
-        gaps=snapshot.gaps,
-        gap_offsets_closed=snapshot.gap_offsets_closed,
+        gaps=GapFacts(*snapshot.gaps, snapshot.gap_offsets_closed),
         gap=None if gap is None else gap.entry_facts(),
         incarnations=position.numbers,
         log_cuts=snapshot.orphans(),

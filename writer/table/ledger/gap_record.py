@@ -155,12 +155,6 @@ class GapRecord:
         return OffsetSet.of(self.skipped_ranges) - filled_offsets
 
 
-def oldest_opening(gap_records: Iterable[GapRecord]) -> datetime | None:
-    """Return when the oldest open gap record was opened; None: none is open."""
-    open_records = (gap_record for gap_record in gap_records if gap_record.state == "open")
-    return min((gap_record.opened.opened_at for gap_record in open_records if gap_record.opened), default=None)
-
-
 def parse_gap(version: int, facts: Mapping[str, Any]) -> GapRecord | None:
     """Return a log entry's facts about a gap record; None: the entry is not of a gap. `version`: of the entry."""
     match facts.get("kind"):

@@ -1,0 +1,55 @@
+"""The thread that reads what a pipeline's tables hold and which gaps are open, beside the stream.
+
+Others change the tables, too: a backfill fills a gap, a replay takes dead letters away. A table that does not answer
+makes the facts old, and nothing else: they say when they were counted.
+"""
+
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.status.progress import Progress
+from writer.status.table_facts import TableFactsReader
+
+# Seconds between two looks, when no commit wakes the thread.
+_INTERVAL_S = 5.0
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class TableWatch:
+    """Sets the gaps and the contents of a pipeline's progress: after each commit, and every few seconds."""
+
+    def __init__(self, name: str, config: Config, progress: Progress) -> None:
+        self._progress = progress
+        self._reader = TableFactsReader(name, config)
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"facts of {name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._progress.on_commit(self._wake.set)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End. Waits some seconds at most; the thread does not hold the process."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def read(self) -> None:
+        """Read the facts once. Raises CommitFailed, LedgerUnreadable, OSError."""
+        snapshot = self._reader.snapshot()
+        self._progress.set(gaps=self._reader.gaps(snapshot))
+        self._progress.set(contents=self._reader.contents(snapshot, datetime.now(UTC)))
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            # The next batch meets the error, too, and reports it.
+            with suppress(HeadraceError, OSError):
+                self.read()
+            self._wake.wait(_INTERVAL_S)
+            self._wake.clear()
