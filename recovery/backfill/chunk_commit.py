@@ -5,7 +5,7 @@ its files or it is not; what is open is read from the log each time, so a chunk 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -30,6 +30,7 @@ from writer.maintenance.local_pipeline import (
     allow_older_events,
     open_local_pipeline,
 )
+from writer.maintenance.record_commit import RecordCommit
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.gap_records import gap_records_in_snapshot
@@ -54,16 +55,6 @@ class ChunkCommit:
     # Offsets that are open after it.
     left: int
     done: bool
-
-
-@dataclass
-class _ChunkResult:
-    """What the task made of a chunk. `accounts`: one for each part, as the entry lists them."""
-
-    report: Report
-    unplaced: int = 0
-    left_out: int = 0
-    accounts: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -127,7 +118,6 @@ class BackfilledTable:
         chunk: Chunk,
         source: str,
         by: str,
-        now: datetime,
         slow_down: SlowDown = iter,
     ) -> ChunkCommit:
         """Run the task of a chunk and commit it. `snapshot`: what the gap record was read from.
@@ -136,42 +126,55 @@ class BackfilledTable:
         """
         _check_open(gap_record, chunk)
         fault_points.point("before_chunk")
-        if chunk.unplaced:
-            result = self._stage_new_rows(chunk, snapshot, slow_down)
-        else:
-            result = self._run_task(chunk, slow_down)
-        fault_points.point("after_chunk")
-        try:
-            version, fill = self._commit(gap_record, snapshot, chunk, result, source, by, now)
-        except (Overtaken, builder.StagedTooLongAgo):
-            # What fails otherwise may have been committed all the same.
-            self._discard(result.report)
-            raise
-        fault_points.point("before_chunk_redo")
-        self.tables.apply_side_files()
-        sums = builder.sums(builder.row_files(result.report))
-        return ChunkCommit(version, fill.offsets, sums["rows"], sums["files"], sums["bytes"], fill.left, fill.done)
+        left = gap_record.unfilled_offsets.count - chunk.offsets
+        is_last = chunk.last or left == 0
+        with RecordCommit(self.tables, self.pipeline) as commit:
+            facts = {"by": by, "source": source, "through": chunk.through or None}
+            if chunk.unplaced:
+                facts |= self._stage_new_rows(commit, chunk, snapshot, slow_down)
+            else:
+                facts |= self._run_task(commit, chunk, slow_down)
+            fault_points.point("after_chunk")
 
-    def _run_task(self, chunk: Chunk, slow_down: SlowDown) -> _ChunkResult:
-        """Run a task on records that have offsets; again when they meet schemas that the plan does not know."""
+            def build_fill() -> Fill:
+                return Fill(
+                    uuid4().hex,
+                    gap_record.id,
+                    snapshot.gap_changes(gap_record.id),
+                    chunk.offsets,
+                    left,
+                    is_last,
+                    commit.report.files,
+                    commit.side_files,
+                    {**facts, **_commit_facts(commit)},
+                    commit.meanings,
+                    commit.privacy_version,
+                )
+
+            version = commit.append(build_fill, snapshot)
+            fault_points.point("before_chunk_redo")
+        sums = builder.sums(builder.row_files(commit.report))
+        return ChunkCommit(version, chunk.offsets, sums["rows"], sums["files"], sums["bytes"], left, is_last)
+
+    def _run_task(self, commit: RecordCommit, chunk: Chunk, slow_down: SlowDown) -> dict[str, Any]:
+        """Run a task on records that have offsets. Returns what the entry says of them. Raises as `_accounts` does."""
         incarnations = {part.topic: part.incarnation for part in chunk.spans}
         topics = {(part.topic, part.incarnation) for part in chunk.spans}
         assert len(incarnations) == len(topics), "one incarnation a chunk"
 
-        def plan(first: Piece | None) -> TaskPlan:
+        def build_plan(first: Piece | None) -> TaskPlan:
             now = datetime.now(UTC)
             task_plan = self.pipeline.task_plan(now, "backfill", incarnations, _age(first, now))
             return replace(task_plan, raw=self.raw if chunk.raw else None)
 
-        report = self.pipeline.run(lambda schemas: slow_down(chunk.read(schemas)), plan)
-        try:
-            return self._check_report(chunk, report)
-        except BaseException:
-            self._discard(report)
-            raise
+        report = commit.run_task(incarnations, lambda schemas: slow_down(chunk.read(schemas)), build_plan)
+        return {"ranges": self._accounts(chunk, report), "unplaced": 0, "left_out": 0}
 
-    def _check_report(self, chunk: Chunk, report: Report) -> _ChunkResult:
-        """Compare what was read with what the chunk settles. Raises SourceFailed, LimitReached."""
+    def _accounts(self, chunk: Chunk, report: Report) -> list[dict[str, Any]]:
+        """Compare what was read with what the chunk settles. Returns the account of each part, as the entry lists it.
+
+        Raises SourceFailed, LimitReached.
+        """
         without_records: dict[TopicPartition, missing.MissingOffsets] = {}
         for part, spans in chunk.spans.items():
             missing_offsets = missing.without_records(part.source, spans, report)
@@ -186,10 +189,12 @@ class BackfilledTable:
             if part in without_records:
                 account["without_records"] = without_records[part].to_dict()
             accounts.append(account)
-        return _ChunkResult(report, accounts=accounts)
+        return accounts
 
-    def _stage_new_rows(self, chunk: Chunk, snapshot: PipelineSnapshot, slow_down: SlowDown) -> _ChunkResult:
-        """Stage rows without offsets whose keys the table does not have."""
+    def _stage_new_rows(
+        self, commit: RecordCommit, chunk: Chunk, snapshot: PipelineSnapshot, slow_down: SlowDown
+    ) -> dict[str, Any]:
+        """Stage rows without offsets whose keys the table does not have. Returns what the entry says of them."""
         self.config.one_table(self.name)
         task_plan = self.pipeline.task_plan(datetime.now(UTC), "backfill", {})
         rule = allow_older_events(self.pipeline.time_rule, ANY_AGE)
@@ -197,56 +202,8 @@ class BackfilledTable:
         pieces = slow_down(chunk.read(self.pipeline.plan))
         rows = (piece.rows for piece in pieces if piece.rows is not None)
         report, unplaced, left_out = stage.write(rows, chunk.keys)
-        return _ChunkResult(report, unplaced, left_out)
-
-    def _commit(
-        self,
-        gap_record: GapRecord,
-        snapshot: PipelineSnapshot,
-        chunk: Chunk,
-        result: _ChunkResult,
-        source: str,
-        by: str,
-        now: datetime,
-    ) -> tuple[int, Fill]:
-        """Append the entry. Returns its version, and what it fills."""
-        builder.check_age(now, datetime.now(UTC), self.settings.table.orphan_retention)
-        # The table has the columns before any file has them.
-        self.pipeline.grow(self.table)
-        report = result.report
-        schemas = self.pipeline.schemas
-        left = gap_record.unfilled_offsets.count - chunk.offsets
-        facts = {
-            "at": datetime.now(UTC).isoformat(),
-            "by": by,
-            "source": source,
-            "ranges": result.accounts,
-            **builder.sums(builder.row_files(report)),
-            **builder.target_facts(report),
-            **builder.spec_facts(report, self.pipeline.specs),
-            "unplaced": result.unplaced,
-            "left_out": result.left_out,
-            "through": chunk.through or None,
-            "seconds": {step: round(seconds, 3) for step, seconds in report.seconds.items()},
-        }
-        fill = Fill(
-            uuid4().hex,
-            gap_record.id,
-            snapshot.gap_changes(gap_record.id),
-            chunk.offsets,
-            left,
-            chunk.last or left == 0,
-            report.files,
-            self.pipeline.side_files(report),
-            facts,
-            schemas.id_meanings(report),
-            schemas.privacy_version,
-        )
-        return self.table.append(fill, snapshot), fill
-
-    def _discard(self, report: Report) -> None:
-        """Remove what was staged and will not be committed; what stays is an orphan."""
-        self.tables.discard(report.files, self.pipeline.side_files(report))
+        commit.add_report(report)
+        return {"ranges": [], "unplaced": unplaced, "left_out": left_out}
 
 
 def _check_open(gap_record: GapRecord, chunk: Chunk) -> None:
@@ -255,6 +212,12 @@ def _check_open(gap_record: GapRecord, chunk: Chunk) -> None:
     if settled_ranges:
         settled = settled_ranges[0]
         raise Overtaken(f"offsets {settled.span} of {settled.part.name} were brought meanwhile: look again")
+
+
+def _commit_facts(commit: RecordCommit) -> dict[str, Any]:
+    """Return when the entry is made, what the task staged, and how long its steps took, as JSON values."""
+    seconds = {step: round(seconds, 3) for step, seconds in commit.report.seconds.items()}
+    return {"at": datetime.now(UTC).isoformat(), **commit.row_facts(), "seconds": seconds}
 
 
 def _age(first: Piece | None, now: datetime) -> timedelta:

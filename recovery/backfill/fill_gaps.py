@@ -189,7 +189,7 @@ class _GapFill:
         for chunk in source.chunks(open_offsets, self._request.rows_max):
             self._pace.wait()
             commit = self._backfilled_table.commit_chunk(
-                gap_record, snapshot, chunk, source.name, by, datetime.now(UTC), self._pace.slow_down
+                gap_record, snapshot, chunk, source.name, by, self._pace.slow_down
             )
             self._outcome.chunks.append(commit)
             logging.event(

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,25 +29,25 @@ from recovery.reprocess.row_offsets import BucketRows, RecordsAtOffsets, RowOffs
 from writer.batch.plan import TaskPlan
 from writer.batch.staging import table_file
 from writer.batch.staging.sorting import sort_rows
-from writer.batch.task_report import EXITS, Report
-from writer.commit import builder
 from writer.commit.failed_records_limit import check_failed_records
-from writer.commit.privacy import record_privacy
 from writer.core import fault_points
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.core.offsets import TopicPartition
-from writer.maintenance.local_pipeline import age_of
+from writer.maintenance.local_pipeline import Piece, age_of
+from writer.maintenance.record_commit import RecordCommit
 from writer.maintenance.rewrite import batches_of
 from writer.storage.base import Store
 from writer.storage.disk_space import scratch
-from writer.table.log.operations.operation import check_privacy
+from writer.table.log.operations.operation import Operation, check_privacy
 from writer.table.log.operations.rows import BucketChange, Reprocess, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import OFFSET_COLUMNS, RemovalResult, discard_on_failure, stage_without_rows
+from writer.table.row_removal import OFFSET_COLUMNS, RemovalResult
 
 # Of the names of files.
 PREFIX = "reprocess"
+# How many records more than before each exit has, by part: {"rows": -3, "dead_letters": 2, "filtered": 1}.
+Moves = Mapping[TopicPartition, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -79,43 +79,6 @@ class BucketOutcome:
     late: bool = False
 
 
-@dataclass
-class ReprocessOutput:
-    """What the tasks made of the records: one task for each incarnation of the topics.
-
-    `offsets`: those whose records were read. `moves`: of each part, how many rows it has fewer, below 0, and how many
-    records took each other exit instead: {"rows": -3, "dead_letters": 2, "filtered": 1}.
-    """
-
-    start: datetime
-    reports: list[Report] = field(default_factory=list)
-    offsets: dict[TopicPartition, np.ndarray] = field(default_factory=dict)
-    moves: dict[TopicPartition, dict[str, int]] = field(default_factory=dict)
-
-    @property
-    def report(self) -> Report:
-        """The reports of all tasks."""
-        return builder.merge_reports(self.reports)
-
-    @property
-    def move_sums(self) -> Counter[str]:
-        """What became of the rows, of all parts."""
-        sums: Counter[str] = Counter()
-        for moves in self.moves.values():
-            sums.update(moves)
-        return sums
-
-    @property
-    def row_offsets(self) -> RowOffsets:
-        """The offsets whose rows are to be replaced."""
-        return RowOffsets(self.offsets)
-
-    @property
-    def rows(self) -> int:
-        """How many rows are to be replaced."""
-        return self.row_offsets.count
-
-
 class BucketSwap:
     """Swaps buckets of one pipeline's table, one at a time."""
 
@@ -139,151 +102,128 @@ class BucketSwap:
         Raises FilesGone, FileNotFoundError when another process rewrote files meanwhile, SourceFailed, LimitReached,
         CommitFailed.
         """
-        output = ReprocessOutput(datetime.now(UTC))
         start_s = time.monotonic()
         fault_points.point("before_reprocess_read")
-        with discard_on_failure(partial(self._discard, output)):
-            for incarnation, offsets in bucket_rows.offsets.by_incarnation().items():
-                self._run_task(output, incarnation, offsets, bucket_rows, now)
-            report = output.report
-            self._check_output(output)
-            if not output.rows or self._is_same(snapshot, bucket_rows, output, report):
-                self._discard(output)
-                return BucketOutcome(
-                    bucket_rows.bucket,
-                    rows=output.rows,
-                    stay=output.rows,
-                    absent=bucket_rows.rows - output.rows,
-                    unplaced=bucket_rows.unplaced,
-                )
+        pipeline = self._backfilled_table.pipeline
+        with RecordCommit(self._backfilled_table.tables, pipeline, self.table) as commit:
+            offsets = self._run_tasks(commit, bucket_rows, now)
+            moves = self._moves(commit)
+            files = commit.report.files
+            unchanged = BucketOutcome(
+                bucket_rows.bucket,
+                rows=offsets.count,
+                stay=offsets.count,
+                absent=bucket_rows.rows - offsets.count,
+                unplaced=bucket_rows.unplaced,
+            )
+            if not offsets.count or self._is_same(snapshot, bucket_rows, offsets, files, moves):
+                return unchanged
             fault_points.point("before_reprocess_swap")
-            version = self._commit(snapshot, bucket_rows, output, report)
-        self._backfilled_table.tables.apply_side_files()
-        move_sums = output.move_sums
-        rows_by_bucket = _rows_by_bucket(report.files)
+            removal = commit.remove_rows(
+                bucket_rows.files,
+                partial(offsets.count_rows, self.table.store),
+                offsets.mask,
+                columns=snapshot.state.metadata["partitionColumns"],
+                prefix=PREFIX,
+                rule=pipeline.time_rule,
+            )
+            self._check_removal(removal, offsets)
+            build_operation = partial(self._build_operation, commit, bucket_rows.bucket, removal, moves)
+            version = commit.append(build_operation, snapshot)
+        exits = _sum_exits(moves)
+        rows_by_bucket = _rows_by_bucket(files)
         stay = rows_by_bucket.pop(bucket_rows.bucket, 0)
-        return BucketOutcome(
-            bucket_rows.bucket,
+        return replace(
+            unchanged,
             version=version,
-            rows=output.rows,
             stay=stay,
             moved=sum(rows_by_bucket.values()),
-            dead_letters=move_sums["dead_letters"],
-            quarantined=move_sums["quarantined"],
-            filtered=move_sums["filtered"],
-            absent=bucket_rows.rows - output.rows,
-            unplaced=bucket_rows.unplaced,
+            dead_letters=exits["dead_letters"],
+            quarantined=exits["quarantined"],
+            filtered=exits["filtered"],
             into=rows_by_bucket,
-            paths=[file.path for file in report.files],
+            paths=[file.path for file in files],
             seconds=round(time.monotonic() - start_s, 3),
         )
 
-    def _run_task(
-        self, output: ReprocessOutput, incarnation: int, offsets: RowOffsets, bucket_rows: BucketRows, now: datetime
-    ) -> None:
-        """Run a task on the records of one incarnation of the topics."""
-        records = RecordsAtOffsets(self._sources, offsets, self._pace.slow_down)
-        incarnations = {part.topic: incarnation for part in offsets.by_part}
+    def _run_tasks(self, commit: RecordCommit, bucket_rows: BucketRows, now: datetime) -> RowOffsets:
+        """Run a task on the records of each incarnation. Returns the offsets whose rows are to be replaced."""
         age = age_of(bucket_rows.first_time, now)
-        report = self._backfilled_table.pipeline.run(records.pieces, lambda _: self._task_plan(now, incarnations, age))
-        output.reports.append(report)
-        output.offsets |= records.read_offsets()
-        for (topic, partition), counts in report.counts.items():
-            moves = {name: getattr(counts, name) for name in EXITS if getattr(counts, name)}
-            moves["rows"] = moves.get("rows", 0) - counts.read
-            part = TopicPartition(topic, incarnation, partition)
-            assert not sum(moves.values()), f"{part}: {counts}"
-            output.moves[part] = moves
+        read_offsets: dict[TopicPartition, np.ndarray] = {}
+        for incarnation, offsets in bucket_rows.offsets.by_incarnation().items():
+            records = RecordsAtOffsets(self._sources, offsets, self._pace.slow_down)
+            incarnations = {part.topic: incarnation for part in offsets.by_part}
+            build_plan = partial(self._build_task_plan, now, incarnations, age)
+            commit.run_task(incarnations, records.pieces, build_plan)
+            read_offsets |= records.read_offsets()
+        return self._choose_offsets(commit, RowOffsets(read_offsets))
 
-    def _task_plan(self, now: datetime, incarnations: Mapping[str, int], age: timedelta) -> TaskPlan:
+    def _build_task_plan(
+        self, now: datetime, incarnations: Mapping[str, int], age: timedelta, _: Piece | None
+    ) -> TaskPlan:
         return self._backfilled_table.pipeline.task_plan(now, PREFIX, incarnations, age)
 
-    def _check_output(self, output: ReprocessOutput) -> None:
-        """Check that what the records became may replace the rows. Raises LimitReached."""
+    def _choose_offsets(self, commit: RecordCommit, read_offsets: RowOffsets) -> RowOffsets:
+        """Return the offsets whose rows are to be replaced: all whose records were read. Raises LimitReached."""
         limits = self._backfilled_table.settings.limits
-        check_failed_records(self._backfilled_table.name, output.report, limits)
+        check_failed_records(self._backfilled_table.name, commit.report, limits)
+        return read_offsets
+
+    def _moves(self, commit: RecordCommit) -> Moves:
+        """Return what became of the records, each of which was a row."""
+        return commit.moves({part: {"rows": counts.read} for part, counts in commit.counts.items()})
 
     def _is_same(
-        self, snapshot: PipelineSnapshot, bucket_rows: BucketRows, output: ReprocessOutput, report: Report
+        self,
+        snapshot: PipelineSnapshot,
+        bucket_rows: BucketRows,
+        offsets: RowOffsets,
+        files: Sequence[StagedFile],
+        moves: Moves,
     ) -> bool:
         """Return whether the records became the rows that are there."""
-        if any(moves["rows"] for moves in output.moves.values()):
+        if any(exits["rows"] for exits in moves.values()):
             return False
-        if {file.bucket for file in report.files} != {bucket_rows.bucket}:
+        if {file.bucket for file in files} != {bucket_rows.bucket}:
             return False
         bucket_columns = snapshot.state.metadata["partitionColumns"]
         columns = pa.schema([column for column in snapshot.columns() if column.name not in bucket_columns])
         budget = self._backfilled_table.settings.memory.buffer
-        return _has_same_rows(self.table.store, columns, bucket_rows.files, output.row_offsets, report.files, budget)
+        return _has_same_rows(self.table.store, columns, bucket_rows.files, offsets, files, budget)
 
-    def _commit(
-        self, snapshot: PipelineSnapshot, bucket_rows: BucketRows, output: ReprocessOutput, report: Report
-    ) -> int:
-        """Stage what is left of the files, and append the entry. Returns its version."""
-        table = self.table
-        pipeline = self._backfilled_table.pipeline
-        offsets = output.row_offsets
-        record_privacy(self._backfilled_table.table, pipeline.schemas, None)
-        # The table has the columns before any file has them.
-        table.grow(list(pipeline.schemas.columns()))
-        with stage_without_rows(
-            table.store,
-            bucket_rows.files,
-            lambda file: offsets.count_rows(table.store, file),
-            offsets.mask,
-            columns=snapshot.state.metadata["partitionColumns"],
-            hidden=table.hidden,
-            folder=table.folder,
-            prefix=PREFIX,
-            rule=pipeline.time_rule,
-        ) as removal:
-            if removal.rows != output.rows:
-                raise HeadraceError(
-                    f"{output.rows} records were read of rows of a bucket of the table at {table.location}, "
-                    f"{removal.rows} rows are at their offsets. `headrace audit --deep` looks at each."
-                )
-            orphan_retention = self._backfilled_table.settings.table.orphan_retention
-            builder.check_age(output.start, datetime.now(UTC), orphan_retention)
-            return self._append(snapshot, bucket_rows.bucket, output, report, removal)
+    def _check_removal(self, removal: RemovalResult, offsets: RowOffsets) -> None:
+        """Raise HeadraceError where not each offset is that of one row."""
+        if removal.rows != offsets.count:
+            raise HeadraceError(
+                f"{offsets.count} records were read of rows of a bucket of the table at {self.table.location}, "
+                f"{removal.rows} rows are at their offsets. `headrace audit --deep` looks at each."
+            )
 
-    def _append(
-        self,
-        snapshot: PipelineSnapshot,
-        bucket: BucketKey,
-        output: ReprocessOutput,
-        report: Report,
-        removal: RemovalResult,
-    ) -> int:
-        """Append the entry. Returns its version."""
-        pipeline = self._backfilled_table.pipeline
+    def _build_operation(
+        self, commit: RecordCommit, bucket: BucketKey, removal: RemovalResult, moves: Moves
+    ) -> Operation:
+        files = commit.report.files
         removed = Counter({bucket: removal.rows})
-        added = _rows_by_bucket(report.files)
+        added = _rows_by_bucket(files)
         changes = [BucketChange(key, removed[key], added[key]) for key in dict.fromkeys([*removed, *added])]
         facts = {
-            "at": output.start.isoformat(),
+            "at": commit.start.isoformat(),
             "bucket": list(bucket),
             **self._facts,
-            "moves": [{**vars(part), **moves} for part, moves in output.moves.items() if any(moves.values())],
-            **builder.sums(report.files),
-            **builder.spec_facts(report, pipeline.specs),
+            "moves": [{**vars(part), **exits} for part, exits in moves.items() if any(exits.values())],
+            **commit.row_facts(),
         }
-        operation = Reprocess(
+        return Reprocess(
             uuid4().hex,
             removal.removed,
             removal.rewritten,
-            report.files,
+            files,
             changes,
-            pipeline.side_files(report),
+            commit.side_files,
             facts,
-            pipeline.schemas.id_meanings(report),
-            pipeline.schemas.privacy_version,
+            commit.meanings,
+            commit.privacy_version,
         )
-        return self.table.append(operation, snapshot)
-
-    def _discard(self, output: ReprocessOutput) -> None:
-        """Remove what was staged and will not be committed; what stays is an orphan."""
-        report = output.report
-        self._backfilled_table.tables.discard(report.files, self._backfilled_table.pipeline.side_files(report))
 
 
 class LateBucketSwap(BucketSwap):
@@ -303,48 +243,54 @@ class LateBucketSwap(BucketSwap):
         """Make the bucket's late rows anew. Raises as for other rows, but no LimitReached."""
         return replace(super().run(snapshot, bucket_rows, now), late=True)
 
-    def _task_plan(self, now: datetime, incarnations: Mapping[str, int], age: timedelta) -> TaskPlan:
-        return replace(super()._task_plan(now, incarnations, age), table=self.table.location)
+    def _build_task_plan(
+        self, now: datetime, incarnations: Mapping[str, int], age: timedelta, first: Piece | None
+    ) -> TaskPlan:
+        task_plan = super()._build_task_plan(now, incarnations, age, first)
+        return replace(task_plan, table=self.table.location)
 
-    def _check_output(self, output: ReprocessOutput) -> None:
-        """Leave those rows as they are whose records became none."""
-        output.moves.clear()
-        output.offsets = dict(read_staged_offsets(self.table.store, output.report.files).by_part)
+    def _choose_offsets(self, commit: RecordCommit, read_offsets: RowOffsets) -> RowOffsets:  # noqa: ARG002 - of the base
+        """Return the offsets whose records became rows: late rows whose records became none stay as they are."""
+        commit.discard_side_files()
+        return read_staged_offsets(self.table.store, commit.report.files)
 
-    def _append(
+    def _moves(self, commit: RecordCommit) -> Moves:  # noqa: ARG002 - of the base
+        """Return none: each late row stays one."""
+        return {}
+
+    def _build_operation(
         self,
-        snapshot: PipelineSnapshot,
+        commit: RecordCommit,
         bucket: BucketKey,
-        output: ReprocessOutput,
-        report: Report,
         removal: RemovalResult,
-    ) -> int:
+        moves: Moves,  # noqa: ARG002 - of the base
+    ) -> Operation:
+        # The late table's own log has no privacy entries.
+        main_table = self._backfilled_table.table
+        check_privacy(main_table.location, main_table.snapshot(), commit.privacy_version)
         facts = {
             "why": "reprocess",
-            "at": output.start.isoformat(),
+            "at": commit.start.isoformat(),
             "bucket": list(bucket),
             **self._facts,
-            "rows": output.rows,
+            "rows": removal.rows,
         }
-        rewrite = Rewrite(
+        return Rewrite(
             uuid4().hex,
             removal.removed,
-            [*removal.rewritten, *report.files],
+            [*removal.rewritten, *commit.report.files],
             None,
             facts,
             changes=True,
         )
-        main_table = self._backfilled_table.table
-        pipeline = self._backfilled_table.pipeline
-        check_privacy(main_table.location, main_table.snapshot(), pipeline.schemas.privacy_version)
-        version = self.table.append(rewrite, snapshot)
-        self._backfilled_table.tables.discard((), pipeline.side_files(replace(report, files=[])))
-        return version
 
-    def _discard(self, output: ReprocessOutput) -> None:
-        report = output.report
-        self.table.discard(report.files)
-        self._backfilled_table.tables.discard((), self._backfilled_table.pipeline.side_files(report))
+
+def _sum_exits(moves: Moves) -> Counter[str]:
+    """Return how many records more each exit has, of all parts."""
+    sums: Counter[str] = Counter()
+    for exits in moves.values():
+        sums.update(exits)
+    return sums
 
 
 def _rows_by_bucket(files: Iterable[StagedFile]) -> Counter[BucketKey]:

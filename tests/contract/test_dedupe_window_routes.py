@@ -59,7 +59,7 @@ class Routed:
                 lambda _: add_targets(walk.task_plan(NOW, "1", {"clicks": 1}), targets, closed),
             )
         ])  # fmt: skip
-        walk.grow(main)
+        walk.grow(main, main)
         batch = builder.batch(
             report, [OffsetRange(P0, start, start + len(rows))], epoch=self.epoch, settled=self.tables.settled,
             side=walk.side_files(report), seen={}, closed=(None, closed),

@@ -16,7 +16,7 @@ from tests.support.sample_records import EVENT, NOW, Schemas, event
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.write import delete_rows
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, SchemaChanged
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_deletion import RowDeletion
@@ -212,8 +212,8 @@ def test_a_delete_may_die_after_any_bucket_and_is_run_again(driver: Driver, monk
     expected, left = [n for n in ids(driver) if n != 3], [1]
     honest = driver.table.append
 
-    class Died(Exception):
-        pass
+    class Died(SchemaChanged):
+        """The log refuses the entry of the second bucket, and the command ends."""
 
     def dies(self, *given):
         if not left[0]:

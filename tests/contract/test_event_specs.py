@@ -375,7 +375,7 @@ def test_a_spec_shapes_the_records_of_one_target_of_a_route(tmp_path: Path) -> N
     records = log({**{at: event(at) for at in range(60)}, **other})
     report = walk.run(lambda _: [Piece(records)], lambda _: walk.task_plan(NOW, "000001", {"clicks": 1}))
     snapshot, report = tables.main.snapshot(), builder.merge_reports([report])
-    walk.grow(tables.main)
+    walk.grow(tables.main, tables.main)
     batch = builder.batch(
         report, [OffsetRange(P0, 0, 100)], epoch=epoch, settled=tables.settled, side=walk.side_files(report), seen={},
         closed=(None, {}), facts={"started": NOW.isoformat(), **builder.spec_facts(report, version),

@@ -118,6 +118,12 @@ def _open_file(store: Store, file: BucketFile) -> Iterator[TableFile]:
         ) from error
 
 
+def split_by_incarnation(dead_letters: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Yield each incarnation of the topics with its dead letters: a task has one of each topic."""
+    for incarnation in pc.unique(dead_letters.column("_incarnation")).to_pylist():
+        yield incarnation, dead_letters.filter(pc.equal(dead_letters.column("_incarnation"), incarnation))
+
+
 def to_records(dead_letters: pa.Table) -> pa.Table:
     """Return dead letters as the records that a task got."""
     names = {"_topic": "topic", "_partition": "partition", "_offset": "offset", "_kafka_time": "timestamp"}

@@ -1,4 +1,4 @@
-"""Runs a pipeline's tasks in this process without Spark, for a sample, a replay and a backfill."""
+"""Runs a pipeline's tasks in this process without Spark, for a sample, a replay, a backfill and a reprocess."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -217,12 +217,13 @@ class LocalPipeline:
         }
         return replace(plan, time_rule=allow_older_events(plan.time_rule, older), targets=targets)
 
-    def grow(self, table: PipelineTable) -> None:
-        """Give the table, or those of the route, the columns that staged rows have. Raises CommitFailed.
+    def grow(self, main: PipelineTable, table: PipelineTable) -> None:
+        """Enter in the log what schemas said is to be protected, then give the table the columns of staged rows.
 
-        And enter in the log what schemas said is to be protected. `table`: the pipeline's own.
+        `main`: the pipeline's own table. `table`: that gets the rows; those of a route get them in its place. Raises
+        PrivacyChanged, CommitFailed.
         """
-        record_privacy(table, self.schemas, None)
+        record_privacy(main, self.schemas, None)
         if self.targets is not None:
             self.targets.grow(is_staged=True)
         else:

@@ -9,6 +9,7 @@ replays up.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -16,22 +17,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from writer.avro.schema_plan import SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
+from writer.batch.plan import TaskPlan
 from writer.batch.staging.parquet_files import open_file
-from writer.batch.task_report import Report
-from writer.commit import builder
+from writer.batch.task_report import Counts
 from writer.commit.event_specs import check_version
 from writer.commit.privacy import RecordedPrivacy, check_policies
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetSet, TopicPartition
-from writer.maintenance.dead_letters import Selection, read_dead_letters, to_records
+from writer.maintenance.dead_letters import Selection, read_dead_letters, split_by_incarnation, to_records
 from writer.maintenance.local_pipeline import LocalPipeline, Piece, open_local_pipeline
+from writer.maintenance.record_commit import RecordCommit
 from writer.privacy.protected_schema import Privacy
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.log.foreign_writes import Overtaken, PrivacyChanged
 from writer.table.log.operations.rows import Replay
+from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, offsets_by_partition
 
 # Dead letters of one commit, which names their offsets.
@@ -61,21 +65,19 @@ class _Attempt:
     """What the tasks made of some dead letters, before the commit."""
 
     dead_letters: pa.Table
-    report: Report
+    counts: Mapping[TopicPartition, Counts]
     # Dead letters that failed again, without their bytes.
     failed: pa.Table
-    # Records that a spec leaves out.
-    filtered: Mapping[TopicPartition, int]
-
-    @property
-    def row_files(self) -> list[StagedFile]:
-        """Files of the rows that they became."""
-        return builder.row_files(self.report)
 
     @property
     def rows(self) -> int:
         """The number of rows that they became."""
-        return sum(file.rows for file in self.row_files)
+        return sum(counts.rows for counts in self.counts.values())
+
+    @property
+    def filtered(self) -> int:
+        """The number of records that a spec leaves out."""
+        return sum(counts.filtered for counts in self.counts.values())
 
     @property
     def has_changes(self) -> bool:
@@ -95,7 +97,6 @@ class DeadLetterReplay:
         self._tables = all_tables(name, config)
         self._main = self._tables.main
         self._dead_letters = self._tables.side(self._settings.dead_letters)
-        self._pipeline: LocalPipeline | None = None
         self._privacy: Privacy | None = None
         self._older = timedelta(0)
         self._main.check_exists()
@@ -112,12 +113,12 @@ class DeadLetterReplay:
         pipeline = self._open_pipeline()
         tries = 0
         while True:
-            replays = self._apply_side_files()
+            snapshot = self._apply_side_files()
             try:
                 dead_letters = self._read_next(selection, offsets_tried)
                 if dead_letters.num_rows == 0:
                     return result
-                self._replay(pipeline, dead_letters, replays, now, result)
+                self._replay(pipeline, dead_letters, snapshot, now, result)
                 tries = 0
             except Overtaken as error:
                 tries += 1
@@ -131,13 +132,12 @@ class DeadLetterReplay:
     def _open_pipeline(self) -> LocalPipeline:
         """Open the pipeline, with what its table's log has of privacy by now."""
         pipeline = open_local_pipeline(self._name, self._config, self._source, tables=self._tables)
-        self._pipeline = pipeline
         self._privacy = pipeline.plan.privacy
         pipeline.assume_wires()
         return pipeline
 
-    def _apply_side_files(self) -> int:
-        """Apply side files. Returns the number of replays that the dead-letter table has seen then.
+    def _apply_side_files(self) -> PipelineSnapshot:
+        """Apply side files. Returns a version of the main table whose replays the dead-letter table has seen then.
 
         Raises ConfigError where the writer was started with other event specs meanwhile.
         """
@@ -145,7 +145,7 @@ class DeadLetterReplay:
         check_version(self._name, self._settings, snapshot.specs_fingerprint)
         check_policies(self._name, self._settings, self._privacy, RecordedPrivacy.of(snapshot))
         self._tables.apply_side_files()
-        return snapshot.replays
+        return snapshot
 
     def _read_next(self, selection: Selection, offsets_tried: OffsetSet) -> pa.Table:
         """Read the next of the chosen dead letters that were not tried yet: as many as one commit carries."""
@@ -174,65 +174,50 @@ class DeadLetterReplay:
         return pa.Table.from_batches(batches)
 
     def _replay(
-        self, pipeline: LocalPipeline, dead_letters: pa.Table, replays: int, now: datetime, result: ReplayResult
+        self,
+        pipeline: LocalPipeline,
+        dead_letters: pa.Table,
+        snapshot: PipelineSnapshot,
+        now: datetime,
+        result: ReplayResult,
     ) -> None:
-        """Run tasks on dead letters and commit what changed. `replays`: the number of those before it."""
-        reports: list[Report] = []
-        filtered: dict[TopicPartition, int] = {}
-        try:
-            for incarnation in pc.unique(dead_letters.column("_incarnation")).to_pylist():
-                is_of_incarnation = pc.equal(dead_letters.column("_incarnation"), incarnation)
-                report = self._run_task(pipeline, dead_letters.filter(is_of_incarnation), incarnation, now)
-                reports.append(report)
-                for (topic, partition), counts in report.counts.items():
-                    if counts.filtered:
-                        filtered[TopicPartition(topic, incarnation, partition)] = counts.filtered
-            report = builder.merge_reports(reports)
-            attempt = _Attempt(dead_letters, report, self._read_failed(report.dead_letter_files), filtered)
+        """Run tasks on dead letters and commit what changed. `snapshot`: of the main table, before they were read."""
+        with RecordCommit(self._tables, pipeline) as commit:
+            for incarnation, letters in split_by_incarnation(dead_letters):
+                records = to_records(letters)
+                incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), incarnation)
+                build_plan = partial(self._build_task_plan, pipeline, now, incarnations)
+                commit.run_task(incarnations, partial(_read_pieces, records), build_plan)
+            failed = self._read_failed(commit.report.dead_letter_files)
+            attempt = _Attempt(dead_letters, commit.counts, failed)
             if attempt.has_changes:
-                result.versions.append(self._commit(pipeline, attempt, replays, now))
-                self._tables.apply_side_files()
-            else:
-                self._discard(report)
-        except Overtaken:
-            self._discard(builder.merge_reports(reports))
-            raise
+                build_operation = partial(self._build_operation, commit, attempt, snapshot.replays, now)
+                result.versions.append(commit.append(build_operation, snapshot))
         _add_attempt(result, attempt)
 
-    def _run_task(self, pipeline: LocalPipeline, dead_letters: pa.Table, incarnation: int, now: datetime) -> Report:
-        """Run a task on the dead letters of one incarnation."""
-        records = to_records(dead_letters)
-        incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), incarnation)
-        return pipeline.run(
-            lambda _: map(Piece, records.to_batches()),
-            lambda _: pipeline.task_plan(now, "replay", incarnations, self._older),
-        )
+    def _build_task_plan(
+        self, pipeline: LocalPipeline, now: datetime, incarnations: Mapping[str, int], _: Piece | None
+    ) -> TaskPlan:
+        return pipeline.task_plan(now, "replay", incarnations, self._older)
 
-    def _commit(self, pipeline: LocalPipeline, attempt: _Attempt, replays: int, now: datetime) -> int:
-        """Commit the rows, and the offsets whose dead letters go. Returns the version of the main table."""
-        # The table has the columns before any file has them.
-        pipeline.grow(self._main)
-        report = attempt.report
-        files = attempt.row_files
-        facts = {
-            "started": now.isoformat(),
-            "moves": _moves(attempt, files),
-            **builder.spec_facts(report, pipeline.specs),
-            "letters": attempt.dead_letters.num_rows,
-            **builder.sums(files),
-            **builder.target_facts(report),
-        }
-        operation = Replay(
+    def _build_operation(self, commit: RecordCommit, attempt: _Attempt, replays: int, now: datetime) -> Replay:
+        """Return the entry: the rows, and the offsets whose dead letters go. `replays`: the number of those before."""
+        moves = commit.moves(_count_outcomes(attempt.dead_letters))
+        return Replay(
             uuid4().hex,
             replays,
-            report.files,
-            pipeline.side_files(report),
+            commit.report.files,
+            commit.side_files,
             {self._settings.dead_letters: offsets_by_partition(attempt.dead_letters)},
-            facts,
-            pipeline.schemas.id_meanings(report),
-            pipeline.schemas.privacy_version,
+            {
+                "started": now.isoformat(),
+                "moves": [{**vars(part), **exits} for part, exits in moves.items()],
+                "letters": attempt.dead_letters.num_rows,
+                **commit.row_facts(),
+            },
+            commit.meanings,
+            commit.privacy_version,
         )
-        return self._main.append(operation, self._main.snapshot())
 
     def _read_failed(self, files: Sequence[StagedFile]) -> pa.Table:
         """Read dead letters that failed again: without their bytes."""
@@ -243,45 +228,31 @@ class DeadLetterReplay:
             tables.append(pq.read_table(source, columns=_REASON_COLUMNS).cast(schema))
         return pa.concat_tables(tables)
 
-    def _discard(self, report: Report) -> None:
-        """Remove what was staged and will not be committed; what stays is an orphan."""
-        assert self._pipeline is not None, "what was staged was staged by it"
-        self._tables.discard(report.files, self._pipeline.side_files(report))
-
 
 def _add_attempt(result: ReplayResult, attempt: _Attempt) -> None:
     """Add what became of some dead letters to the result."""
     result.chosen += attempt.dead_letters.num_rows
     result.rows += attempt.rows
-    result.filtered += sum(attempt.filtered.values())
+    result.filtered += attempt.filtered
     failures = attempt.failed.group_by(["outcome", "schema_id", "error"]).aggregate([([], "count_all")])
     for row in failures.to_pylist():
         failure = (row["outcome"], row["schema_id"], row["error"])
         result.failed[failure] = result.failed.get(failure, 0) + row["count_all"]
 
 
-def _moves(attempt: _Attempt, files: Sequence[StagedFile]) -> list[dict[str, Any]]:
-    """Return what the replay changes of each part's outcomes: in sum nothing, from what was read and written."""
-    moves: dict[TopicPartition, dict[str, int]] = {}
-    for table, sign in ((attempt.dead_letters, -1), (attempt.failed, 1)):
-        for part, outcome, count in _count_outcomes(table):
-            part_moves = moves.setdefault(part, {"rows": 0, "dead_letters": 0, "quarantined": 0})
-            part_moves["quarantined" if outcome == "quarantined" else "dead_letters"] += sign * count
-    for part, count in attempt.filtered.items():
-        moves[part]["filtered"] = count
-    for part_moves in moves.values():
-        part_moves["rows"] = -sum(part_moves.values())
-    rows = sum(part_moves["rows"] for part_moves in moves.values())
-    assert rows == sum(file.rows for file in files), f"{moves}, {files}"
-    return [{**vars(part), **part_moves} for part, part_moves in moves.items()]
+def _read_pieces(records: pa.Table, _: SchemaPlan) -> Iterator[Piece]:
+    return map(Piece, records.to_batches())
 
 
-def _count_outcomes(dead_letters: pa.Table) -> Iterator[tuple[TopicPartition, str, int]]:
-    """Yield the number of dead letters of each part and outcome."""
+def _count_outcomes(dead_letters: pa.Table) -> dict[TopicPartition, dict[str, int]]:
+    """Count the dead letters of each part by their outcome, and its rows: none."""
+    counts: dict[TopicPartition, dict[str, int]] = {}
     groups = dead_letters.group_by([*PARTITION_COLUMNS, "outcome"], use_threads=False)
     for row in groups.aggregate([([], "count_all")]).to_pylist():
         part = TopicPartition(*(row[name] for name in PARTITION_COLUMNS))
-        yield part, row["outcome"], row["count_all"]
+        part_counts = counts.setdefault(part, {"rows": 0, "dead_letters": 0, "quarantined": 0})
+        part_counts["quarantined" if row["outcome"] == "quarantined" else "dead_letters"] += row["count_all"]
+    return counts
 
 
 def _has_other_reasons(before: pa.Table, after: pa.Table) -> bool:

@@ -13,11 +13,13 @@ import pyarrow.compute as pc
 from writer.batch.bucketing import TimeRule, times_of
 from writer.batch.staging import table_file
 from writer.batch.staging.parquet_files import Destination, OpenFile, unmeasured_columns
+from writer.core.errors import SchemaChanged
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import OffsetSet, Span, TopicPartition, merge_spans
-from writer.storage.base import OutcomeUnknown, Store
+from writer.storage.base import Store
+from writer.table.log.appender import LostRace
 from writer.table.log.entries import remove_action
-from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles, Overtaken
 from writer.table.log.log import Action
 
 _BATCH_ROWS = 65_536
@@ -25,6 +27,8 @@ _PREFIX = "replay"
 PARTITION_COLUMNS = ["_topic", "_incarnation", "_partition"]
 OFFSET_COLUMNS = [*PARTITION_COLUMNS, "_offset"]
 RowMask = Callable[[pa.RecordBatch], np.ndarray]
+# Errors by which the log refuses an entry: it was not written, and will not be.
+REFUSALS = (FilesGone, LiveDeleteFiles, LostRace, Overtaken, SchemaChanged)
 
 
 @dataclass
@@ -57,67 +61,67 @@ def stage_without_offsets(
     folder: str = "",
     prefix: str = _PREFIX,
 ) -> Iterator[RemovalResult]:
-    """Stage what is left of the files that hold rows at these offsets. For the rest see `stage_without_rows`."""
-    with stage_without_rows(
-        store,
-        files,
-        partial(count_rows, store, offsets=offsets),
-        partial(mask_offsets, offsets=offsets),
-        columns=columns,
-        hidden=hidden,
-        folder=folder,
-        prefix=prefix,
-    ) as result:
+    """Stage what is left of the files that hold rows at these offsets, for an entry that the block appends.
+
+    `columns`: of the table's buckets. `hidden`: stage where readers do not look. `folder`: of the table's files. What
+    was staged is removed if staging fails, or the log refuses the entry.
+    """
+    destination = Destination(store, tuple(columns), prefix, 0, hidden=hidden, below=folder)
+    with discard_on_failure(destination.remove):
+        result = stage_remaining_rows(
+            destination,
+            files,
+            partial(count_rows, store, offsets=offsets),
+            partial(mask_offsets, offsets=offsets),
+        )
+    with discard_on_refusal(destination.remove):
         yield result
 
 
-@contextmanager
-def stage_without_rows(
-    store: Store,
+def stage_remaining_rows(
+    destination: Destination,
     files: Sequence[BucketFile],
     count_removed: Callable[[BucketFile], int],
     mask_removed: RowMask,
-    *,
-    columns: Sequence[str] = (),
-    hidden: bool = False,
-    folder: str = "",
-    prefix: str = _PREFIX,
     rule: TimeRule | None = None,
-) -> Iterator[RemovalResult]:
-    """Stage what is left of files when rows are removed from them.
+) -> RemovalResult:
+    """Stage what is left of files when rows are removed from them. Raises OSError.
 
     `count_removed` returns how many rows of a file go, `mask_removed` which rows of a batch. `rule`: of event times,
-    where the log has none of a file. `columns`: of the table's buckets. `hidden`: stage where readers do not look.
-    `folder`: of the table's files.
-
-    If the block raises, what was staged is removed, unless an entry may name it.
+    where the log has none of a file.
     """
-    result = RemovalResult(columns=columns)
-    destination = Destination(store, tuple(columns), prefix, 0, hidden=hidden, below=folder)
-    with discard_on_failure(destination.remove):
-        for file in files:
-            removed_rows = count_removed(file)
-            if not removed_rows:
-                continue
-            result.removed.append(file)
-            result.rows += removed_rows
-            staged = write_remaining_rows(destination, file, removed_rows, mask_removed, rule)
-            if staged is not None:
-                result.rewritten.append(staged)
-        yield result
+    result = RemovalResult(columns=destination.columns)
+    for file in files:
+        removed_rows = count_removed(file)
+        if not removed_rows:
+            continue
+        result.removed.append(file)
+        result.rows += removed_rows
+        staged = write_remaining_rows(destination, file, removed_rows, mask_removed, rule)
+        if staged is not None:
+            result.rewritten.append(staged)
+    return result
 
 
 @contextmanager
 def discard_on_failure(discard: Callable[[], None]) -> Iterator[None]:
-    """Call `discard` for what was staged if the block raises, unless an entry of the log may name it.
+    """Call `discard` for what the block staged if it fails, or a person interrupts it. It appends no entry."""
+    try:
+        yield
+    except BaseException:
+        discard()
+        raise
 
-    An entry may name it if its answer is unknown, or if a person interrupts the block.
+
+@contextmanager
+def discard_on_refusal(discard: Callable[[], None]) -> Iterator[None]:
+    """Call `discard` for what was staged if the log refuses the entry that the block appends.
+
+    After any other failure an entry may name it: the answer may be unknown, or a look at the log failed.
     """
     try:
         yield
-    except (OutcomeUnknown, CommitFailed):
-        raise
-    except Exception:
+    except REFUSALS:
         discard()
         raise
 

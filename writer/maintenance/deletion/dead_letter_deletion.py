@@ -10,11 +10,10 @@ from datetime import datetime
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from writer.commit import builder
 from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
-from writer.maintenance.dead_letters import Selection, read_dead_letters, to_records
+from writer.maintenance.dead_letters import Selection, read_dead_letters, split_by_incarnation, to_records
 from writer.maintenance.deletion.row_deletion import WHY
 from writer.maintenance.deletion.row_keys import Keys, RowFinder
 from writer.maintenance.local_pipeline import LocalPipeline
@@ -48,9 +47,8 @@ def find(side: PipelineTable, pipeline: LocalPipeline, keys: Keys, columns: pa.S
     for batch in read_dead_letters(side.store, side.bucket_files(side.snapshot()), Selection()):
         dead_letters = pa.Table.from_batches([batch])
         result.dead_letters += dead_letters.num_rows
-        for incarnation in pc.unique(dead_letters.column("_incarnation")).to_pylist():
-            is_of_incarnation = pc.equal(dead_letters.column("_incarnation"), incarnation)
-            for records in to_records(dead_letters.filter(is_of_incarnation)).combine_chunks().to_batches():
+        for incarnation, letters in split_by_incarnation(dead_letters):
+            for records in to_records(letters).combine_chunks().to_batches():
                 sample = pipeline.decode(records)
                 result.undecodable += len(sample.dead_letters)
                 for group in sample.groups:

@@ -29,6 +29,7 @@ from writer.table.row_removal import (
     OFFSET_COLUMNS,
     count_rows,
     discard_on_failure,
+    discard_on_refusal,
     offsets_by_partition,
     write_remaining_rows,
 )
@@ -228,14 +229,15 @@ class RowDeletion:
         with discard_on_failure(to.remove):
             remaining = (self._rest(to, hit) for hit in hits)
             rest = [file for file in remaining if file is not None]
-            facts = {
-                "at": now.isoformat(),
-                "request": self._request,
-                "fields": self._keys.fields,
-                "keys": self._keys.count,
-                "bucket": list(bucket),
-            }
-            swap = Rewrite(uuid4().hex, [hit.file for hit in hits], rest, RemovedRows(WHY, rows), facts)
+        facts = {
+            "at": now.isoformat(),
+            "request": self._request,
+            "fields": self._keys.fields,
+            "keys": self._keys.count,
+            "bucket": list(bucket),
+        }
+        swap = Rewrite(uuid4().hex, [hit.file for hit in hits], rest, RemovedRows(WHY, rows), facts)
+        with discard_on_refusal(to.remove):
             version = self._table.append(swap, snapshot)
         return DeletionResult(version, bucket, rows, len(hits))
 

@@ -1,0 +1,64 @@
+"""Rows that are removed from files: what was staged goes where no entry can name it, and stays where one may."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import event
+from writer.core.errors import SchemaChanged
+from writer.core.offsets import OffsetSet, TopicPartition
+from writer.storage.base import OutcomeUnknown
+from writer.table.log.appender import LostRace
+from writer.table.log.foreign_writes import CommitFailed, FilesGone, ForeignChange, LiveDeleteFiles, Overtaken
+from writer.table.row_removal import discard_on_failure
+
+OFFSETS = OffsetSet({TopicPartition("clicks", 1, 0): [(3, 4)]})
+REFUSALS = [FilesGone, LiveDeleteFiles, LostRace, Overtaken, SchemaChanged]
+UNCLEAR = [
+    OutcomeUnknown("put", "the log", "no answer", "Look."), CommitFailed("none"), ForeignChange("dropped"),
+    KeyboardInterrupt(), RuntimeError("unforeseen"),
+]  # fmt: skip
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
+    """A table with 20 rows."""
+    driver = Driver(tmp_path, request.param)
+    driver.start()
+    driver.carry([log({offset: event(offset) for offset in range(20)})], {0: 20})
+    return driver
+
+
+def staged_files(driver: Driver) -> set[Path]:
+    return set(Path(driver.lake).rglob("again-*"))
+
+
+def fail_with_the_entry(driver: Driver, error: BaseException) -> None:
+    """Remove a row, in an entry that fails."""
+    table = driver.table
+    with table.stage_without_offsets(table.snapshot(), OFFSETS, "again") as removal:
+        assert (removal.rows, len(staged_files(driver))) == (1, 1)
+        raise error
+
+
+@pytest.mark.parametrize("error", [error("refused") for error in REFUSALS], ids=lambda error: type(error).__name__)
+def test_what_is_left_of_files_goes_where_the_log_refuses_the_entry(driver: Driver, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        fail_with_the_entry(driver, error)
+    assert staged_files(driver) == set()
+
+
+@pytest.mark.parametrize("error", UNCLEAR, ids=lambda error: type(error).__name__)
+def test_what_is_left_of_files_stays_where_an_entry_may_name_it(driver: Driver, error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        fail_with_the_entry(driver, error)
+    assert len(staged_files(driver)) == 1
+
+
+@pytest.mark.parametrize("error", [FilesGone("gone"), *UNCLEAR], ids=lambda error: type(error).__name__)
+def test_what_was_staged_goes_whatever_fails_before_an_entry_is_written(error: BaseException) -> None:
+    discarded = []
+    with pytest.raises(type(error)), discard_on_failure(lambda: discarded.append(1)):
+        raise error
+    assert discarded == [1]

@@ -1,0 +1,194 @@
+"""Commits what tasks in this process make of records that were read again: one entry for all of it, or none."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+from writer.avro.schema_plan import SchemaPlan
+from writer.batch.bucketing import TimeRule
+from writer.batch.plan import TaskPlan
+from writer.batch.staging.parquet_files import Destination
+from writer.batch.task_report import EXITS, Counts, Report
+from writer.commit import builder
+from writer.core.files import BucketFile, StagedFile
+from writer.core.offsets import TopicPartition
+from writer.maintenance.local_pipeline import LocalPipeline, Piece
+from writer.table.log.operations.operation import Operation
+from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.pipeline_tables import Tables
+from writer.table.row_removal import REFUSALS, RemovalResult, RowMask, stage_remaining_rows
+from writer.table.table import PipelineTable
+
+
+class RecordCommit:
+    """One entry of a table's log, made of records that tasks in this process take again. A context manager.
+
+    The steps, in this order:
+
+    1. `run_task` runs a task on the records of one incarnation of their topics, which stages files.
+       `remove_rows` stages what is left of files whose rows go.
+    2. `append` checks the age of what was staged: a vacuum removes old files that no entry names.
+    3. It enters in the log what schemas said is to be protected, and gives the table its columns. So both are there
+       before an entry names files.
+    4. It appends the entry, which names all that was staged.
+    5. The end of the block applies side files.
+
+    What was staged is removed where no entry can name it. That is so if the block ends, in whatever way, before step 4,
+    and if the log refuses the entry. It stays where an entry may name it: step 4 gets no answer or a storage fails in
+    it, another client's change is found or a person interrupts it, or anything fails after it. A file that stays and
+    that no entry names is an orphan, which a vacuum removes; side files that were not applied, the next command
+    applies.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        pipeline: LocalPipeline,
+        table: PipelineTable | None = None,
+        start: datetime | None = None,
+    ) -> None:
+        """`table`: that gets rows and entry; None: the pipeline's own. `start`: from when on it stages; None: now."""
+        self.start = start or datetime.now(UTC)
+        # What became of the records of each part.
+        self.counts: dict[TopicPartition, Counts] = {}
+        self._tables = tables
+        self._pipeline = pipeline
+        self._table = table or tables.main
+        self._reports: list[Report] = []
+        self._has_side_files = True
+        self._destinations: list[Destination] = []
+        # An entry may name what was staged.
+        self._may_be_named = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Apply side files, or remove what was staged. Raises as `Tables.apply_side_files` does."""
+        if not self._may_be_named:
+            self._discard()
+        elif error is None:
+            self._tables.apply_side_files()
+
+    @property
+    def report(self) -> Report:
+        """The reports of all tasks."""
+        return builder.merge_reports(self._reports)
+
+    @property
+    def side_files(self) -> Mapping[str, Sequence[StagedFile]]:
+        """Files that the tasks staged for other tables, by the locations of these."""
+        if not self._has_side_files:
+            return {}
+        return self._pipeline.side_files(self.report)
+
+    @property
+    def meanings(self) -> Mapping[str, int]:
+        """Fingerprints of the schemas that the records' schema ids mean, by the name of the `txn`."""
+        return self._pipeline.schemas.id_meanings(self.report)
+
+    @property
+    def privacy_version(self) -> int | None:
+        """The version of the privacy entries by which rows were made."""
+        return self._pipeline.schemas.privacy_version
+
+    def run_task(
+        self,
+        incarnations: Mapping[str, int],
+        read: Callable[[SchemaPlan], Iterable[Piece]],
+        build_plan: Callable[[Piece | None], TaskPlan],
+    ) -> Report:
+        """Run a task on the records that `read` gives; for the rest see `LocalPipeline.run`.
+
+        `incarnations`: of the records' topics.
+        """
+        report = self._pipeline.run(read, build_plan)
+        self.add_report(report)
+        for (topic, partition), counts in report.counts.items():
+            part = TopicPartition(topic, incarnations[topic], partition)
+            assert part not in self.counts, f"{part}: one task takes all of its records"
+            self.counts[part] = counts
+        return report
+
+    def add_report(self, report: Report) -> None:
+        """Take what was staged otherwise than by a task."""
+        self._reports.append(report)
+
+    def remove_rows(
+        self,
+        files: Sequence[BucketFile],
+        count_removed: Callable[[BucketFile], int],
+        mask_removed: RowMask,
+        *,
+        columns: Sequence[str],
+        prefix: str,
+        rule: TimeRule,
+    ) -> RemovalResult:
+        """Stage what is left of files when rows are removed from them; see `stage_remaining_rows`."""
+        table = self._table
+        destination = Destination(table.store, tuple(columns), prefix, 0, hidden=table.hidden, below=table.folder)
+        self._destinations.append(destination)
+        return stage_remaining_rows(destination, files, count_removed, mask_removed, rule)
+
+    def discard_side_files(self) -> None:
+        """Remove what the tasks staged for other tables: the entry names none of it."""
+        with suppress(OSError):
+            self._tables.discard((), self.side_files)
+        self._has_side_files = False
+
+    def moves(self, before: Mapping[TopicPartition, Mapping[str, int]]) -> dict[TopicPartition, dict[str, int]]:
+        """Return how many records more than before each exit has, of each part; in sum none.
+
+        `before`: how many had an exit. Exits that no record had or has are left out, but those of `before`. Example: of
+        five rows two became dead letters: {"rows": -2, "dead_letters": 2}.
+        """
+        rows = sum(counts.rows for counts in self.counts.values())
+        assert rows == sum(file.rows for file in builder.row_files(self.report)), "each row is in a file"
+        moves = {}
+        for part, counts in self.counts.items():
+            exits_before = before[part]
+            exits = {name: getattr(counts, name) for name in EXITS}
+            names = [name for name in EXITS if exits[name] or name in exits_before]
+            moves[part] = {name: exits[name] - exits_before.get(name, 0) for name in names}
+            assert not sum(moves[part].values()), f"{part}: {counts}, before {exits_before}"
+        return moves
+
+    def row_facts(self) -> dict[str, Any]:
+        """Return what an entry says of rows, of tables of a route and of specs, as JSON values."""
+        report = self.report
+        return {
+            **builder.sums(builder.row_files(report)),
+            **builder.target_facts(report),
+            **builder.spec_facts(report, self._pipeline.specs),
+        }
+
+    def append(self, build_operation: Callable[[], Operation], snapshot: PipelineSnapshot) -> int:
+        """Append the entry of an operation. Returns its version.
+
+        `build_operation` is called once the log has what is to be protected: `privacy_version` says so. `snapshot`: the
+        version of the table that the operation is made for. Raises StagedTooLongAgo, PrivacyChanged, CommitFailed, and
+        as `Appender.append` does.
+        """
+        settings = self._pipeline.config.pipelines[self._pipeline.name]
+        builder.check_age(self.start, datetime.now(UTC), settings.table.orphan_retention)
+        self._pipeline.grow(self._tables.main, self._table)
+        operation = build_operation()
+        self._may_be_named = True
+        try:
+            return self._table.append(operation, snapshot)
+        except REFUSALS:
+            self._may_be_named = False
+            raise
+
+    def _discard(self) -> None:
+        """Remove what was staged, as far as the storage lets it; what stays is an orphan."""
+        # An error here is one of the storage itself, and would hide why the block ended.
+        with suppress(OSError):
+            for destination in self._destinations:
+                destination.remove()
+            self._table.discard(self.report.files)
+            self._tables.discard((), self.side_files)
