@@ -15,7 +15,7 @@ import typer
 from recovery.cli import rewind
 from recovery.rewind.execution import RewindExecution
 from tests.support.local_driver import Driver, log
-from tests.support.sample_records import GAP_FACTS, NOW, event
+from tests.support.sample_records import EVENT, GAP_FACTS, NOW, WIDER, Schemas, event, value
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.clients.kafka import Topic
@@ -24,8 +24,10 @@ from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
 from writer.driver.sealing.steps import seal_due
 from writer.kafka_reader.requests.epoch_ends import EpochEnd
 from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
+from writer.maintenance.replay import DeadLetterReplay
 from writer.offsets.log_check import LogCheck
 from writer.output.tables import console
 from writer.sealing.sealer import Sealer
@@ -373,6 +375,27 @@ def test_a_rewind_applies_to_the_version_that_it_showed_or_not_at_all(driver: Wr
     assert ids(driver) == sorted([*ROWS, 24])
     staged = list(Path(driver.lake).rglob("*rewind-*"))
     assert staged == [], "what was staged for it is removed"
+    sound(driver)
+
+
+def test_a_replay_under_way_adds_no_row_that_a_rewind_took_back(driver: Wrong) -> None:
+    """The rewind comes once the replay has read the dead letters, when it asks for their schema."""
+    last = log({24: value(2, WIDER, {"id": 24, "at": NOW, "note": None, "extra": 1})})
+    driver.carry([last], {0: 25})
+    codes: list[int] = []
+
+    class Meanwhile(Schemas):
+        def schema(self, schema_id: int) -> str:
+            if schema_id == 2 and not codes:
+                codes.append(back(driver, driver.good, Cluster(25)))
+            return super().schema(schema_id)
+
+    DeadLetterReplay("clicks", driver.config, Meanwhile({1: EVENT, 2: WIDER}, [1])).run(Selection(), NOW)
+    assert codes == [0]
+    again(driver)
+    driver.carry([last], {0: 25})
+    assert ids(driver) == ROWS
+    assert dead_letters(driver) == [5, 11, 17, 23, 24]
     sound(driver)
 
 
