@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from bucketers.arrow import contiguous
 from bucketers.timestamps import kafka_times
 from recovery.backfill.archive_files import File, files, partitions
-from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.source import Chunk, Source, SourceFailed, confirm_every_record
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import HEADERS
@@ -23,6 +22,7 @@ from writer.batch.bucketing import TimeRule, times_of
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetSet, TopicPartition
 from writer.maintenance.local_pipeline import Piece
+from writer.maintenance.record_commit import RecordTable
 from writer.table.ledger.gap_record import EventTimeHint, GapRecord
 from writer.table.row_removal import mask_spans, spans_of
 
@@ -51,7 +51,7 @@ _TIMES = pa.timestamp("us", "UTC")
 
 
 def open_archive(
-    backfilled_table: BackfilledTable,
+    record_table: RecordTable,
     gap_record: GapRecord,
     locations: Sequence[str],
     columns: str | None,
@@ -61,51 +61,51 @@ def open_archive(
 
     `columns`: as --columns has them. `by_time`: as --by-time has its keys.
     """
-    archive_files = files(locations, backfilled_table.config.s3.settings)
-    record_columns = backfilled_table.pipeline.schemas.record_columns.schema
+    archive_files = files(locations, record_table.config.s3.settings)
+    record_columns = record_table.pipeline.schemas.record_columns.schema
     if by_time is not None:
-        _check_decoded_rows(backfilled_table)
+        _check_decoded_rows(record_table)
         return ArchiveByEventTime(
             _archive_name(locations),
             archive_files,
             [key.strip() for key in by_time.split(",") if key.strip()],
             gap_record.opened.hints if gap_record.opened else (),
-            backfilled_table.pipeline.time_rule,
-            backfilled_table.settings.topics.among(backfilled_table.table.snapshot().incarnations())[0],
+            record_table.pipeline.time_rule,
+            record_table.settings.topics.among(record_table.table.snapshot().incarnations())[0],
             dict(gap_record.through),
             record_columns,
         )
     roles = column_roles(_column_names(archive_files), columns)
     if "value" not in roles:
-        _check_decoded_rows(backfilled_table)
+        _check_decoded_rows(record_table)
     topics = {r.part.topic for r in (gap_record.opened.ranges if gap_record.opened else ())}
     if "topic" not in roles and len(topics) > 1:
         raise ConfigError("the gap has several topics; say with --columns topic=... which column names the topic")
     return ArchiveByOffset(_archive_name(locations), archive_files, roles, record_columns)
 
 
-def _check_decoded_rows(backfilled_table: BackfilledTable) -> None:
+def _check_decoded_rows(record_table: RecordTable) -> None:
     """Raise ConfigError where rows that are decoded already cannot fill the table.
 
     They would come past the privacy policies, or no route says which table they are of.
     """
-    if backfilled_table.settings.privacy is not None:
+    if record_table.settings.privacy is not None:
         raise ConfigError(
-            f"the archive's rows are decoded already, and pipeline {backfilled_table.name!r} has privacy policies, "
+            f"the archive's rows are decoded already, and pipeline {record_table.name!r} has privacy policies, "
             "which are for records as they come from Kafka. Take an archive with the records' values, or --from-kafka."
         )
-    backfilled_table.config.one_table(backfilled_table.name)
+    record_table.config.one_table(record_table.name)
 
 
-def open_record_archive(backfilled_table: BackfilledTable, locations: Sequence[str], columns: str | None) -> Source:
+def open_record_archive(record_table: RecordTable, locations: Sequence[str], columns: str | None) -> Source:
     """Open an archive of complete records: with key, value and time, and headers where rows are made of them too.
 
     Raises ConfigError for one that lacks a column.
     """
-    archive_files = files(locations, backfilled_table.config.s3.settings)
+    archive_files = files(locations, record_table.config.s3.settings)
     roles = column_roles(_column_names(archive_files), columns)
     needed = ["topic", "key", "value", "time"]
-    if backfilled_table.pipeline.needs_headers:
+    if record_table.pipeline.needs_headers:
         needed.append("headers")
     missing = [role for role in needed if role not in roles]
     if missing:
@@ -113,7 +113,7 @@ def open_record_archive(backfilled_table: BackfilledTable, locations: Sequence[s
             f"the archive {', '.join(locations)} has no column of the {missing[0]} of records; rows that are made anew "
             f"would lose it. Name it with --columns {missing[0]}=..., or take --from kafka or --from raw"
         )
-    incarnations = backfilled_table.table.snapshot().incarnations()
+    incarnations = record_table.table.snapshot().incarnations()
     recreated_topics = [topic for topic, ids in incarnations.items() if len(ids) > 1]
     if recreated_topics and "incarnation" not in roles:
         raise ConfigError(
@@ -121,7 +121,7 @@ def open_record_archive(backfilled_table: BackfilledTable, locations: Sequence[s
             "its records are, and that was created again: an offset means several records. Give it a column of the "
             "numbers in _incarnation and name that with --columns incarnation=..., or take --from raw"
         )
-    record_columns = backfilled_table.pipeline.schemas.record_columns.schema
+    record_columns = record_table.pipeline.schemas.record_columns.schema
     return ArchiveByOffset(_archive_name(locations), archive_files, roles, record_columns)
 
 

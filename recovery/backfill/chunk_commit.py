@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from recovery.backfill.new_rows import NewRowStage
@@ -19,21 +18,10 @@ from writer.batch.plan import TaskPlan
 from writer.batch.task_report import Counts, Report
 from writer.commit import builder, missing_offsets as missing
 from writer.commit.failed_records_limit import check_failed_records
-from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.offsets import TopicPartition
-from writer.maintenance.local_pipeline import (
-    ANY_AGE,
-    LocalPipeline,
-    Piece,
-    age_of,
-    allow_older_events,
-    open_local_pipeline,
-)
-from writer.maintenance.record_commit import RecordCommit
-from writer.schemas.registry import SchemaSource
-from writer.table.factory import all_tables
-from writer.table.gap_records import gap_records_in_snapshot
+from writer.maintenance.local_pipeline import ANY_AGE, Piece, age_of, allow_older_events
+from writer.maintenance.record_commit import RecordCommit, RecordTable
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations.gaps import Fill
@@ -57,153 +45,102 @@ class ChunkCommit:
     done: bool
 
 
-@dataclass(frozen=True)
-class _Opening:
-    """What the table's log says that a pipeline depends on, once it is open."""
+def commit_chunk(
+    record_table: RecordTable,
+    gap_record: GapRecord,
+    snapshot: PipelineSnapshot,
+    chunk: Chunk,
+    source: str,
+    by: str,
+    slow_down: SlowDown = iter,
+) -> ChunkCommit:
+    """Run the task of a chunk and commit it. `snapshot`: what the gap record was read from.
 
-    columns: pa.Schema
-    specs: int
-    privacy: int
+    Raises Overtaken when the gap record changed since, SourceFailed, LimitReached, CommitFailed.
+    """
+    _check_open(gap_record, chunk)
+    fault_points.point("before_chunk")
+    left = gap_record.unfilled_offsets.count - chunk.offsets
+    is_last = chunk.last or left == 0
+    with RecordCommit(record_table.tables, record_table.pipeline) as commit:
+        facts = {"by": by, "source": source, "through": chunk.through or None}
+        if chunk.unplaced:
+            facts |= _stage_new_rows(record_table, commit, chunk, snapshot, slow_down)
+        else:
+            facts |= _run_task(record_table, commit, chunk, slow_down)
+        fault_points.point("after_chunk")
+
+        def build_fill() -> Fill:
+            return Fill(
+                uuid4().hex,
+                gap_record.id,
+                snapshot.gap_changes(gap_record.id),
+                chunk.offsets,
+                left,
+                is_last,
+                commit.report.files,
+                commit.side_files,
+                {**facts, **_commit_facts(commit)},
+                commit.meanings,
+                commit.privacy_version,
+            )
+
+        version = commit.append(build_fill, snapshot)
+        fault_points.point("before_chunk_redo")
+    sums = builder.sums(builder.row_files(commit.report))
+    return ChunkCommit(version, chunk.offsets, sums["rows"], sums["files"], sums["bytes"], left, is_last)
 
 
-class BackfilledTable:
-    """The table of one pipeline, as a backfill reads and writes it."""
+def _run_task(record_table: RecordTable, commit: RecordCommit, chunk: Chunk, slow_down: SlowDown) -> dict[str, Any]:
+    """Run a task on records that have offsets. Returns what the entry says of them. Raises as `_accounts` does."""
+    incarnations = {part.topic: part.incarnation for part in chunk.spans}
+    topics = {(part.topic, part.incarnation) for part in chunk.spans}
+    assert len(incarnations) == len(topics), "one incarnation a chunk"
 
-    def __init__(self, name: str, config: Config, schemas: SchemaSource) -> None:
-        """Open the tables. Raises HeadraceError when there are none."""
-        self.name = name
-        self.config = config
-        self.settings = config.pipelines[name]
-        self.tables = all_tables(name, config)
-        self.table = self.tables.main
-        self._schemas = schemas
-        self._pipeline: LocalPipeline | None = None
-        self._opening: _Opening | None = None
-        self.table.check_exists()
-        self.tables.side(self.settings.dead_letters).check_exists()
+    def build_plan(first: Piece | None) -> TaskPlan:
+        now = datetime.now(UTC)
+        task_plan = record_table.pipeline.task_plan(now, "backfill", incarnations, _age(first, now))
+        return replace(task_plan, raw=record_table.raw if chunk.raw else None)
 
-    @property
-    def pipeline(self) -> LocalPipeline:
-        """The pipeline, for tasks in this process. Raises RegistryUnreachable, ConfigError."""
-        if self._pipeline is None:
-            self._pipeline = open_local_pipeline(self.name, self.config, self._schemas, tables=self.tables)
-        return self._pipeline
+    report = commit.run_task(incarnations, lambda schemas: slow_down(chunk.read(schemas)), build_plan)
+    return {"ranges": _accounts(record_table, chunk, report), "unplaced": 0, "left_out": 0}
 
-    @property
-    def raw(self) -> str | None:
-        """Location of the raw table, where the pipeline keeps records in one."""
-        location = self.settings.raw_place
-        return location if location in self.table.snapshot().raw_locations else None
 
-    def read_gap_records(self) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
-        """Apply pending side files, then read the gap records. Raises CommitFailed, LedgerUnreadable."""
-        self.refresh()
-        return gap_records_in_snapshot(self.table, self.name)
+def _accounts(record_table: RecordTable, chunk: Chunk, report: Report) -> list[dict[str, Any]]:
+    """Compare what was read with what the chunk settles. Returns the account of each part, as the entry lists it.
 
-    def refresh(self) -> PipelineSnapshot:
-        """Apply pending side files, and read which columns the table has by now. Raises CommitFailed."""
-        snapshot = self.table.snapshot()
-        self.tables.apply_side_files()
-        opening = _Opening(snapshot.columns(), snapshot.specs, snapshot.privacy)
-        if self._opening is not None and self._opening != opening:
-            # The live writer has met another schema, or was started with other specs or privacy.
-            self._pipeline = None
-        self._opening = opening
-        return snapshot
+    Raises SourceFailed, LimitReached.
+    """
+    without_records: dict[TopicPartition, missing.MissingOffsets] = {}
+    for part, spans in chunk.spans.items():
+        missing_offsets = missing.without_records(part.source, spans, report)
+        if missing_offsets is not None:
+            without_records[part] = missing_offsets
+    chunk.confirm(list(without_records.values()))
+    check_failed_records(record_table.name, report, record_table.settings.limits)
+    accounts = []
+    for part, spans in chunk.spans.items():
+        counts = report.counts.get(part.source, Counts())
+        account = {**vars(part), "spans": [list(span) for span in spans], **counts.outcomes()}
+        if part in without_records:
+            account["without_records"] = without_records[part].to_dict()
+        accounts.append(account)
+    return accounts
 
-    def commit_chunk(
-        self,
-        gap_record: GapRecord,
-        snapshot: PipelineSnapshot,
-        chunk: Chunk,
-        source: str,
-        by: str,
-        slow_down: SlowDown = iter,
-    ) -> ChunkCommit:
-        """Run the task of a chunk and commit it. `snapshot`: what the gap record was read from.
 
-        Raises Overtaken when the gap record changed since, SourceFailed, LimitReached, CommitFailed.
-        """
-        _check_open(gap_record, chunk)
-        fault_points.point("before_chunk")
-        left = gap_record.unfilled_offsets.count - chunk.offsets
-        is_last = chunk.last or left == 0
-        with RecordCommit(self.tables, self.pipeline) as commit:
-            facts = {"by": by, "source": source, "through": chunk.through or None}
-            if chunk.unplaced:
-                facts |= self._stage_new_rows(commit, chunk, snapshot, slow_down)
-            else:
-                facts |= self._run_task(commit, chunk, slow_down)
-            fault_points.point("after_chunk")
-
-            def build_fill() -> Fill:
-                return Fill(
-                    uuid4().hex,
-                    gap_record.id,
-                    snapshot.gap_changes(gap_record.id),
-                    chunk.offsets,
-                    left,
-                    is_last,
-                    commit.report.files,
-                    commit.side_files,
-                    {**facts, **_commit_facts(commit)},
-                    commit.meanings,
-                    commit.privacy_version,
-                )
-
-            version = commit.append(build_fill, snapshot)
-            fault_points.point("before_chunk_redo")
-        sums = builder.sums(builder.row_files(commit.report))
-        return ChunkCommit(version, chunk.offsets, sums["rows"], sums["files"], sums["bytes"], left, is_last)
-
-    def _run_task(self, commit: RecordCommit, chunk: Chunk, slow_down: SlowDown) -> dict[str, Any]:
-        """Run a task on records that have offsets. Returns what the entry says of them. Raises as `_accounts` does."""
-        incarnations = {part.topic: part.incarnation for part in chunk.spans}
-        topics = {(part.topic, part.incarnation) for part in chunk.spans}
-        assert len(incarnations) == len(topics), "one incarnation a chunk"
-
-        def build_plan(first: Piece | None) -> TaskPlan:
-            now = datetime.now(UTC)
-            task_plan = self.pipeline.task_plan(now, "backfill", incarnations, _age(first, now))
-            return replace(task_plan, raw=self.raw if chunk.raw else None)
-
-        report = commit.run_task(incarnations, lambda schemas: slow_down(chunk.read(schemas)), build_plan)
-        return {"ranges": self._accounts(chunk, report), "unplaced": 0, "left_out": 0}
-
-    def _accounts(self, chunk: Chunk, report: Report) -> list[dict[str, Any]]:
-        """Compare what was read with what the chunk settles. Returns the account of each part, as the entry lists it.
-
-        Raises SourceFailed, LimitReached.
-        """
-        without_records: dict[TopicPartition, missing.MissingOffsets] = {}
-        for part, spans in chunk.spans.items():
-            missing_offsets = missing.without_records(part.source, spans, report)
-            if missing_offsets is not None:
-                without_records[part] = missing_offsets
-        chunk.confirm(list(without_records.values()))
-        check_failed_records(self.name, report, self.settings.limits)
-        accounts = []
-        for part, spans in chunk.spans.items():
-            counts = report.counts.get(part.source, Counts())
-            account = {**vars(part), "spans": [list(span) for span in spans], **counts.outcomes()}
-            if part in without_records:
-                account["without_records"] = without_records[part].to_dict()
-            accounts.append(account)
-        return accounts
-
-    def _stage_new_rows(
-        self, commit: RecordCommit, chunk: Chunk, snapshot: PipelineSnapshot, slow_down: SlowDown
-    ) -> dict[str, Any]:
-        """Stage rows without offsets whose keys the table does not have. Returns what the entry says of them."""
-        self.config.one_table(self.name)
-        task_plan = self.pipeline.task_plan(datetime.now(UTC), "backfill", {})
-        rule = allow_older_events(self.pipeline.time_rule, ANY_AGE)
-        stage = NewRowStage(self.table, snapshot, self.settings, task_plan, rule)
-        pieces = slow_down(chunk.read(self.pipeline.plan))
-        rows = (piece.rows for piece in pieces if piece.rows is not None)
-        report, unplaced, left_out = stage.write(rows, chunk.keys)
-        commit.add_report(report)
-        return {"ranges": [], "unplaced": unplaced, "left_out": left_out}
+def _stage_new_rows(
+    record_table: RecordTable, commit: RecordCommit, chunk: Chunk, snapshot: PipelineSnapshot, slow_down: SlowDown
+) -> dict[str, Any]:
+    """Stage rows without offsets whose keys the table does not have. Returns what the entry says of them."""
+    record_table.config.one_table(record_table.name)
+    task_plan = record_table.pipeline.task_plan(datetime.now(UTC), "backfill", {})
+    rule = allow_older_events(record_table.pipeline.time_rule, ANY_AGE)
+    stage = NewRowStage(record_table.table, snapshot, record_table.settings, task_plan, rule)
+    pieces = slow_down(chunk.read(record_table.pipeline.plan))
+    rows = (piece.rows for piece in pieces if piece.rows is not None)
+    report, unplaced, left_out = stage.write(rows, chunk.keys)
+    commit.add_report(report)
+    return {"ranges": [], "unplaced": unplaced, "left_out": left_out}
 
 
 def _check_open(gap_record: GapRecord, chunk: Chunk) -> None:

@@ -12,15 +12,17 @@ from functools import partial
 from typing import Protocol
 
 from recovery import identity
-from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
+from recovery.backfill.chunk_commit import ChunkCommit, commit_chunk
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import BackfillPace, ask_live_lag, lag_max
 from writer.core import logging
 from writer.core.offsets import OffsetSet
+from writer.maintenance.record_commit import RecordTable
 from writer.table.backfill_locks import LEASE, BackfillLocks
-from writer.table.gap_records import find_gap_record
+from writer.table.gap_records import find_gap_record, gap_records_in_snapshot
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.foreign_writes import Overtaken
+from writer.table.log.snapshot import PipelineSnapshot
 
 # Times in a row that another process may change the gap record first.
 _OVERTAKEN_MAX = 10
@@ -76,28 +78,34 @@ def select_gap_records(gap_records: Mapping[str, GapRecord], request: BackfillRe
     return [gap_record for gap_record in selection if gap_record.state == "open"]
 
 
+def read_gap_records(record_table: RecordTable) -> tuple[PipelineSnapshot, dict[str, GapRecord]]:
+    """Apply pending side files, then read the gap records. Raises CommitFailed, LedgerUnreadable."""
+    record_table.refresh()
+    return gap_records_in_snapshot(record_table.table, record_table.name)
+
+
 def fill_gaps(
-    backfilled_table: BackfilledTable,
+    record_table: RecordTable,
     sources: Callable[[GapRecord], Sequence[Source]],
     request: BackfillRequest,
     listener: ProgressListener,
 ) -> list[GapOutcome]:
     """Fill the gap records that are asked for. Raises BackfillLocked, SourceFailed, LimitReached, CommitFailed."""
-    _, gap_records = backfilled_table.read_gap_records()
+    _, gap_records = read_gap_records(record_table)
     outcomes = []
     for gap_record in select_gap_records(gap_records, request):
-        with _lock(backfilled_table, gap_record.id, request) as renew:
+        with _lock(record_table, gap_record.id, request) as renew:
             # The rate holds from the first record on: opening a source does not count.
             gap_sources = sources(gap_record)
-            fill = _GapFill(backfilled_table, gap_record, request, listener, renew)
+            fill = _GapFill(record_table, gap_record, request, listener, renew)
             outcomes.append(fill.run(gap_sources))
     return outcomes
 
 
 @contextmanager
-def _lock(backfilled_table: BackfilledTable, gap: str, request: BackfillRequest) -> Iterator[Callable[[], None]]:
+def _lock(record_table: RecordTable, gap: str, request: BackfillRequest) -> Iterator[Callable[[], None]]:
     """Take the lock of a gap. Raises BackfillLocked. Yields what renews it once a quarter of its time is over."""
-    locks = BackfillLocks(backfilled_table.table.store)
+    locks = BackfillLocks(record_table.table.store)
     by = identity.process(request.by or identity.person())
     lock = locks.acquire(gap, by, datetime.now(UTC), identity.is_gone)
     renewal_s = time.monotonic()
@@ -122,19 +130,19 @@ class _GapFill:
 
     def __init__(
         self,
-        backfilled_table: BackfilledTable,
+        record_table: RecordTable,
         gap_record: GapRecord,
         request: BackfillRequest,
         listener: ProgressListener,
         renew: Callable[[], None],
     ) -> None:
-        self._backfilled_table = backfilled_table
+        self._record_table = record_table
         self._request = request
         self._listener = listener
         self._outcome = GapOutcome(gap_record)
         self._pace = BackfillPace(
-            partial(ask_live_lag, backfilled_table.config, backfilled_table.name),
-            request.lag_max or lag_max(backfilled_table.settings.commit.max_delay),
+            partial(ask_live_lag, record_table.config, record_table.name),
+            request.lag_max or lag_max(record_table.settings.commit.max_delay),
             request.rate,
             alive=renew,
             on_wait=listener.on_wait,
@@ -166,7 +174,7 @@ class _GapFill:
                 conflicts += 1
                 logging.event(
                     "backfill_conflict",
-                    pipeline=self._backfilled_table.name,
+                    pipeline=self._record_table.name,
                     gap=outcome.gap_record.id,
                     reason=str(error),
                 )
@@ -177,7 +185,7 @@ class _GapFill:
 
     def _commit_chunks(self, source: Source) -> GapRecord:
         """Commit the chunks of a source. Returns the gap record as it is then. Raises Overtaken."""
-        snapshot, gap_records = self._backfilled_table.read_gap_records()
+        snapshot, gap_records = read_gap_records(self._record_table)
         gap_record = gap_records[self._outcome.gap_record.id]
         if gap_record.state != "open":
             return gap_record
@@ -188,13 +196,13 @@ class _GapFill:
         by = self._request.by or identity.person()
         for chunk in source.chunks(open_offsets, self._request.rows_max):
             self._pace.wait()
-            commit = self._backfilled_table.commit_chunk(
-                gap_record, snapshot, chunk, source.name, by, self._pace.slow_down
+            commit = commit_chunk(
+                self._record_table, gap_record, snapshot, chunk, source.name, by, self._pace.slow_down
             )
             self._outcome.chunks.append(commit)
             logging.event(
                 "gap_filled",
-                pipeline=self._backfilled_table.name,
+                pipeline=self._record_table.name,
                 gap=gap_record.id,
                 version=commit.version,
                 source=source.name,
@@ -204,7 +212,7 @@ class _GapFill:
                 done=commit.done,
             )
             self._listener.on_chunk(gap_record, commit)
-            snapshot, gap_records = self._backfilled_table.read_gap_records()
+            snapshot, gap_records = read_gap_records(self._record_table)
             gap_record = gap_records[gap_record.id]
             if gap_record.state != "open":
                 break

@@ -4,13 +4,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.kafka_source import KafkaSource, Segment
 from recovery.backfill.raw_source import RawSource
 from writer.clients import kafka_sample
 from writer.config.sections.connections import Kafka
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
+from writer.maintenance.record_commit import RecordTable
 from writer.offsets.log_check import log_check
 from writer.table.factory import side_table
 from writer.table.kafka_timestamps import read_kafka_timestamps
@@ -22,31 +22,29 @@ _PAIR = re.compile(r"^(?:(?P<topic>[A-Za-z0-9._-]+)/)?(?P<partition>\d+):(?P<off
 _COMPARED_ROWS = 5
 
 
-def kafka(backfilled_table: BackfilledTable) -> KafkaSource:
+def kafka(record_table: RecordTable) -> KafkaSource:
     """Return the gap's own topic."""
-    config = backfilled_table.config
-    snapshot = backfilled_table.table.snapshot()
-    check = log_check(backfilled_table.name, config.kafka, partial(backfilled_table.table.entries, -1))
+    config = record_table.config
+    snapshot = record_table.table.snapshot()
+    check = log_check(record_table.name, config.kafka, partial(record_table.table.entries, -1))
     return KafkaSource(
         config.kafka,
-        headers=backfilled_table.pipeline.needs_headers,
-        raw=backfilled_table.raw is not None,
+        headers=record_table.pipeline.needs_headers,
+        raw=record_table.raw is not None,
         ids=snapshot.incarnations(),
         cut=partial(check.diverging_parts, snapshot),
     )
 
 
-def raw(backfilled_table: BackfilledTable, location: str) -> RawSource:
+def raw(record_table: RecordTable, location: str) -> RawSource:
     """Return a raw table: of a pipeline that had the same topics. Raises ConfigError if there is none."""
     location = location.rstrip("/")
-    snapshot = backfilled_table.table.snapshot()
-    table = side_table(backfilled_table.name, backfilled_table.config, location)
+    snapshot = record_table.table.snapshot()
+    table = side_table(record_table.name, record_table.config, location)
     return RawSource(table, own=location in snapshot.raw_locations, ids=snapshot.incarnations())
 
 
-def mirror(
-    backfilled_table: BackfilledTable, gap_record: GapRecord, address: str, mappings: Sequence[str]
-) -> KafkaSource:
+def mirror(record_table: RecordTable, gap_record: GapRecord, address: str, mappings: Sequence[str]) -> KafkaSource:
     """Return a copy of the topic, with mapped offsets. `address`: BOOTSTRAP/TOPIC. Raises ConfigError."""
     match = _MIRROR.match(address)
     if match is None:
@@ -54,15 +52,15 @@ def mirror(
     ranges = gap_record.opened.ranges if gap_record.opened else ()
     # The mappings are checked before the registry is asked for schemas.
     segments = mirror_segments(ranges, mappings, match["topic"])
-    kafka = backfilled_table.config.kafka.model_copy(update={"bootstrap_servers": match["bootstrap"]})
+    kafka = record_table.config.kafka.model_copy(update={"bootstrap_servers": match["bootstrap"]})
     return KafkaSource(
         kafka,
-        headers=backfilled_table.pipeline.needs_headers,
-        raw=backfilled_table.raw is not None,
+        headers=record_table.pipeline.needs_headers,
+        raw=record_table.raw is not None,
         ids={},
         segments=segments,
         name=f"mirror {address}",
-        has_same_times=_time_comparison(backfilled_table, kafka),
+        has_same_times=_time_comparison(record_table, kafka),
     )
 
 
@@ -110,7 +108,7 @@ def _parse_mappings(ranges: Sequence[OffsetRange], mappings: Sequence[str]) -> M
     return mirror_offsets
 
 
-def _time_comparison(backfilled_table: BackfilledTable, kafka: Kafka) -> Callable[[Segment], bool | None]:
+def _time_comparison(record_table: RecordTable, kafka: Kafka) -> Callable[[Segment], bool | None]:
     """Return what compares the times of the table's rows next to a segment with those of the mirror's records.
 
     It returns None when there is nothing to compare.
@@ -126,7 +124,7 @@ def _time_comparison(backfilled_table: BackfilledTable, kafka: Kafka) -> Callabl
             start = max(first, -segment.shift)
             if start >= end:
                 continue
-            row_times = read_kafka_timestamps(backfilled_table.table, part, start, end)
+            row_times = read_kafka_timestamps(record_table.table, part, start, end)
             if not row_times:
                 continue
             mirror_span = (start + segment.shift, end + segment.shift)

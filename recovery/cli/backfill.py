@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from recovery.backfill import archive_source, source_factory
-from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
-from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps, select_gap_records
+from recovery.backfill.chunk_commit import ChunkCommit
+from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps, read_gap_records, select_gap_records
 from recovery.backfill.source import Source
 from writer.commit.builder import bytes_per_row
 from writer.config.loader import load
@@ -21,6 +21,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange
 from writer.core.text import join_first, plural
 from writer.core.units import duration, show_size
+from writer.maintenance.record_commit import RecordTable
 from writer.output import tables
 from writer.output.cli_options import By, ConfigFile, Pipelines, json_option
 from writer.output.confirmation import DryRun, Yes, confirm
@@ -139,13 +140,13 @@ class _Estimate:
 
 
 def show_estimate(
-    backfilled_table: BackfilledTable, sources: Sources, request: BackfillRequest, *, as_json: bool, out: Console
+    record_table: RecordTable, sources: Sources, request: BackfillRequest, *, as_json: bool, out: Console
 ) -> bool:
     """Show what a backfill would take: rows, time, and what it costs. Returns whether there is anything to bring."""
-    _, gap_records = backfilled_table.read_gap_records()
-    row_bytes = bytes_per_row(backfilled_table.table.recent_commits(10)) or _BYTES_PER_ROW
+    _, gap_records = read_gap_records(record_table)
+    row_bytes = bytes_per_row(record_table.table.recent_commits(10)) or _BYTES_PER_ROW
     speed = min(request.rate or ROWS_A_SECOND, ROWS_A_SECOND)
-    file_bytes = backfilled_table.settings.roll.target_file_size
+    file_bytes = record_table.settings.roll.target_file_size
     estimates: list[_Estimate] = []
     for gap_record in select_gap_records(gap_records, request):
         unfilled_offsets = gap_record.unfilled_offsets
@@ -165,7 +166,7 @@ def show_estimate(
                 cpu_seconds=round(available / speed, 1),
             )
         )
-    name = backfilled_table.name
+    name = record_table.name
     if as_json:
         gaps = [vars(estimate) for estimate in estimates]
         tables.emit_whole({"pipeline": name, "rows_a_second": speed, "gaps": gaps})
@@ -277,8 +278,8 @@ def backfill(
     settings = load(config)
     create_sources = _source_creator(mirror, mapped or [], raw, archive or [], columns, by_time)
     request = BackfillRequest(tuple(gap or ()), chunk_rows, rate, _parse_lag_max(lag_max), by or "")
-    backfilled_tables = [
-        BackfilledTable(name, settings, registry.source(settings.registry)) for name in settings.chosen(pipeline)
+    record_tables = [
+        RecordTable(name, settings, registry.source(settings.registry)) for name in settings.chosen(pipeline)
     ]
 
     def work(*, write: bool) -> bool:
@@ -286,13 +287,13 @@ def backfill(
         if not write:
             has_work = [
                 show_estimate(table, partial(create_sources, table), request, as_json=as_json, out=out)
-                for table in backfilled_tables
+                for table in record_tables
             ]
             return any(has_work)
         # The live writer comes first where both share a machine.
         os.nice(5)
         code = 0
-        for table in backfilled_tables:
+        for table in record_tables:
             with ProgressListener(table.name, out, as_json=as_json) as listener:
                 outcomes = fill_gaps(table, partial(create_sources, table), request, listener)
             code = max(code, show_outcomes(table.name, outcomes, as_json=as_json, out=out))
@@ -316,7 +317,7 @@ def _source_creator(
     archive: Sequence[str],
     columns: str | None,
     by_time: str | None,
-) -> Callable[[BackfilledTable, GapRecord], Sequence[Source]]:
+) -> Callable[[RecordTable, GapRecord], Sequence[Source]]:
     """Return what creates the sources of a gap record. Raises ConfigError for options that do not go together."""
     if mappings and not mirror:
         raise ConfigError("--map says where records stand in a mirror; say which with --from-mirror")
@@ -325,14 +326,14 @@ def _source_creator(
     if mirror and not mappings:
         raise ConfigError("--from-mirror needs --map: a mirror's offsets are other offsets")
 
-    def create_sources(backfilled_table: BackfilledTable, gap_record: GapRecord) -> Sequence[Source]:
+    def create_sources(record_table: RecordTable, gap_record: GapRecord) -> Sequence[Source]:
         sources: list[Source] = []
         if raw:
-            sources.append(source_factory.raw(backfilled_table, raw))
+            sources.append(source_factory.raw(record_table, raw))
         if mirror:
-            sources.append(source_factory.mirror(backfilled_table, gap_record, mirror, mappings))
+            sources.append(source_factory.mirror(record_table, gap_record, mirror, mappings))
         if archive:
-            sources.append(archive_source.open_archive(backfilled_table, gap_record, archive, columns, by_time))
-        return sources or [source_factory.kafka(backfilled_table)]
+            sources.append(archive_source.open_archive(record_table, gap_record, archive, columns, by_time))
+        return sources or [source_factory.kafka(record_table)]
 
     return create_sources

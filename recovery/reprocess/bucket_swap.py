@@ -22,7 +22,6 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import BackfillPace
 from recovery.reprocess.row_offsets import BucketRows, RecordsAtOffsets, RowOffsets, read_staged_offsets
@@ -35,7 +34,7 @@ from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile, BucketKey, StagedFile
 from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import Piece, age_of
-from writer.maintenance.record_commit import RecordCommit
+from writer.maintenance.record_commit import RecordCommit, RecordTable
 from writer.maintenance.rewrite import batches_of
 from writer.storage.base import Store
 from writer.storage.disk_space import scratch
@@ -84,17 +83,17 @@ class BucketSwap:
 
     def __init__(
         self,
-        backfilled_table: BackfilledTable,
+        record_table: RecordTable,
         sources: Sequence[Source],
         pace: BackfillPace,
         facts: Mapping[str, Any],
     ) -> None:
         """`facts`: what entries say of who did it, and from which source."""
-        self._backfilled_table = backfilled_table
+        self._record_table = record_table
         self._sources = sources
         self._pace = pace
         self._facts = facts
-        self.table = backfilled_table.table
+        self.table = record_table.table
 
     def run(self, snapshot: PipelineSnapshot, bucket_rows: BucketRows, now: datetime) -> BucketOutcome:
         """Make the bucket's rows anew. `snapshot`: where its files were listed; `now`: of the window of event times.
@@ -104,8 +103,8 @@ class BucketSwap:
         """
         start_s = time.monotonic()
         fault_points.point("before_reprocess_read")
-        pipeline = self._backfilled_table.pipeline
-        with RecordCommit(self._backfilled_table.tables, pipeline, self.table) as commit:
+        pipeline = self._record_table.pipeline
+        with RecordCommit(self._record_table.tables, pipeline, self.table) as commit:
             offsets = self._run_tasks(commit, bucket_rows, now)
             moves = self._moves(commit)
             files = commit.report.files
@@ -161,12 +160,12 @@ class BucketSwap:
     def _build_task_plan(
         self, now: datetime, incarnations: Mapping[str, int], age: timedelta, _: Piece | None
     ) -> TaskPlan:
-        return self._backfilled_table.pipeline.task_plan(now, PREFIX, incarnations, age)
+        return self._record_table.pipeline.task_plan(now, PREFIX, incarnations, age)
 
     def _choose_offsets(self, commit: RecordCommit, read_offsets: RowOffsets) -> RowOffsets:
         """Return the offsets whose rows are to be replaced: all whose records were read. Raises LimitReached."""
-        limits = self._backfilled_table.settings.limits
-        check_failed_records(self._backfilled_table.name, commit.report, limits)
+        limits = self._record_table.settings.limits
+        check_failed_records(self._record_table.name, commit.report, limits)
         return read_offsets
 
     def _moves(self, commit: RecordCommit) -> Moves:
@@ -188,7 +187,7 @@ class BucketSwap:
             return False
         bucket_columns = snapshot.state.metadata["partitionColumns"]
         columns = pa.schema([column for column in snapshot.columns() if column.name not in bucket_columns])
-        budget = self._backfilled_table.settings.memory.buffer
+        budget = self._record_table.settings.memory.buffer
         return _has_same_rows(self.table.store, columns, bucket_rows.files, offsets, files, budget)
 
     def _check_removal(self, removal: RemovalResult, offsets: RowOffsets) -> None:
@@ -231,13 +230,13 @@ class LateBucketSwap(BucketSwap):
 
     def __init__(
         self,
-        backfilled_table: BackfilledTable,
+        record_table: RecordTable,
         sources: Sequence[Source],
         pace: BackfillPace,
         facts: Mapping[str, Any],
     ) -> None:
-        super().__init__(backfilled_table, sources, pace, facts)
-        self.table = backfilled_table.tables.side(backfilled_table.settings.late_place)
+        super().__init__(record_table, sources, pace, facts)
+        self.table = record_table.tables.side(record_table.settings.late_place)
 
     def run(self, snapshot: PipelineSnapshot, bucket_rows: BucketRows, now: datetime) -> BucketOutcome:
         """Make the bucket's late rows anew. Raises as for other rows, but no LimitReached."""
@@ -266,7 +265,7 @@ class LateBucketSwap(BucketSwap):
         moves: Moves,  # noqa: ARG002 - of the base
     ) -> Operation:
         # The late table's own log has no privacy entries.
-        main_table = self._backfilled_table.table
+        main_table = self._record_table.table
         check_privacy(main_table.location, main_table.snapshot(), commit.privacy_version)
         facts = {
             "why": "reprocess",

@@ -15,7 +15,6 @@ import bucketers
 from bucketers import Bucketer, interval
 from recovery import identity
 from recovery.backfill import archive_source, source_factory
-from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.raw_source import RawSource
 from recovery.backfill.source import Source
 from recovery.backfill.throttle import BackfillPace, ask_live_lag, lag_max
@@ -29,6 +28,7 @@ from writer.core.files import BucketKey
 from writer.core.offsets import OffsetSet
 from writer.maintenance.dead_letters import Selection, read_dead_letters
 from writer.maintenance.local_pipeline import age_of
+from writer.maintenance.record_commit import RecordTable
 from writer.maintenance.replay import DeadLetterReplay, ReplayResult
 from writer.schemas.registry import SchemaSource
 from writer.sealing.manifest import bucket_path
@@ -59,16 +59,16 @@ class SourceChoice:
         if self.columns and not self.archives:
             raise ConfigError("--columns speaks of an archive; say which with --from archive --archive LOCATION")
 
-    def open(self, backfilled_table: BackfilledTable) -> list[Source]:
+    def open(self, record_table: RecordTable) -> list[Source]:
         """Open it for a pipeline. Raises ConfigError where there is none, or rows made of it would lack something."""
         match self.origin:
             case "kafka":
-                return [source_factory.kafka(backfilled_table)]
+                return [source_factory.kafka(record_table)]
             case "archive":
-                return [archive_source.open_record_archive(backfilled_table, self.archives, self.columns)]
-        name = backfilled_table.name
-        locations = backfilled_table.table.snapshot().raw_locations
-        raw_tables = [side_table(name, backfilled_table.config, location) for location in reversed(locations)]
+                return [archive_source.open_record_archive(record_table, self.archives, self.columns)]
+        name = record_table.name
+        locations = record_table.table.snapshot().raw_locations
+        raw_tables = [side_table(name, record_table.config, location) for location in reversed(locations)]
         sources: list[Source] = [RawSource(table, own=True) for table in raw_tables if table.exists()]
         if not sources:
             raise ConfigError(
@@ -126,10 +126,10 @@ class ReprocessRun:
         """Open the tables. Raises ConfigError for a pipeline with a route, HeadraceError when there is no table."""
         config.one_table(name)
         self.name = name
-        self._backfilled_table = BackfilledTable(name, config, schemas)
+        self._record_table = RecordTable(name, config, schemas)
         self._request = request
         self._replay = DeadLetterReplay(name, config, schemas)
-        self._bucketer = bucketers.build(self._backfilled_table.settings.bucket)
+        self._bucketer = bucketers.build(self._record_table.settings.bucket)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -140,11 +140,11 @@ class ReprocessRun:
         """Find what would be read. Raises ConfigError for buckets that are none, CommitFailed, SourceFailed."""
         preview = Preview()
         hulls: list[OffsetSet] = []
-        with _explain_storage_errors(self._backfilled_table):
-            sources = self._request.source.open(self._backfilled_table)
+        with _explain_storage_errors(self._record_table):
+            sources = self._request.source.open(self._record_table)
             for table in self._tables():
                 self._refresh(table)
-                is_late = table is not self._backfilled_table.table
+                is_late = table is not self._record_table.table
                 for bucket in self._buckets(table):
                     _, bucket_rows = self._read_rows(table, bucket)
                     available = bucket_rows.offsets.count_available(sources)
@@ -170,17 +170,17 @@ class ReprocessRun:
         result = ReprocessResult()
         pace = self._pace(on_wait)
         facts = {"by": self._request.by or identity.person(), "source": self._request.source.origin}
-        with _explain_storage_errors(self._backfilled_table):
-            sources = self._request.source.open(self._backfilled_table)
+        with _explain_storage_errors(self._record_table):
+            sources = self._request.source.open(self._record_table)
             main_table, *late_tables = self._tables()
             self._refresh(main_table)
             buckets = self._buckets(main_table)
             result.dead_letters = self._replay_dead_letters(buckets, now)
-            swap = BucketSwap(self._backfilled_table, sources, pace, facts)
+            swap = BucketSwap(self._record_table, sources, pace, facts)
             work = [(swap, bucket) for bucket in buckets]
             for table in late_tables:
                 self._refresh(table)
-                late_swap = LateBucketSwap(self._backfilled_table, sources, pace, facts)
+                late_swap = LateBucketSwap(self._record_table, sources, pace, facts)
                 work += [(late_swap, bucket) for bucket in self._buckets(table)]
             # Files of this run: their rows are as they should be.
             added_paths: set[str] = set()
@@ -193,8 +193,8 @@ class ReprocessRun:
 
     def _pace(self, on_wait: Callable[[str], None]) -> BackfillPace:
         return BackfillPace(
-            partial(ask_live_lag, self._backfilled_table.config, self.name),
-            lag_max(self._backfilled_table.settings.commit.max_delay),
+            partial(ask_live_lag, self._record_table.config, self.name),
+            lag_max(self._record_table.settings.commit.max_delay),
             self._request.rate,
             alive=lambda: None,
             on_wait=on_wait,
@@ -236,8 +236,8 @@ class ReprocessRun:
 
     def _refresh(self, table: PipelineTable) -> PipelineSnapshot:
         """Apply pending side files, and publish the files of a table. Returns its newest version."""
-        snapshot = self._backfilled_table.refresh()
-        if table is not self._backfilled_table.table:
+        snapshot = self._record_table.refresh()
+        if table is not self._record_table.table:
             snapshot = table.snapshot()
         # Also publishes files of an entry whose writer died.
         table.publish(snapshot.state.table_version)
@@ -245,8 +245,8 @@ class ReprocessRun:
 
     def _tables(self) -> list[PipelineTable]:
         """Return the table, and that of late rows where there is one."""
-        tables = [self._backfilled_table.table]
-        late_table = self._backfilled_table.tables.side(self._backfilled_table.settings.late_place)
+        tables = [self._record_table.table]
+        late_table = self._record_table.tables.side(self._record_table.settings.late_place)
         if late_table.exists():
             tables.append(late_table)
         return tables
@@ -260,7 +260,7 @@ class ReprocessRun:
         """Count the dead letters at these offsets."""
         if not offsets:
             return 0
-        table = self._backfilled_table.tables.side(self._backfilled_table.settings.dead_letters)
+        table = self._record_table.tables.side(self._record_table.settings.dead_letters)
         files = table.bucket_files(table.snapshot())
         return sum(batch.num_rows for batch in read_dead_letters(table.store, files, _dead_letters_at(offsets)))
 
@@ -269,7 +269,7 @@ class ReprocessRun:
         hulls: list[OffsetSet] = []
         max_age = timedelta(0)
         for bucket in buckets:
-            _, bucket_rows = self._read_rows(self._backfilled_table.table, bucket)
+            _, bucket_rows = self._read_rows(self._record_table.table, bucket)
             hulls.append(bucket_rows.offsets.hull())
             if bucket_rows.rows:
                 max_age = max(max_age, age_of(bucket_rows.first_time, now))
@@ -343,9 +343,9 @@ def _dead_letters_at(offsets: OffsetSet) -> Selection:
 
 
 @contextmanager
-def _explain_storage_errors(backfilled_table: BackfilledTable) -> Iterator[None]:
+def _explain_storage_errors(record_table: RecordTable) -> Iterator[None]:
     """Raise CommitFailed where the storage of the table fails, HeadraceError for a file that is gone."""
-    location = backfilled_table.table.location
+    location = record_table.table.location
     try:
         yield
     except HeadraceError:

@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from recovery.backfill import source_factory
-from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Died, Driver, log
@@ -31,6 +30,7 @@ from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from writer.maintenance.record_commit import RecordTable
 from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.preflight.source_checks import decoder_findings
@@ -177,7 +177,7 @@ def test_records_that_fills_and_replays_filter_add_up_in_audits_since_any_versio
     driver.start()
     rows = {at: {"id": at, "at": NOW, "note": None, "extra": 1} for at in range(10, 16)}
     driver.carry([log({at: value(9, WIDER, row) for at, row in rows.items()})], {0: 16})
-    filling, wish = BackfilledTable("clicks", driver.config, driver.schemas), BackfillRequest(by="ann")
+    filling, wish = RecordTable("clicks", driver.config, driver.schemas), BackfillRequest(by="ann")
     fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Silent())
     DeadLetterReplay("clicks", driver.config, Schemas({1: EVENT, 9: WIDER}, [1])).run(Selection(), NOW)
     assert audited(driver.config).filtered == {"Event": {"where": 5}}
@@ -201,7 +201,7 @@ def test_a_backfill_ends_where_the_writer_is_started_with_other_specs(tmp_path: 
         def on_chunk(self, *_: Any) -> None:
             Driver(tmp_path, specs={"Event": {"where": "id > 7"}}).start()
 
-    filling = BackfilledTable("clicks", driver.config, driver.schemas)
+    filling = RecordTable("clicks", driver.config, driver.schemas)
     wish = BackfillRequest(rows_max=4, by="ann")
     with pytest.raises(ConfigError, match="not those by which its writer runs"):
         fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], wish, Restarting())

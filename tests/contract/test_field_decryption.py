@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from recovery.backfill import source_factory
-from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from tests.contract.test_privacy import hashed, ring_at
 from tests.servers.csfle import CsfleRegistry, serving
@@ -25,6 +24,7 @@ from writer.core.offsets import TopicPartition
 from writer.driver.start.pipeline_start import set_rules
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from writer.maintenance.record_commit import RecordTable
 from writer.maintenance.replay import DeadLetterReplay
 from writer.privacy import field_decryption
 from writer.privacy.encryption import decrypt_text
@@ -197,7 +197,7 @@ def test_a_raw_table_has_records_as_kafka_has_them_and_a_backfill_decrypts(
     driver = started(tmp_path, registry)
     skip_offsets(driver, 3)
     driver = started(tmp_path, registry)
-    filling = BackfilledTable("clicks", driver.config, driver.schemas)
+    filling = RecordTable("clicks", driver.config, driver.schemas)
     fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert emails(driver) == {at: f"maria{at}" for at in range(3)}
 

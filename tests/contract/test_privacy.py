@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from recovery.backfill import archive_source
-from recovery.backfill.chunk_commit import BackfilledTable
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, config, value
 from writer.avro.schema_plan import PROVENANCE, RejectedSchema
@@ -24,6 +23,7 @@ from writer.core.offsets import TopicPartition
 from writer.driver.start.pipeline_start import check_rules, set_rules
 from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import open_local_pipeline
+from writer.maintenance.record_commit import RecordTable
 from writer.maintenance.replay import DeadLetterReplay
 from writer.preflight import source_checks
 from writer.privacy.encryption import decrypt_text
@@ -397,7 +397,7 @@ def test_rows_of_an_archive_that_are_decoded_are_refused(tmp_path: Path) -> None
     driver = started(tmp_path)
     (tmp_path / "archive").mkdir()
     pq.write_table(pa.table({"partition": [0], "offset": [0], "id": [7]}), tmp_path / "archive" / "part.parquet")
-    filling = BackfilledTable("clicks", driver.config, driver.schemas)
+    filling = RecordTable("clicks", driver.config, driver.schemas)
     gap = GapRecord.__new__(GapRecord)
     with pytest.raises(ConfigError, match="rows are decoded already, and pipeline 'clicks' has privacy policies"):
         archive_source.open_archive(filling, gap, [str(tmp_path / "archive")], None, "id")

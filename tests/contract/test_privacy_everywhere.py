@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from recovery.backfill import source_factory
-from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from recovery.backfill.source import SourceFailed
 from tests.contract.test_privacy import PRIVACY, TAGGED, event, hashed, ids_of, in_file, ring_at, started
@@ -27,6 +26,7 @@ from writer.maintenance.dead_letters import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import open_local_pipeline
+from writer.maintenance.record_commit import RecordTable
 from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.preflight.samples import preview
@@ -111,7 +111,7 @@ def test_a_raw_table_is_encrypted_and_a_backfill_reads_it(tmp_path: Path) -> Non
     driver = started(tmp_path)
     skip_offsets(driver, 6)
     driver = started(tmp_path)
-    filling = BackfilledTable("clicks", driver.config, driver.schemas)
+    filling = RecordTable("clicks", driver.config, driver.schemas)
     fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert ids_of(driver) == {hashed(tmp_path, at) for at in range(6)}
 
@@ -123,7 +123,7 @@ def test_raw_records_whose_key_is_lost_stop_a_backfill_and_are_no_dead_letters(t
     driver = started(tmp_path / "other")  # its keyring has another key of that id
     skip_offsets(driver, 6)
     driver = started(tmp_path / "other")
-    filling = BackfilledTable("clicks", driver.config, driver.schemas)
+    filling = RecordTable("clicks", driver.config, driver.schemas)
     with pytest.raises(SourceFailed, match=r"encrypted with key k1, which the keyring \(keys\) has not"):
         fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert (letters(driver), ids_of(driver)) == ([], set())

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from recovery.backfill import source_factory
-from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from tests.contract.test_privacy import hashed, in_file, started
 from tests.support import canaries
@@ -25,6 +24,7 @@ from writer.maintenance.dead_letters import Selection
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.migration.promotion import Promotion, PromotionRequest
 from writer.maintenance.migration.shadow import shadow_writer_config
+from writer.maintenance.record_commit import RecordTable
 from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.preflight import source_checks
@@ -179,7 +179,7 @@ def test_the_writer_protects_the_paths_that_a_replay_found(tmp_path: Path) -> No
 def test_a_command_that_the_writer_overtakes_begins_anew(tmp_path: Path) -> None:
     driver = started(tmp_path, Schemas({2: NEW}, [2]), POLICIES, **placed("delta"))
     replaying = DeadLetterReplay("clicks", driver.config, Schemas({1: TAGGED, 2: NEW}, [2]))
-    walk = replaying._open_pipeline()
+    walk = replaying._record_table.pipeline
     driver.schemas = Schemas({1: TAGGED, 2: NEW}, [2])
     other = open_local_pipeline("clicks", driver.config, Schemas({1: TAGGED}, [1]), tables=driver.tables)
     record_privacy(driver.table, other.schemas, None)
@@ -211,7 +211,7 @@ def test_a_backfill_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> Non
     driver = taught(tmp_path)
     skip_offsets(driver, 6)
     driver = again(tmp_path)
-    filling = BackfilledTable("clicks", driver.config, driver.schemas)
+    filling = RecordTable("clicks", driver.config, driver.schemas)
     fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert notes(driver) == digests(tmp_path, *range(6))
     assert leaks(tmp_path) == set()

@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from recovery.backfill import source_factory
-from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps
 from recovery.backfill.source import SourceFailed
 from tests.contract.test_raw_table import DAY, HEADERS, KEYS, VALUES, carried, kept, made
@@ -20,12 +19,13 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
+from writer.maintenance.record_commit import RecordTable
 from writer.output.tables import console
 
 
 def brought(driver: Driver, place: str, rows_max: int = 500_000) -> list[GapOutcome]:
     """Fill the gaps of a table from a raw table."""
-    filling = BackfilledTable("clicks", driver.config, driver.schemas)
+    filling = RecordTable("clicks", driver.config, driver.schemas)
     wish = BackfillRequest(rows_max=rows_max, by="ann")
     return fill_gaps(filling, lambda _: [source_factory.raw(filling, place)], wish, Silent())
 

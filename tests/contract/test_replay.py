@@ -190,7 +190,7 @@ def test_replays_at_once_carry_each_dead_letter_once(driver):
 def test_redo_by_the_writer_is_redo(driver):
     """The replay dies between its commit and its redo; the writer's next batch takes the letters out."""
     doing = DeadLetterReplay("clicks", driver.config, KNOWING)
-    doing._tables.side = lambda _: Undone()
+    doing._record_table.tables.side = lambda _: Undone()
     with pytest.raises(Died):
         doing.run(ALL, NOW)
     found = audit(driver.config, "clicks", since=None, deep=True)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recovery.backfill.archive_source import open_archive
-from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
+from recovery.backfill.chunk_commit import ChunkCommit
 from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, ProgressListener, fill_gaps
 from recovery.backfill.source import Source
 from tests.support import oracle
@@ -16,6 +16,7 @@ from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW, event
 from tests.support.simulated_cluster import Cluster
 from writer.audit.audit import audit
+from writer.maintenance.record_commit import RecordTable
 from writer.offsets import skip_to_latest
 from writer.table.gap_records import gap_records
 from writer.table.ledger.gap_record import GapRecord
@@ -110,7 +111,7 @@ def fill_from_archives(
     listener: ProgressListener | None = None,
 ) -> list[GapOutcome]:
     """Run a backfill from archives."""
-    table = BackfilledTable("clicks", driver.config, driver.schemas)
+    table = RecordTable("clicks", driver.config, driver.schemas)
 
     def sources(gap_record: GapRecord) -> list[Source]:
         return [open_archive(table, gap_record, [str(archive) for archive in archives], columns, by_time)]

@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from recovery.backfill.chunk_commit import BackfilledTable
 from recovery.backfill.source import Chunk, Source
 from recovery.reprocess.run import ReprocessRequest, ReprocessResult, ReprocessRun, SourceChoice
 from tests.support.audits import OLD, describe_problems, run_audit
@@ -18,6 +17,7 @@ from writer.core.offsets import OffsetSet
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import Piece
+from writer.maintenance.record_commit import RecordTable
 from writer.output.tables import console
 
 HOUR = timedelta(hours=1)
@@ -76,8 +76,8 @@ class Between:
     early: bool = False
     done: bool = False
 
-    def open(self, backfilled_table: BackfilledTable) -> list[Source]:
-        return [_Seam(source, self) for source in RAW.open(backfilled_table)]
+    def open(self, record_table: RecordTable) -> list[Source]:
+        return [_Seam(source, self) for source in RAW.open(record_table)]
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from recovery.backfill.archive_source import column_roles
-from recovery.backfill.chunk_commit import BackfilledTable, ChunkCommit
+from recovery.backfill.chunk_commit import ChunkCommit
 from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, select_gap_records
 from recovery.backfill.read_order import instants
 from recovery.backfill.source_factory import mirror, mirror_segments
@@ -20,6 +20,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.local_pipeline import LocalPipeline, Piece
+from writer.maintenance.record_commit import RecordTable
 from writer.table.gap_records import NoSuchGap
 from writer.table.ledger.gap_record import GapRecord, from_json, merge_gap_record, parse_gap, to_json
 from writer.table.log.operations.gaps import Fill
@@ -91,7 +92,7 @@ def test_pairs_that_map_nothing_are_a_sentence():
     assert (found.range, found.shift) == (OffsetRange(P0, 10, 20), -9)
 
 
-class UnopenedTable(BackfilledTable):
+class UnopenedTable(RecordTable):
     """A table whose pipeline is not to be opened."""
 
     def __init__(self, config: Config) -> None:

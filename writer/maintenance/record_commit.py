@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
+
+import pyarrow as pa
 
 from writer.avro.schema_plan import SchemaPlan
 from writer.batch.bucketing import TimeRule
@@ -12,14 +15,76 @@ from writer.batch.plan import TaskPlan
 from writer.batch.staging.parquet_files import Destination
 from writer.batch.task_report import EXITS, Counts, Report
 from writer.commit import builder
+from writer.config.pipelines import Config
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import TopicPartition
-from writer.maintenance.local_pipeline import LocalPipeline, Piece
+from writer.maintenance.local_pipeline import LocalPipeline, Piece, open_local_pipeline
+from writer.schemas.registry import SchemaSource
+from writer.table.factory import all_tables
 from writer.table.log.operations.operation import Operation
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.pipeline_tables import Tables
 from writer.table.row_removal import REFUSALS, RemovalResult, RowMask, stage_remaining_rows
 from writer.table.table import PipelineTable
+
+
+@dataclass(frozen=True)
+class _LogState:
+    """What a pipeline takes from its table's log when it is opened."""
+
+    columns: pa.Schema
+    specs: int
+    privacy: int
+
+    @classmethod
+    def of(cls, snapshot: PipelineSnapshot) -> Self:
+        """Return that of a version of the table."""
+        return cls(snapshot.columns(), snapshot.specs, snapshot.privacy)
+
+
+class RecordTable:
+    """The table of one pipeline, for a command that reads records again and commits them beside the live writer."""
+
+    def __init__(self, name: str, config: Config, schemas: SchemaSource) -> None:
+        """Open the tables. Raises HeadraceError when there are none."""
+        self.name = name
+        self.config = config
+        self.settings = config.pipelines[name]
+        self.tables = all_tables(name, config)
+        self.table = self.tables.main
+        self.dead_letters = self.tables.side(self.settings.dead_letters)
+        self._schemas = schemas
+        self._pipeline: LocalPipeline | None = None
+        # Of the log, when the pipeline was opened.
+        self._log_state: _LogState | None = None
+        self.table.check_exists()
+        self.dead_letters.check_exists()
+
+    @property
+    def pipeline(self) -> LocalPipeline:
+        """The pipeline, for tasks in this process. Raises RegistryUnreachable, ConfigError, CommitFailed."""
+        if self._pipeline is None:
+            self._log_state = _LogState.of(self.table.snapshot())
+            self._pipeline = open_local_pipeline(self.name, self.config, self._schemas, tables=self.tables)
+        return self._pipeline
+
+    @property
+    def raw(self) -> str | None:
+        """Location of the raw table, where the pipeline keeps records in one."""
+        location = self.settings.raw_place
+        return location if location in self.table.snapshot().raw_locations else None
+
+    def refresh(self) -> PipelineSnapshot:
+        """Apply pending side files. Returns the version of the table before. Raises CommitFailed.
+
+        The pipeline is opened anew where the log has other columns, specs or privacy entries by now.
+        """
+        snapshot = self.table.snapshot()
+        self.tables.apply_side_files()
+        if self._log_state != _LogState.of(snapshot):
+            # The live writer has met another schema, or was started with other specs or privacy.
+            self._pipeline = None
+        return snapshot
 
 
 class RecordCommit:

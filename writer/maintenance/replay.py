@@ -22,18 +22,14 @@ from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.plan import TaskPlan
 from writer.batch.staging.parquet_files import open_file
 from writer.batch.task_report import Counts
-from writer.commit.event_specs import check_version
-from writer.commit.privacy import RecordedPrivacy, check_policies
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetSet, TopicPartition
 from writer.maintenance.dead_letters import Selection, read_dead_letters, split_by_incarnation, to_records
-from writer.maintenance.local_pipeline import LocalPipeline, Piece, open_local_pipeline
-from writer.maintenance.record_commit import RecordCommit
-from writer.privacy.protected_schema import Privacy
+from writer.maintenance.local_pipeline import LocalPipeline, Piece
+from writer.maintenance.record_commit import RecordCommit, RecordTable
 from writer.schemas.registry import SchemaSource
-from writer.table.factory import all_tables
-from writer.table.log.foreign_writes import Overtaken, PrivacyChanged
+from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations.rows import Replay
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, offsets_by_partition
@@ -90,17 +86,8 @@ class DeadLetterReplay:
 
     def __init__(self, name: str, config: Config, schemas: SchemaSource) -> None:
         """Open the tables. Raises HeadraceError when there are none."""
-        self._name = name
-        self._config = config
-        self._settings = config.pipelines[name]
-        self._source = schemas
-        self._tables = all_tables(name, config)
-        self._main = self._tables.main
-        self._dead_letters = self._tables.side(self._settings.dead_letters)
-        self._privacy: Privacy | None = None
+        self._record_table = RecordTable(name, config, schemas)
         self._older = timedelta(0)
-        self._main.check_exists()
-        self._dead_letters.check_exists()
 
     def run(self, selection: Selection, now: datetime, older: timedelta = timedelta(0)) -> ReplayResult:
         """Replay the chosen dead letters, commit by commit. Raises what a commit raises; what is committed stays.
@@ -110,52 +97,34 @@ class DeadLetterReplay:
         self._older = older
         result = ReplayResult()
         offsets_tried = OffsetSet()
-        pipeline = self._open_pipeline()
         tries = 0
         while True:
-            snapshot = self._apply_side_files()
+            snapshot = self._record_table.refresh()
+            pipeline = self._record_table.pipeline
+            pipeline.assume_wires()
             try:
                 dead_letters = self._read_next(selection, offsets_tried)
                 if dead_letters.num_rows == 0:
                     return result
                 self._replay(pipeline, dead_letters, snapshot, now, result)
                 tries = 0
-            except Overtaken as error:
+            except Overtaken:
                 tries += 1
                 if tries == _TRIES:
                     raise
-                if isinstance(error, PrivacyChanged):
-                    pipeline = self._open_pipeline()
                 continue
             offsets_tried |= offsets_by_partition(dead_letters)
 
-    def _open_pipeline(self) -> LocalPipeline:
-        """Open the pipeline, with what its table's log has of privacy by now."""
-        pipeline = open_local_pipeline(self._name, self._config, self._source, tables=self._tables)
-        self._privacy = pipeline.plan.privacy
-        pipeline.assume_wires()
-        return pipeline
-
-    def _apply_side_files(self) -> PipelineSnapshot:
-        """Apply side files. Returns a version of the main table whose replays the dead-letter table has seen then.
-
-        Raises ConfigError where the writer was started with other event specs meanwhile.
-        """
-        snapshot = self._main.snapshot()
-        check_version(self._name, self._settings, snapshot.specs_fingerprint)
-        check_policies(self._name, self._settings, self._privacy, RecordedPrivacy.of(snapshot))
-        self._tables.apply_side_files()
-        return snapshot
-
     def _read_next(self, selection: Selection, offsets_tried: OffsetSet) -> pa.Table:
         """Read the next of the chosen dead letters that were not tried yet: as many as one commit carries."""
-        snapshot = self._dead_letters.snapshot()
+        table = self._record_table.dead_letters
+        snapshot = table.snapshot()
         batches: list[pa.RecordBatch] = []
         rows = 0
         size = 0
         try:
-            files = self._dead_letters.bucket_files(snapshot)
-            for dead_letters in read_dead_letters(self._dead_letters.store, files, selection, without=offsets_tried):
+            files = table.bucket_files(snapshot)
+            for dead_letters in read_dead_letters(table.store, files, selection, without=offsets_tried):
                 # Without its bytes none can be replayed.
                 batch = dead_letters.filter(dead_letters.column("value").is_valid())
                 batches.append(batch)
@@ -164,10 +133,10 @@ class DeadLetterReplay:
                 if rows >= DEAD_LETTERS_AT_ONCE or size >= BYTES_AT_ONCE:
                     break
         except FileNotFoundError as error:
-            if self._dead_letters.snapshot().version == snapshot.version:
+            if table.snapshot().version == snapshot.version:
                 raise
             raise Overtaken(
-                f"another replay of pipeline {self._name!r} wrote dead letters anew while they were read"
+                f"another replay of pipeline {self._record_table.name!r} wrote dead letters anew while they were read"
             ) from error
         if not batches:
             return DEAD_LETTERS.empty_table()
@@ -182,7 +151,7 @@ class DeadLetterReplay:
         result: ReplayResult,
     ) -> None:
         """Run tasks on dead letters and commit what changed. `snapshot`: of the main table, before they were read."""
-        with RecordCommit(self._tables, pipeline) as commit:
+        with RecordCommit(self._record_table.tables, pipeline) as commit:
             for incarnation, letters in split_by_incarnation(dead_letters):
                 records = to_records(letters)
                 incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), incarnation)
@@ -208,7 +177,7 @@ class DeadLetterReplay:
             replays,
             commit.report.files,
             commit.side_files,
-            {self._settings.dead_letters: offsets_by_partition(attempt.dead_letters)},
+            {self._record_table.settings.dead_letters: offsets_by_partition(attempt.dead_letters)},
             {
                 "started": now.isoformat(),
                 "moves": [{**vars(part), **exits} for part, exits in moves.items()],
@@ -224,7 +193,7 @@ class DeadLetterReplay:
         schema = pa.schema([DEAD_LETTERS.field(name) for name in _REASON_COLUMNS])
         tables = [schema.empty_table()]
         for file in files:
-            source = open_file(self._dead_letters.store, file.path)
+            source = open_file(self._record_table.dead_letters.store, file.path)
             tables.append(pq.read_table(source, columns=_REASON_COLUMNS).cast(schema))
         return pa.concat_tables(tables)
 
