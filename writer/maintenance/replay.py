@@ -152,8 +152,8 @@ class DeadLetterReplay:
     ) -> None:
         """Run tasks on dead letters and commit what changed. `snapshot`: of the main table, before they were read."""
         with RecordCommit(self._record_table.tables, pipeline) as commit:
-            for incarnation, letters in split_by_incarnation(dead_letters):
-                records = to_records(letters)
+            for incarnation, table in split_by_incarnation(dead_letters):
+                records = to_records(table)
                 incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), incarnation)
                 build_plan = partial(self._build_task_plan, pipeline, now, incarnations)
                 commit.run_task(incarnations, partial(_read_pieces, records), build_plan)

@@ -47,8 +47,8 @@ def find(side: PipelineTable, pipeline: LocalPipeline, keys: Keys, columns: pa.S
     for batch in read_dead_letters(side.store, side.bucket_files(side.snapshot()), Selection()):
         dead_letters = pa.Table.from_batches([batch])
         result.dead_letters += dead_letters.num_rows
-        for incarnation, letters in split_by_incarnation(dead_letters):
-            for records in to_records(letters).combine_chunks().to_batches():
+        for incarnation, table in split_by_incarnation(dead_letters):
+            for records in to_records(table).combine_chunks().to_batches():
                 sample = pipeline.decode(records)
                 result.undecodable += len(sample.dead_letters)
                 for group in sample.groups:
