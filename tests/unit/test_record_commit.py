@@ -18,7 +18,7 @@ from writer.commit.builder import StagedTooLongAgo
 from writer.core.errors import SchemaChanged
 from writer.core.offsets import OffsetSet, TopicPartition
 from writer.maintenance.local_pipeline import Piece, open_local_pipeline
-from writer.maintenance.record_commit import RecordCommit
+from writer.maintenance.record_commit import RecordCommit, RecordTable
 from writer.storage.base import OutcomeUnknown, StoreError
 from writer.storage.local import LocalStore
 from writer.table.log.appender import LostRace
@@ -287,3 +287,16 @@ def test_side_files_that_are_discarded_are_in_no_entry(lake: Lake) -> None:
         lake.append(commit)
     assert (lake.rows(), lake.dead_letters()) == (22, 0)
     assert not {path for path in lake.files() - lake.files_before if "dead_letters" in str(path)}
+
+
+def test_a_pipeline_is_opened_anew_where_its_log_has_other_columns(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.start()
+    record_table = RecordTable("clicks", driver.config, driver.schemas)
+    pipeline = record_table.pipeline
+    record_table.refresh()
+    assert record_table.pipeline is pipeline
+    driver.table.grow([pa.field("extra", pa.int64())])
+    record_table.refresh()
+    assert record_table.pipeline is not pipeline
+    assert "extra" in record_table.pipeline.schemas.columns().names

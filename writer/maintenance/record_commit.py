@@ -100,11 +100,10 @@ class RecordCommit:
     4. It appends the entry, which names all that was staged.
     5. The end of the block applies side files.
 
-    What was staged is removed where no entry can name it. That is so if the block ends, in whatever way, before step 4,
-    and if the log refuses the entry. It stays where an entry may name it: step 4 gets no answer or a storage fails in
-    it, another client's change is found or a person interrupts it, or anything fails after it. A file that stays and
-    that no entry names is an orphan, which a vacuum removes; side files that were not applied, the next command
-    applies.
+    What was staged is removed where no entry can name it: if the block ends before step 4, in whatever way, and if the
+    log refuses the entry (`REFUSALS`). It stays where an entry may name it: after any other error and any interruption
+    of step 4, and whatever fails after it. A vacuum removes files that stay and that no entry names; the next command
+    applies side files that are left.
     """
 
     def __init__(
