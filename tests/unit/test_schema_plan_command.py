@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import bucketers
 from tests.support.sample_records import TIME
 from tests.support.table_formats import delta_table
+from writer.avro.schema_plan import RejectedSchema, SchemaPlan
 from writer.cli.main import app
 from writer.config.loader import load
 from writer.config.sections.table import layout
@@ -189,3 +190,45 @@ def test_an_iceberg_table_widens_less(site: Path, existing: bool):
     said = {one["check"]: one for one in json.loads(CliRunner().invoke(app, options).stdout)}
     assert "which Iceberg does not widen to double" in said["schemas"]["message"]
     assert said["schemas"]["fix"] == "Its records become dead letters."
+
+
+def test_all_that_is_wrong_with_a_schema_is_named(site):
+    inner = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "string"}, {"name": "X", "type": "int"}]}
+    wrong = {"id": "boolean", "n": "string", "spot": inner, "tags": {"type": "array", "items": "int"}, "USER": "string"}
+    code, said = asked(site, "--json", text=schema(wrong))
+    found = json.loads(said)
+    assert (code, found["outcome"], found["reason"]) == (1, "dead_letter", found["reasons"][0])
+    named = ["'USER' differs", "'id' is bool", "'n' is string", "'spot.X' differs", "'spot.x' is string"]
+    named += ["'tags.element' is int32", "it lacks 'at', the event time"]
+    assert len(found["reasons"]) == len(named)
+    for part in named:
+        assert sum(part in reason for reason in found["reasons"]) == 1, part
+    screen = " ".join(asked(site, text=schema(wrong))[1].split())
+    assert all(part in screen for part in named)
+    assert screen.count("Its records become dead letters") == 1
+
+
+def test_all_mistakes_of_a_spec_are_named(site):
+    file = site / "headrace.yaml"
+    content = yaml.safe_load(file.read_text())
+    spec = {"where": "nn > 1", "derive": {"twice": "idd * 2", "half": "id / 2"}, "cast": {"usr": "string"}}
+    content["pipelines"]["clicks"]["specs"] = {"Event": spec}
+    file.write_text(yaml.safe_dump(content))
+    _, said = asked(site, "--json", text=schema({**FIRST, "country": "string"}))
+    reasons = json.loads(said)["reasons"]
+    assert sorted(reason.split(": ")[1] for reason in reasons) == ["cast", "derive.twice", "where"]
+
+
+def test_each_conflict_that_is_noted_is_one_that_is_raised():
+    """What the command lists first is why the writer rejects the schema."""
+    plan = SchemaPlan(pa.schema([])).extend(1, schema(FIRST))
+    kinds = ["boolean", "string", "double", "bytes", POINT, {"type": "map", "values": "int"}, ["null", "long"]]
+    for name in FIRST:
+        for kind in kinds:
+            text = schema({**FIRST, name: kind})
+            planned = plan.extend(2, text).schemas[2]
+            problems = plan.find_problems(text)
+            if isinstance(planned, RejectedSchema):
+                assert planned.reason == f"schema id 2: {problems[0]}"
+            else:
+                assert problems == []

@@ -116,6 +116,16 @@ def resolve(
     return ResolvedSchema(pa.schema(fields), grown_reader, mapping, cast_rules)
 
 
+def find_conflicts(
+    record: avro.Record, columns: pa.Schema, reader: Reader, reserved: frozenset[str], *, widen: Widening
+) -> list[str]:
+    """Return a sentence for each field, at any depth, that does not fit the columns. `resolve` raises the first."""
+    conflicts: list[str] = []
+    resolution = _Resolution(record, reader, reserved, widen=widen, is_newest=True, conflicts=conflicts)
+    resolution.fill_members((), "", record.fields, {column.name: column.type for column in columns})
+    return conflicts
+
+
 class _Resolution:
     """One writer schema that is resolved against the columns. Grows copies of what the reader knows.
 
@@ -131,8 +141,13 @@ class _Resolution:
         widen: Widening,
         is_newest: bool,
         trials: dict[tuple[ColumnPath, str], bool] | None = None,
+        conflicts: list[str] | None = None,
     ) -> None:
-        """`trials`: path of a branch, and its full name → whether it fits; of a resolution that tries a part."""
+        """`trials`: path of a branch, and its full name → whether it fits; of a resolution that tries a part.
+
+        `conflicts`: takes what does not fit, so that the rest is looked at as well; None: the first raises.
+        """
+        self._conflicts = conflicts
         self._record = record
         self._reserved = reserved
         self._widen = widen
@@ -164,6 +179,8 @@ class _Resolution:
         grown_types = dict(types)
         for spec in stored_fields:
             name = spec["name"]
+            if name not in mapping:
+                continue
             member = mapping[name]
             member_path = (*path, member)
             kind = self._grow(member_path, _join_path(field_path, name), spec["type"], types.get(member))
@@ -190,14 +207,17 @@ class _Resolution:
             member = next((alias for alias in names if alias in types), None)
             member = member or self._earlier_member(path, names, types, used_members) or name
             if not path and member.lower() in self._reserved:
-                raise avro.UnsupportedSchema(f"field {name!r} has a name that headrace keeps for itself; rename it")
+                self._refuse(f"field {name!r} has a name that headrace keeps for itself; rename it")
+                continue
             if member_by_lower_name.setdefault(member.lower(), member) != member:
-                raise avro.UnsupportedSchema(
+                self._refuse(
                     f"field {_join_path(field_path, name)!r} differs from column "
                     f"{_join_path('.'.join(path), member_by_lower_name[member.lower()])!r} only in case"
                 )
+                continue
             if member in filled_members:
-                raise avro.UnsupportedSchema(f"two fields would fill column {_join_path('.'.join(path), member)!r}")
+                self._refuse(f"two fields would fill column {_join_path('.'.join(path), member)!r}")
+                continue
             mapping[name] = member
             filled_members.add(member)
             used_members.add(member)
@@ -256,7 +276,8 @@ class _Resolution:
             return writer_type
         column = ".".join(path)
         if column_unit != unit:
-            raise avro.UnsupportedSchema(f"field {field_path!r} is a {unit}, but column {column!r} holds {column_unit}")
+            self._refuse(f"field {field_path!r} is a {unit}, but column {column!r} holds {column_unit}")
+            return column_type
         if _can_promote(writer_type, column_type):
             return column_type
         microseconds = _MICROSECONDS.get(avro.timestamp_unit(schema) or "")
@@ -267,12 +288,20 @@ class _Resolution:
         wider = _WIDER.get((column_type, writer_type)) or _wider_decimal(column_type, writer_type)
         conflict = f"field {field_path!r} is {writer_type}, but column {column!r} holds {column_type}"
         if wider is None:
+            self._refuse(conflict)
+        elif self._widen == "none":
+            self._refuse(f"{conflict}, and schemas.widen is 'reject'")
+        elif self._widen == "iceberg" and not _can_widen_in_iceberg(column_type, wider):
+            self._refuse(f"{conflict}, which Iceberg does not widen to {wider}")
+        else:
+            return wider
+        return column_type
+
+    def _refuse(self, conflict: str) -> None:
+        """Raise UnsupportedSchema, or note the conflict where all of them are looked for."""
+        if self._conflicts is None:
             raise avro.UnsupportedSchema(conflict)
-        if self._widen == "none":
-            raise avro.UnsupportedSchema(f"{conflict}, and schemas.widen is 'reject'")
-        if self._widen == "iceberg" and not _can_widen_in_iceberg(column_type, wider):
-            raise avro.UnsupportedSchema(f"{conflict}, which Iceberg does not widen to {wider}")
-        return wider
+        self._conflicts.append(conflict)
 
     def _grow_union(
         self,
@@ -284,9 +313,8 @@ class _Resolution:
     ) -> pa.DataType:
         """Fill a union of several: each branch its own member, matched by name at any position."""
         if column_type is not None and not self._is_union(path, branches, column_type):
-            raise avro.UnsupportedSchema(
-                f"field {field_path!r} is {writer_type}, but column {'.'.join(path)!r} holds {column_type}"
-            )
+            self._refuse(f"field {field_path!r} is {writer_type}, but column {'.'.join(path)!r} holds {column_type}")
+            return column_type
         writer_members = set(writer_type.names)
         sources = {f"member{i}": branch for i, branch in enumerate(branches) if f"member{i}" in writer_members}
         types = _member_types(column_type)

@@ -16,7 +16,7 @@ from writer.avro import schema as avro
 from writer.avro.column_cast import PLAIN_CAST, CastRules, ColumnPath, cast_values, default_values
 from writer.avro.decoding.decode import is_native
 from writer.avro.partial_schema import PartialRecord, read_records
-from writer.avro.resolution import Reader, ResolvedSchema, Widening, resolve
+from writer.avro.resolution import Reader, ResolvedSchema, Widening, find_conflicts, resolve
 from writer.avro.schema_text import is_path_step, read_json
 from writer.avro.union_members import TABLE, Branches, UnionMembers
 from writer.privacy.column_protection import Protection
@@ -25,7 +25,7 @@ from writer.privacy.path_policies import RecordPolicies
 from writer.privacy.policy import PrivacyError
 from writer.privacy.protected_schema import Privacy, record_names
 from writer.specs.spec import Spec, SpecError, spec_of
-from writer.specs.step import Step, avro_schema, compile_step
+from writer.specs.step import Step, avro_schema, compile_step, find_mistakes
 
 UNFORESEEN = "headrace fails on it, which is no fault of the schema"
 _REASON_CHARACTERS_MAX = 1_000
@@ -316,6 +316,30 @@ class SchemaPlan:
         schema = WriterSchema(text, _is_native(text), resolved.mapping, resolved.cast_rules, protection=protection)
         schemas = {**self.schemas, schema_id: schema}
         return replace(self, columns=resolved.columns, schemas=schemas, reader=resolved.reader)
+
+    def find_problems(self, text: str) -> list[str]:
+        """Return every reason for which a schema would be rejected as the next one. What is no schema has its first."""
+        try:
+            record = avro.parse(text)
+            privacy = self.learn_privacy([text]).privacy
+            if privacy is not None:
+                _check_path_names(record)
+                protection = privacy.protection(record, self.specs)
+                record = record if protection is None else avro.parse(protection.text)
+        except (PrivacyError, avro.UnsupportedSchema) as error:
+            return [str(error)]
+        name = str(record.root["name"])
+        spec = spec_of(self.specs, name)
+        if spec is None:
+            return find_conflicts(record, self.columns, self.reader, self.reserved, widen=self.widen)
+        columns = SchemaPlan(pa.schema([]), self.reserved, widen=self.widen)
+        if name in self.shaped:
+            columns = self.shaped[name].input
+        conflicts = find_conflicts(record, columns.columns, columns.reader, self.reserved, widen=self.widen)
+        if conflicts:
+            return conflicts
+        resolved = columns._resolve(record, is_newest=True)  # noqa: SLF001 - of this class
+        return [f"spec {spec.name!r}: {problem}" for problem in find_mistakes(spec, resolved.columns)]
 
     def _resolve(self, record: avro.Record, *, is_newest: bool) -> ResolvedSchema:
         """Resolve a schema against the columns. `is_newest`: no schema that is newer decides over defaults."""

@@ -12,6 +12,7 @@ from writer.core.errors import ConfigError
 from writer.core.text import join_first
 from writer.schemas.subjects import full_name
 from writer.specs.spec import Spec, fingerprint, spec_of, to_json
+from writer.specs.step import find_mistakes
 
 # Records with the same mistake that a sentence names.
 _RECORDS_NAMED = 3
@@ -39,23 +40,24 @@ def find_spec_problems(pipeline: str, settings: Pipeline, plan: SchemaPlan) -> l
             record_plan = record_plan.extend(schema_id, text)
         for record in record_plan.shaped.values():
             key = f"pipelines.{pipeline}.specs.{record.spec.name}"
-            problem = record.problem
             table_settings = settings_of_record(settings, name)
-            if record.output is not None:
-                problem = ""
-                if table_settings is not None:
-                    problem = _bucket_problem(table_settings, record.input.columns, record_plan.columns)
-            if problem:
+            problems: list[str] = []
+            if record.output is None:
+                # Where each key fits the record, what the spec makes of it does not fit a table.
+                problems = find_mistakes(record.spec, record.input.columns) or [record.problem]
+            elif table_settings is not None:
+                problems = _bucket_problems(table_settings, record.input.columns, record_plan.columns)
+            for problem in problems:
                 records.setdefault(f"{key}: {problem}", []).append(name)
     if records:
         return [f"{problem} ({_name_records(names)})" for problem, names in records.items()]
     # Each record fits a table of its own; together they may not fit the one that they share.
-    problems = (
+    shared_problems = (
         f"pipelines.{pipeline}.specs.{record.spec.name}: {record.problem}"
         for record in plan.shaped.values()
         if record.output is None
     )
-    return list(dict.fromkeys(problems))
+    return list(dict.fromkeys(shared_problems))
 
 
 def _name_records(names: Sequence[str]) -> str:
@@ -82,8 +84,8 @@ def find_unused_specs(specs: Sequence[Spec], plan: SchemaPlan) -> list[str]:
     return [spec.name for spec in specs if spec.name not in used]
 
 
-def _bucket_problem(settings: Pipeline, input_columns: pa.Schema, output_columns: pa.Schema) -> str:
-    """Return why the event time, or a bucket, lacks the column that it needs; empty where it has it.
+def _bucket_problems(settings: Pipeline, input_columns: pa.Schema, output_columns: pa.Schema) -> list[str]:
+    """Return why the event time, or a bucket, lacks the column that it needs; none where it has it.
 
     `input_columns`, `output_columns`: before and behind the spec.
     """
@@ -91,12 +93,12 @@ def _bucket_problem(settings: Pipeline, input_columns: pa.Schema, output_columns
     try:
         times, _ = times_of(input_columns.empty_table(), rule.rule(rule.unit), pa.array([], pa.string()))
     except ValueError as error:
-        return f"event_time: {error}"
+        return [f"event_time: {error}"]
     try:
         bucketers.build(settings.bucket).assign(output_columns.empty_table(), times)
     except ValueError as error:
-        return f"bucket: {error} Buckets are made of the columns behind the spec."
-    return ""
+        return [f"bucket: {error} Buckets are made of the columns behind the spec."]
+    return []
 
 
 def settings_of_record(settings: Pipeline, record: str) -> Pipeline | None:

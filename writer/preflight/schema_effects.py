@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,7 +75,9 @@ def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path 
     spec = SpecEffect.of(spec_of(before.specs, full_name(text)), before, after, planned)
     time_field = config.pipelines[name].event_time.field
     if isinstance(planned, RejectedSchema):
-        verdict = Verdict(name, label, before, planned, [], time_field, spec)
+        verdict = Verdict(name, label, before, planned, [], time_field, spec, problems=before.find_problems(text))
+        if _lacks_time(before, text, time_field):
+            verdict.problems.append(_lacks_time_text(time_field))
     else:
         effects = list(_effects(before, after, planned))
         has_time = _has(after.input_of(planned), time_field)
@@ -131,13 +133,22 @@ class Verdict:
     spec: SpecEffect | None = None
     # Whether the columns that event times are read from have the field.
     has_time: bool = True
+    # Of a schema that is rejected, all that is wrong with it.
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def reasons(self) -> list[str]:
+        """All reasons why its records would not become rows, the first one first."""
+        if self.reason is None:
+            return []
+        return list(dict.fromkeys([self.reason, *self.problems]))
 
     @property
     def reason(self) -> str | None:
         """Why its records would not become rows; None when they would."""
         if isinstance(self.planned, RejectedSchema):
             return self.planned.reason.removeprefix(f"schema id {_NOT_REGISTERED}: ")
-        lacks = f"it lacks {self.event_time!r}, the event time, which has no default"
+        lacks = _lacks_time_text(self.event_time)
         if not self.has_time:
             return lacks
         for effect in self.effects:
@@ -179,9 +190,27 @@ class SourceWithout:
         return {number: text for number, text in self.schemas.topic_schemas(topic).items() if number != self.schema_id}
 
 
-def _has(columns: pa.Schema, field: str) -> bool:
+def _lacks_time_text(time_field: str) -> str:
+    return f"it lacks {time_field!r}, the event time, which has no default"
+
+
+def _lacks_time(before: SchemaPlan, text: str, time_field: str) -> bool:
+    """Return whether a rejected schema has no field of the event time, under no name, and the column no default."""
     try:
-        column_of(columns.empty_table(), field)
+        record = avro.parse(text)
+    # Of a text that is no schema this is not known.
+    except avro.UnsupportedSchema:
+        return False
+    aliases = {alias for record_field in record.fields for alias in record_field.get("aliases", ())}
+    root = time_field.partition(".")[0]
+    if root in aliases or (root,) in before.reader.defaults:
+        return False
+    return not _has(pa.schema(list(avro.table_fields(record).items())), time_field)
+
+
+def _has(columns: pa.Schema, name: str) -> bool:
+    try:
+        column_of(columns.empty_table(), name)
     except ValueError:
         return False
     return True
@@ -296,6 +325,7 @@ def _document(verdict: Verdict) -> dict[str, Any]:
         "compatible": verdict.reason is None,
         "outcome": verdict.outcome,
         "reason": verdict.reason,
+        "reasons": verdict.reasons,
         "decoder": verdict.decoder,
         "spec": verdict.spec and asdict(verdict.spec),
         "effects": [{key: plain(value) for key, value in asdict(effect).items()} for effect in verdict.effects],
@@ -328,8 +358,12 @@ def _show(verdict: Verdict, location: str) -> None:
     fate = "are quarantined"
     if verdict.outcome == "dead_letter":
         fate = "become dead letters"
-    message = f"{verdict.reason}. Its records {fate}; all others go on."
-    tables.hanging(out, f"  {'parked':<{_HEAD}}", message, "red")
+    label = "parked"
+    for reason in verdict.reasons[:-1]:
+        tables.hanging(out, f"  {label:<{_HEAD}}", f"{reason}.", "red")
+        label = ""
+    message = f"{verdict.reasons[-1]}. Its records {fate}; all others go on."
+    tables.hanging(out, f"  {label:<{_HEAD}}", message, "red")
     by_spec = verdict.spec is not None and f"spec {verdict.spec.name!r}:" in verdict.reason
     tables.hanging(out, f"  {'':<{_HEAD}}", _FIXES["spec" if by_spec else verdict.outcome])
 

@@ -262,6 +262,26 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
+def find_mistakes(spec: Spec, columns: pa.Schema) -> list[str]:
+    """Return a sentence for each condition, cast and expression of a spec that does not fit the columns.
+
+    Of the keys that say together which columns stay, the first mistake.
+    """
+    parts = [Spec(spec.name, derive=((name, sql),)) for name, sql in spec.derive]
+    parts += [Spec(spec.name, cast=((name, kind),)) for name, kind in spec.cast]
+    if spec.where:
+        parts.insert(0, Spec(spec.name, where=spec.where))
+    if spec.sample is not None:
+        parts.append(Spec(spec.name, sample=spec.sample))
+    problems = dict[str, None]()
+    for part in (*parts, spec):
+        try:
+            Step(part, columns)
+        except SpecError as error:
+            problems[str(error)] = None
+    return list(problems)
+
+
 def compile_step(spec: Spec, columns: pa.Schema) -> Step:
     """Return the step of a spec for these columns; a process compiles it once. Raises SpecError."""
     # By process: DataFusion's threads do not survive a fork.
