@@ -12,12 +12,18 @@ _INTRODUCTION = """# Sizing
 Written by `make reference` from the arithmetic of `headrace size`; do not edit.
 
 `headrace size pipelines.yaml` estimates cores, memory, files and requests for your own topic: it asks the broker how
-many records came in the last hour, stages the newest 20,000 as Parquet, and shows each step. This page has the same
-arithmetic for 200,000 events a second: with small events of 200 B, and with 50 TB a day, which is 2.9 KB an event. All
-settings are the defaults.
+many records came in the last hour, carries the newest 20,000 through the steps of a task into Parquet, measures what
+that takes, and shows each step. This page has the same arithmetic for 200,000 events a second, without a sample: with
+small events of 200 B, and with 50 TB a day, which is 2.9 KB an event. All settings are the defaults.
 """
 _ORIGINS = """\
-- `writer/preflight/rates.json` holds these rates; `--rate` overrides one. Between two measured sizes the cost of an
+- `headrace size` takes the processor time of an event from the sample: its records go through the steps from decoding
+  to Parquet, on the machine that runs the command, once and some fifty times, and the difference is divided by the
+  further records. Copies compress better than new records, so Parquet costs a little less than it will. Of a route the
+  eight tables with most records are measured. To this it adds what an event costs beside the steps, as
+  `headrace bench` measured it: {native_event:.2f} µs and {native_byte:.2f} ns a byte to fetch it, for Spark and for
+  commits; with `kafka.reader: spark` {spark_event:.2f} µs. `--rate` overrides both.
+- This page has no sample. It takes the rates below, which `writer/preflight/rates.json` holds. Between two measured sizes the cost of an
   event is interpolated. Beyond the largest, the bytes per second of the largest apply. This is the cautious side,
   because larger events cost less for each byte.
 - Row sizes are those of the bench's data sets, whose ids, addresses and positions are as distinct as in real data.
@@ -90,7 +96,14 @@ def _origins(known: Rates) -> list[str]:
     return [
         "## Where the numbers come from\n",
         f"- {known.source} Machine: {known.machine}.",
-        _ORIGINS.format(utilisation=f"{UTILISATION:.0%}", commit_s=known.seconds_per_commit, raw_cost=known.raw_cost),
+        _ORIGINS.format(
+            utilisation=f"{UTILISATION:.0%}",
+            commit_s=known.seconds_per_commit,
+            raw_cost=known.raw_cost,
+            native_event=known.beside_steps["native"].seconds_per_event * 1e6,
+            native_byte=known.beside_steps["native"].seconds_per_byte * 1e9,
+            spark_event=known.beside_steps["spark"].seconds_per_event * 1e6,
+        ),
         "These rates were measured before each value was proven by itself and checked byte by byte",
         "([ADR 50](adr/0050-strict-decoding.md), [ADR 51](adr/0051-one-way-to-decode.md)). Of 200B a processor second",
         "carries 16 % fewer events since; allow as much for the others, or give your own rate with `--rate`.",

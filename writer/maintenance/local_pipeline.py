@@ -161,11 +161,12 @@ class LocalPipeline:
         *,
         closed_until: datetime | None = None,
         leave_out: LeaveOut | None = None,
+        copies: int = 1,
     ) -> Report:
         """Run a whole task on the records, into files below a folder. Raises ConfigError, RegistryUnreachable.
 
         `closed_until`: buckets that end by then are closed, if the table has any that close. `leave_out` may hear of
-        a record again, when the task runs again.
+        a record again, when the task runs again. `copies`: how often the task gets the records.
         """
         incarnations = dict.fromkeys(pc.unique(records.column("topic")).to_pylist(), 1)
         settings = self.config.pipelines[self.name]
@@ -185,7 +186,7 @@ class LocalPipeline:
                 folder="",
             )
 
-        return self.run(lambda _: [Piece(records)], build_plan, leave_out)
+        return self.run(lambda _: [Piece(records)] * copies, build_plan, leave_out)
 
     def task_plan(
         self, now: datetime, prefix: str, incarnations: Mapping[str, int], older: timedelta = timedelta(0)

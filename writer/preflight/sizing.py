@@ -50,6 +50,14 @@ class MeasuredCost:
 
 
 @dataclass(frozen=True)
+class CostBesideSteps:
+    """What an event costs beside the steps from decoding to Parquet: to fetch it, and for Spark and commits."""
+
+    seconds_per_event: float
+    seconds_per_byte: float
+
+
+@dataclass(frozen=True)
 class Rates:
     """Measured rates, from `rates.json`, and where they were measured."""
 
@@ -59,6 +67,16 @@ class Rates:
     measured: Sequence[MeasuredCost]
     # The cost of an event with a raw table, divided by the cost without one.
     raw_cost: float = 1.0
+    # What an event costs beside the steps of a task, by `kafka.reader`.
+    beside_steps: Mapping[str, CostBesideSteps] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Processor seconds of the steps from decoding to Parquet, for one event, and by how many it was measured."""
+
+    seconds: float
+    records: int
 
 
 @dataclass(frozen=True)
@@ -80,6 +98,9 @@ class Traffic:
     partitions_for_spark: int = 0
     # The size of a record in the raw table, as Parquet; 0: there is no raw table.
     raw_bytes: float = 0.0
+    # What the steps cost for an event of the sample, on this machine; None: there is no sample.
+    steps: StepCost | None = None
+    reader: str = "native"
 
 
 @dataclass(frozen=True)
@@ -147,7 +168,9 @@ class SteadyBatch:
 def rates() -> Rates:
     """Read the measured rates that come with the package."""
     document = json.loads((files("writer.preflight") / "rates.json").read_text(encoding="utf-8"))
-    return Rates(**{**document, "measured": [MeasuredCost(**measured) for measured in document["measured"]]})
+    measured = [MeasuredCost(**cost) for cost in document.pop("measured")]
+    beside_steps = {reader: CostBesideSteps(**cost) for reader, cost in document.pop("beside_steps").items()}
+    return Rates(**document, measured=measured, beside_steps=beside_steps)
 
 
 def rate(measured_rates: Rates, event_bytes: float, columns: int) -> tuple[float, str]:
@@ -176,6 +199,26 @@ def rate(measured_rates: Rates, event_bytes: float, columns: int) -> tuple[float
     return 1 / cost, f"between what was measured with {between}"
 
 
+def rate_of(traffic: Traffic, measured_rates: Rates) -> tuple[float, str]:
+    """Return the events that one processor second carries, and where the figure comes from.
+
+    The sample decides, as it was measured on this machine; without one, what the bench measured elsewhere.
+    """
+    if traffic.steps is None:
+        return rate(measured_rates, traffic.event_bytes, traffic.columns)
+    beside = measured_rates.beside_steps[traffic.reader]
+    beside_s = beside.seconds_per_event + beside.seconds_per_byte * traffic.event_bytes
+    how = (
+        f"1 s ÷ ({_microseconds(traffic.steps.seconds)} of the sample's steps here, by {traffic.steps.records:,} "
+        f"records, + {_microseconds(beside_s)} to fetch and for Spark, by the bench)"
+    )
+    return 1 / (traffic.steps.seconds + beside_s), how
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:.2f} µs"
+
+
 def size(
     traffic: Traffic,
     settings: Pipeline,
@@ -187,7 +230,7 @@ def size(
 
     `tables`: of a route, by target. They share the pipeline's processors and commits; rows and files are their own.
     """
-    per_core, per_core_how = rate(measured_rates, traffic.event_bytes, traffic.columns)
+    per_core, per_core_how = rate_of(traffic, measured_rates)
     if events_per_core is not None:
         per_core = events_per_core
         per_core_how = "given by --rate"

@@ -19,14 +19,17 @@ from writer.core.errors import ConfigError, ExitCode, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural, span
 from writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
+from writer.preflight.samples.processor_time import MEASURED_S, measure_steps
 from writer.preflight.samples.route_sample import open_part, split
 from writer.preflight.samples.staged_sample import StagedSample, raw_record_bytes, stage_sample
-from writer.preflight.sizing import Traffic
+from writer.preflight.sizing import StepCost, Traffic
 from writer.schemas.registry import SchemaSource, source
 
 _WINDOW = timedelta(hours=1)
 # The window has as many slices, to find the busiest.
 _SLICES = 12
+# Tables of a route whose steps are measured: those with most records.
+_MEASURED_TABLES = 8
 # A topic whose newest record is older is measured as it was then.
 _QUIET = timedelta(minutes=5)
 
@@ -97,6 +100,8 @@ class _Part:
     values: int
     # The share of all records of the sample.
     share: float
+    # None: it is not measured.
+    steps: StepCost | None = None
 
     def shares(self) -> dict[BucketKey, float]:
         """Return the share of all records that goes to each bucket."""
@@ -131,6 +136,7 @@ def measure_traffic(
     value_bytes = pc.sum(pc.binary_length(batch.column("value"))).as_py()
     partitions = len(cluster.sources(topics)) if config.kafka.reader == "spark" else 0
     traffic = _traffic(list(parts.values()), per_s, how, value_bytes / values, values, partitions)
+    traffic = replace(traffic, reader=config.kafka.reader)
     if settings.raw_place:
         traffic = replace(traffic, raw_bytes=raw_record_bytes(local_pipeline, batch, now))
     tables = {target: (_of_part(part, per_s, how), part.settings) for target, part in parts.items() if settings.route}
@@ -151,15 +157,21 @@ def _parts(
     if batch.num_rows == 0:
         return parts, left_out
     if local_pipeline.config.pipelines[local_pipeline.name].route is None:
-        part = _part(local_pipeline, batch, now, 1.0)
+        part = _part(local_pipeline, batch, now, 1.0, MEASURED_S)
         if part is not None:
             parts[local_pipeline.name] = part
         return parts, left_out
-    for target_part in split(local_pipeline, batch).parts:
+    target_parts = sorted(split(local_pipeline, batch).parts, key=lambda part: -part.records.num_rows)
+    for number, target_part in enumerate(target_parts):
         count = target_part.records.num_rows
+        measured_s = MEASURED_S / _MEASURED_TABLES if number < _MEASURED_TABLES else 0.0
         try:
             part = _part(
-                open_part(local_pipeline.name, target_part, schemas), target_part.records, now, count / batch.num_rows
+                open_part(local_pipeline.name, target_part, schemas),
+                target_part.records,
+                now,
+                count / batch.num_rows,
+                measured_s,
             )
         # The route names a field that is no event time, for example.
         except ConfigError as error:
@@ -174,14 +186,17 @@ def _parts(
     return parts, left_out
 
 
-def _part(local_pipeline: LocalPipeline, batch: pa.RecordBatch, now: datetime, share: float) -> _Part | None:
-    """Stage the records of one table; None where none becomes a row."""
+def _part(
+    local_pipeline: LocalPipeline, batch: pa.RecordBatch, now: datetime, share: float, measured_s: float
+) -> _Part | None:
+    """Stage the records of one table; None where none becomes a row. `measured_s`: 0: its cost is not measured."""
     staged = stage_sample(local_pipeline, batch, now)
     values = batch.num_rows - batch.column("value").null_count
     settings = local_pipeline.config.pipelines[local_pipeline.name]
     if not staged.rows:
         return None
-    return _Part(staged, len(local_pipeline.plan.columns), settings, values, share)
+    steps = measure_steps(local_pipeline, batch, now, measured_s) if measured_s else None
+    return _Part(staged, len(local_pipeline.plan.columns), settings, values, share, steps)
 
 
 def _of_part(part: _Part, per_s: float, how: str) -> Traffic:
@@ -208,7 +223,18 @@ def _traffic(
         bucket_shares=sorted((share for part in parts for share in part.shares().values()), reverse=True),
         buckets_per_day=None if None in daily_buckets else sum(filter(None, daily_buckets)),
         partitions_for_spark=partitions,
+        steps=_mean_cost(parts),
     )
+
+
+def _mean_cost(parts: Sequence[_Part]) -> StepCost | None:
+    """Return what the steps cost for a record, on the mean of the tables that were measured; None: none was."""
+    measured = [(part.share, part.steps) for part in parts if part.steps is not None]
+    if not measured:
+        return None
+    share = sum(share for share, _ in measured)
+    seconds = sum(share * steps.seconds for share, steps in measured) / share
+    return StepCost(seconds, sum(steps.records for _, steps in measured))
 
 
 def _arrival_rate(pace: ArrivalPace, now: datetime) -> tuple[float, str]:

@@ -74,7 +74,13 @@ def _show_sum(out: Console, sizings: list[Sizing]) -> None:
 
 def _show_provenance(out: Console, measured: Rates, rate: float | None) -> None:
     if rate is None:
-        hanging(out, "", f"{measured.source} Measured on {measured.machine}. --rate gives another.", "dim")
+        hanging(
+            out,
+            "",
+            "Processor time is that of the sample: its records went through the steps of a task on this machine. What "
+            f"an event costs beside them is measured by `headrace bench`, on {measured.machine}. --rate gives another.",
+            "dim",
+        )
     hanging(
         out,
         "",
@@ -95,11 +101,15 @@ def size(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", min=1, help="Events that one processor second carries, instead of the measured rate."),
+        typer.Option(
+            "--rate", min=1, help="Events that one processor second carries, instead of what the sample takes here."
+        ),
     ] = None,
     as_json: Annotated[bool, json_option("a list with the arithmetic of each pipeline")] = False,
 ) -> None:
     """Size a pipeline for its topic's traffic: cores, memory, files, requests, with the arithmetic. Changes nothing.
+
+    Processor time is measured: the sample goes through the steps of a task on this machine.
 
     The tables of a route share its processors and commits; rows and files are listed by table, too. A table of which no
     sampled record becomes a row is left out, and a warning says so. A raw table's bytes, files, memory and processor
