@@ -23,9 +23,9 @@ _ORIGINS = """\
   eight tables with most records are measured. To this it adds what an event costs beside the steps, as
   `headrace bench` measured it: {native_event:.2f} µs and {native_byte:.2f} ns a byte to fetch it, for Spark and for
   commits; with `kafka.reader: spark` {spark_event:.2f} µs. `--rate` overrides both.
-- This page has no sample. It takes the rates below, which `writer/preflight/rates.json` holds. Between two measured sizes the cost of an
-  event is interpolated. Beyond the largest, the bytes per second of the largest apply. This is the cautious side,
-  because larger events cost less for each byte.
+- This page has no sample. It takes the rates below, which `writer/preflight/rates.json` holds. Between two measured
+  sizes the cost of an event is interpolated. Beyond the largest, the bytes per second of the largest apply. This is
+  the cautious side, because larger events cost less for each byte.
 - Row sizes are those of the bench's data sets, whose ids, addresses and positions are as distinct as in real data.
   Your data compress differently: `headrace preview --at staged` shows the size of each column.
 - Cores are for {utilisation} utilisation on average. The rest carries bursts and the backlog after an outage. The
