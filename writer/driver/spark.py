@@ -13,6 +13,7 @@ from writer.clients import java_artifacts
 from writer.config.pipelines import Config
 from writer.config.sections import kafka_client
 from writer.core import logging
+from writer.driver import child_processes
 from writer.driver.pipeline import PipelineRun
 from writer.driver.readers.spark_reader import KAFKA_OPTIONS, kafka_timeouts
 from writer.driver.start.pipeline_takeover import Start
@@ -65,7 +66,18 @@ def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
             if key in _SEPARATORS and key in config.spark.conf:
                 prefix = f"{settings[key]}{_SEPARATORS[key]}"
             builder = builder.config(key, prefix + value)
-        return builder.getOrCreate()
+        with child_processes.stops_reach_the_driver():
+            return builder.getOrCreate()
+
+
+def stop_session(spark: Any) -> None:
+    """Stop Spark. Where its JVM was killed, its pipelines have failed with that already."""
+    from py4j.protocol import Py4JError
+
+    try:
+        spark.stop()
+    except (Py4JError, OSError) as error:
+        logging.warning("spark_not_stopped", reason=str(error))
 
 
 def _default_settings(config: Config) -> dict[str, str]:
@@ -79,6 +91,7 @@ def _default_settings(config: Config) -> dict[str, str]:
         "spark.jars": ",".join(map(str, jars)),
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.daemon.module": child_processes.DAEMON_MODULE,
         **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         # Nothing here shuffles.
         "spark.sql.adaptive.enabled": "false",
