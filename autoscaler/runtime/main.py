@@ -1,6 +1,5 @@
 """`headrace autoscaler run`: creates and runs the autoscaler."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from writer.config.pipelines import Config
 from writer.config.sections.connections import Autoscaler
 from writer.core import logging
 from writer.core.errors import ConfigError
-from writer.core.signals import on_signals
+from writer.core.signals import StopEvents, on_signals
 from writer.scaling.spark_settings import refusal
 from writer.storage.base import Store
 from writer.storage.locations import store_at
@@ -63,8 +62,8 @@ def run(file: ReloadableConfig, policy: Policy, *, dry_run: bool) -> int:
     config = file.config
     names = file.names
     _check_config(config, dry_run=dry_run)
-    stop = threading.Event()
-    on_signals(stop)
+    events = StopEvents()
+    on_signals(events)
     store = _open_store(config, names)
     collector = FactsCollector(config, names, policy, file)
 
@@ -86,7 +85,7 @@ def run(file: ReloadableConfig, policy: Policy, *, dry_run: bool) -> int:
     http = config.http.model_copy(update={"enabled": True, "host": section.host, "port": section.port})
     with answering(http, autoscaler_endpoints(lambda: loop.last_tick), section="autoscaler") as url:
         logging.event("autoscaler_listening", url=url, pipelines=len(names), dry_run=dry_run)
-        loop.run(stop)
+        loop.run(events.stop)
     return 0
 
 

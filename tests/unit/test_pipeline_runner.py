@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.simulated_supervisor import EndlessPipeline, Query
 from writer.config.loader import ConfigChanges
-from writer.core.errors import LimitReached
+from writer.core.errors import Draining, LimitReached
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from writer.status.progress import PipelineProgress, Progress
 from writer.web.endpoints import starts
@@ -229,3 +229,55 @@ def test_a_start_that_is_asked_for_after_a_change_is_made_with_the_newer_file() 
     asked_just_after_the_look: Callable[[], object] = lambda: driver.asked.put(StartRequest("views"))  # noqa: E731
     driver.beats(asked_just_after_the_look, lambda: driver.log.append("reads the file"), lambda: None)
     assert driver.log[:3] == ["clicks begins", "reads the file", "views begins"]
+
+
+def test_a_start_that_a_stop_overtakes_ends_without_an_error() -> None:
+    reports = list[BaseException | None]()
+    progress = Progress("clicks")
+
+    def begin(_: PipelineRunner, __: bool) -> None:
+        raise Draining("a stop was asked for")
+
+    def build_runner(_: str) -> PipelineRunner:
+        return PipelineRunner(progress, begin, report=lambda _, error, __: reports.append(error))
+
+    runners = PipelineRunners(build_runner, StartRequests())
+    runners.add("clicks")
+    runners.begin("clicks")
+    runners.attend(lambda: None, stopping=True)
+    assert reports == [None]
+    assert progress.view().state == "stopped"
+    assert not runners.are_waited_for
+
+
+@pytest.mark.parametrize(
+    ("phase", "line"), [("tasks", "batch_cancelled"), ("commit", "commit_awaited"), ("redo", "commit_awaited")]
+)
+def test_a_second_signal_cancels_the_jobs_of_a_batch_and_awaits_a_commit(
+    phase: str, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cancels = list[str]()
+    hurry = threading.Event()
+    pipeline = _SlowPipeline()
+
+    def begin(runner: PipelineRunner, _: bool) -> None:
+        runner.pipeline = pipeline  # type: ignore[assignment]
+        runner.query = Query()
+        runner.cancel = lambda: cancels.append(phase)
+
+    progress = Progress("clicks")
+    runner = PipelineRunner(progress, begin, is_hurried=hurry.is_set)
+    runner.begin()
+    progress.begin_batch(1, "look")
+    progress.enter_phase(phase)
+    runner.look(stopping=True)
+    assert not cancels
+    hurry.set()
+    runner.look(stopping=True)
+    runner.look(stopping=True)
+    assert cancels == [phase, phase], "it may begin another job"
+    assert caplog.text.count(line) == 1
+    pipeline.free.set()
+    runner.look(stopping=True)
+    assert runner.look(stopping=True)
+    assert runner.error is None

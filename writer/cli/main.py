@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from writer.cli.command_catalogue import EXAMPLES, GROUPS
 from writer.cli.config_command import ConfigCommand
 from writer.core.errors import HeadraceError
+from writer.core.signals import end_as_process_1
 
 _COMPLETION = ("install_completion", "show_completion")
 
@@ -134,6 +135,7 @@ def main() -> None:
     No process that it starts, Spark's workers included, imports what lies in the working directory.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
+    end_as_process_1()
     try:
         app()
     except HeadraceError as error:

@@ -1,25 +1,58 @@
-"""Sets an event when the process gets SIGTERM or SIGINT, or another one at SIGHUP; tells which process it is."""
+"""Sets events when the process gets SIGTERM or SIGINT, or another one at SIGHUP; tells which process it is."""
 
+import os
 import signal
 import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from writer.core import logging
 
+# A service manager, a supervisor and a shell may each pass the same stop on. What comes later is another request.
+_SAME_STOP_S = 3.0
 
-def on_signals(stop: threading.Event) -> dict[int, Any]:
-    """Set the event on SIGTERM and SIGINT, from here on. Call it from the main thread. Returns the earlier handlers."""
+
+@dataclass(frozen=True)
+class StopEvents:
+    """What signals ask for. `stop`: finish what is under way, and end. `hurry`: end sooner, by a second signal."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    hurry: threading.Event = field(default_factory=threading.Event)
+
+
+def on_signals(events: StopEvents) -> dict[int, Any]:
+    """Set the events on SIGTERM and SIGINT, from here on. Call it from the main thread. Returns earlier handlers."""
+    asked_s = 0.0
 
     def request_stop(number: int, _frame: FrameType | None) -> None:
-        logging.event("stop_requested", signal=signal.Signals(number).name)
-        stop.set()
+        nonlocal asked_s
+        name = signal.Signals(number).name
+        now_s = time.monotonic()
+        if not events.stop.is_set():
+            asked_s = now_s
+            logging.event("stop_requested", signal=name)
+            events.stop.set()
+        elif now_s - asked_s >= _SAME_STOP_S and not events.hurry.is_set():
+            logging.event("stop_hurried", signal=name)
+            events.hurry.set()
 
     return {number: signal.signal(number, request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+def end_as_process_1() -> None:
+    """Let SIGTERM end this process where it is process 1 of a container, until another handler is set.
+
+    To process 1 the kernel delivers no signal that it has no handler for: `pid_namespaces(7)`.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def on_hangup(reload: threading.Event) -> None:
@@ -28,9 +61,9 @@ def on_hangup(reload: threading.Event) -> None:
 
 
 @contextmanager
-def stop_on_signals(stop: threading.Event) -> Iterator[None]:
-    """Set the event on SIGTERM and SIGINT while inside."""
-    earlier = on_signals(stop)
+def stop_on_signals(events: StopEvents) -> Iterator[None]:
+    """Set the events on SIGTERM and SIGINT while inside."""
+    earlier = on_signals(events)
     try:
         yield
     finally:

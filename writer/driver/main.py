@@ -17,14 +17,14 @@ from writer.clients.supervisor_record import halt_of_decisions
 from writer.config.loader import ConfigChanges, ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.errors import HeadraceError
-from writer.core.signals import describe_process, stop_on_signals
+from writer.core.errors import Draining, HeadraceError
+from writer.core.signals import StopEvents, describe_process, stop_on_signals
 from writer.driver import supervisor_channel
 from writer.driver.batches.batch_queue import BatchQueue
 from writer.driver.pipeline import PipelineRun
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from writer.driver.sealing import pipeline_seals
-from writer.driver.spark import query, session
+from writer.driver.spark import query, session, stop_session
 from writer.driver.start.topic_choice import report_beyond
 from writer.driver.table_watch import TableWatch
 from writer.scaling import spark_settings
@@ -54,7 +54,7 @@ def run(
     answers, if it does.
     """
     config = file.config
-    stop = threading.Event()
+    events = StopEvents()
     requests = StartRequests()
     progresses = PipelineProgress(file.names)
     receivers = Receivers()
@@ -65,7 +65,7 @@ def run(
     executor_manager = _build_executor_manager(config, progresses)
     server = _build_server(file, progresses, orders, requests, executor_manager)
     # HTTP before Spark: a port that is taken is said at once.
-    with stop_on_signals(stop), server as url, ExitStack() as cleanup:
+    with stop_on_signals(events), server as url, ExitStack() as cleanup:
         cleanup.callback(notifier.close, _CLOSE_TIMEOUT)
         cleanup.callback(receivers.close, _CLOSE_TIMEOUT)
         for progress in progresses.values():
@@ -73,7 +73,7 @@ def run(
         _announce_url(config, url, channel, listening)
         spark_cleanup = cleanup.enter_context(ExitStack())
         spark = _lazy_session(config, file.names, executor_manager, spark_cleanup)
-        begin = partial(start_pipeline, spark, lambda: file.config, url, notifier, receivers, once, queue)
+        begin = partial(start_pipeline, spark, lambda: file.config, url, notifier, receivers, once, queue, events.stop)
 
         def build_runner(name: str) -> PipelineRunner:
             if name not in progresses:
@@ -81,7 +81,12 @@ def run(
             queue.join(name, file.config.pipelines[name].scheduling)
             report = None if channel is None else channel.report
             runner = PipelineRunner(
-                progresses[name], begin, waits=not once, stop_timeout=config.stop_timeout, report=report
+                progresses[name],
+                begin,
+                waits=not once,
+                stop_timeout=config.stop_timeout,
+                is_hurried=events.hurry.is_set,
+                report=report,
             )
             runner.lease = orders.of(name).lease
             return runner
@@ -96,10 +101,10 @@ def run(
             for name in file.names:
                 cleanup.callback(runners.add(name).cleanup.close)
             _begin_pipelines(runners, progresses, orders, new_run=new_run)
-            if runners.are_waited_for:
+            if runners.are_waited_for and not events.stop.is_set():
                 # A paused pipeline begins at once when the pause is over.
                 spark()
-            runners.watch(stop, lambda: _beat(channel, stop, progresses, None if once else file))
+            runners.watch(events.stop, lambda: _beat(channel, events.stop, progresses, None if once else file))
         finally:
             # Executors that go with the application are not lost.
             executor_manager.close()
@@ -169,7 +174,7 @@ def _lazy_session(
     @cache
     def spark() -> Any:
         spark_session = session(config, pipelines)
-        cleanup.callback(spark_session.stop)
+        cleanup.callback(stop_session, spark_session)
         executor_manager.begin(lambda: SparkExecutors(spark_session))
         return spark_session
 
@@ -223,14 +228,17 @@ def start_pipeline(
     receivers: Receivers,
     once: bool,
     queue: BatchQueue,
+    stop: threading.Event,
     runner: PipelineRunner,
     new_run: bool,
 ) -> None:
     """Start the pipeline and its query, and let others see it: its lag, and where this driver answers.
 
     `session_of` returns the Spark session, which may have to start: what can be checked without it is checked first.
-    `config_of` returns the configuration in force. `queue`: where the batches of all pipelines wait.
+    `config_of` returns the configuration in force. `queue`: where the batches of all pipelines wait. Raises Draining
+    when `stop` is set before the table knows of this start.
     """
+    _check_stop(stop, runner.progress.pipeline)
     config = config_of()
     progress = runner.progress
     name = progress.pipeline
@@ -255,7 +263,9 @@ def start_pipeline(
             _measure_lag(config, name, cluster, progress)
         raise
     pipeline.check()
+    _check_stop(stop, name)
     spark = session_of()
+    _check_stop(stop, name)
     scratch = os.environ.get("SPARK_LOCAL_DIRS") or spark.conf.get("spark.local.dir", tempfile.gettempdir())
     runner.local_paths = {
         f"{config.checkpoints}/{name}": disk_space.CHECKPOINT,
@@ -278,6 +288,11 @@ def start_pipeline(
     runner.query = query(spark, config, pipeline, start, once=once)
     # Spark runs a query's jobs as a group of the query's run id.
     runner.cancel = partial(spark.sparkContext.cancelJobGroup, str(runner.query.runId))
+
+
+def _check_stop(stop: threading.Event, pipeline: str) -> None:
+    if stop.is_set():
+        raise Draining(f"pipeline {pipeline!r} was asked to stop before it was started")
 
 
 def _build_lag_listener(

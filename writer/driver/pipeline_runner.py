@@ -26,6 +26,8 @@ from writer.storage import disk_space
 _LOOK_S = 0.2
 # A step of the wall clock that is as long as a query takes to begin anew.
 _STEP_BACK_S = 10.0
+# Phases of a batch that nothing interrupts.
+_COMMITTING = ("commit", "redo")
 
 
 class PipelineRunner:
@@ -38,12 +40,13 @@ class PipelineRunner:
         *,
         waits: bool = True,
         stop_timeout: timedelta = timedelta.max,
+        is_hurried: Callable[[], bool] = lambda: False,
         report: Callable[[View, BaseException | None, bool], None] | None = None,
     ) -> None:
         """`begin` makes the next start (its flag: leave Spark's checkpoint aside); sets `pipeline`, `query`, `cancel`.
 
         `waits`: the start of a pipeline that is paused is made when the pause is over; else it fails.
-        `stop_timeout`: a batch that takes longer after a stop was asked for is cancelled.
+        `stop_timeout`: a batch that takes longer after a stop was asked for is cancelled; at once when `is_hurried`.
         `report`: is called with how it ended, and whether the configuration no longer has it, for a supervisor.
         """
         self.progress = progress
@@ -51,6 +54,7 @@ class PipelineRunner:
         self._waits = waits
         self._report = report
         self._stop_timeout_s = stop_timeout.total_seconds()
+        self._is_hurried = is_hurried
         # For a start that waits for the end of a pause.
         self._new_run = False
         # Epoch of the lease that a supervisor holds.
@@ -104,6 +108,9 @@ class PipelineRunner:
                 self._due_s = time.monotonic() + LOOK_S
             else:
                 self.error = error
+        except Draining:
+            # Nothing of it runs. The next look ends it.
+            self._due_s = time.monotonic()
         except Exception as error:  # noqa: BLE001 - one pipeline fails alone; its error decides the exit code
             self.error = error
             self._failed_restarts += bool(self._restarts_s)
@@ -187,15 +194,31 @@ class PipelineRunner:
         if stopping and self._stopping_since_s is None:
             self._stopping_since_s = now_s
         self._end_reason = Draining(f"pipeline {name!r} was asked to stop") if stopping else LogMoved(reason)
-        is_late = self._stopping_since_s is not None and now_s - self._stopping_since_s >= self._stop_timeout_s
+        cancel_reason = view.log_moved or self._late_reason(now_s)
         if self.pipeline.drain():
             self.query.stop()
-        elif view.log_moved or is_late:
+        elif cancel_reason:
             if not self._is_cancelled:
-                cancel_reason = view.log_moved or "it took longer than stop_timeout"
-                logging.warning("batch_cancelled", pipeline=name, reason=cancel_reason)
+                self._log_cancellation(view, cancel_reason)
             self._is_cancelled = True
             self.cancel()
+
+    def _late_reason(self, now_s: float) -> str:
+        """Return why a batch is not waited for any longer after a stop was asked for; empty: it is."""
+        if self._stopping_since_s is None:
+            return ""
+        if self._is_hurried():
+            return "a second signal asks for a stop"
+        if now_s - self._stopping_since_s >= self._stop_timeout_s:
+            return "it took longer than stop_timeout"
+        return ""
+
+    def _log_cancellation(self, view: View, reason: str) -> None:
+        """Log that a batch is cancelled, or that it cannot be, as its commit has begun."""
+        if view.batch is not None and view.batch.phase in _COMMITTING:
+            logging.warning("commit_awaited", pipeline=view.pipeline, reason=reason)
+        else:
+            logging.warning("batch_cancelled", pipeline=view.pipeline, reason=reason)
 
     def _query_error(self) -> BaseException | None:
         """Return the query's error; none if it had to end."""
