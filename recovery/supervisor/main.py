@@ -3,7 +3,6 @@
 import os
 import socket
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
@@ -21,7 +20,7 @@ from writer.clients import notifications
 from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.signals import describe_process, on_signals
+from writer.core.signals import StopEvents, describe_process, on_signals
 from writer.web.http_server import answering
 
 _CLOSE_NOTIFIER_WITHIN = timedelta(seconds=5)
@@ -30,8 +29,8 @@ _CLOSE_NOTIFIER_WITHIN = timedelta(seconds=5)
 def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
     """Take the leases, and keep a driver going. Returns the exit code. `command`: of the driver, if not its own."""
     config = file.config
-    stop = threading.Event()
-    on_signals(stop)
+    events = StopEvents()
+    on_signals(events)
     adopt_orphans()
     notifier = notifications.open_notifier(config.notifications)
     lease_holder = LeaseHolder(
@@ -55,7 +54,7 @@ def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
             lease_holder=lease_holder,
             notifier=notifier,
             actions=actions(config),
-            stop=stop,
+            events=events,
             reloads=Reloads(file, add_pipeline, actions),
         )
         supervisor_status = SupervisorStatus(

@@ -11,8 +11,12 @@ from writer.config.pipelines import Config
 from writer.core import logging
 from writer.storage.base import Store
 from writer.storage.locations import store_at
+from writer.table.log.appender import RETRY_TIMEOUT
 
 _ANSWER_WITHIN = timedelta(seconds=5)
+# A batch that is not cancelled may have four tables to commit to: its own, and those of dead letters, late rows and raw
+# records. Spark stops in the time of a fifth.
+_COMMITS = 5
 
 
 def policy(config: Config, actions: Iterable[RecoveryLevel]) -> Policy:
@@ -33,6 +37,11 @@ def timeouts(config: Config) -> Timeouts:
         for name, pipeline in config.pipelines.items()
     }
     return Timeouts(settings.start_within, settings.heartbeat_within, stalled_after)
+
+
+def drain_timeout(config: Config) -> timedelta:
+    """Return how long a driver may take to end: it finishes or cancels its batch, and ends a commit that has begun."""
+    return config.stop_timeout + _COMMITS * RETRY_TIMEOUT
 
 
 def store(config: Config, pipeline: str) -> Store:

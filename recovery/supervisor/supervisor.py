@@ -2,7 +2,6 @@
 
 import random
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,13 +26,14 @@ from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import Driver, reap
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
 from recovery.supervisor.recovery_actions import Action, Refusal, check_before_start
-from recovery.supervisor.settings import policy, read_memory, store, timeouts, with_short_timeouts
+from recovery.supervisor.settings import drain_timeout, policy, read_memory, store, timeouts, with_short_timeouts
 from writer.clients.notifications import Notifier
 from writer.clients.supervisor_record import HALTED
 from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ExitCode, HeadraceError, most_severe
+from writer.core.signals import StopEvents
 from writer.driver.clock_steps import ClockComparison
 from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
 
@@ -74,7 +74,7 @@ class Supervisor:
         lease_holder: LeaseHolder,
         notifier: Notifier,
         actions: Mapping[RecoveryLevel, Action],
-        stop: threading.Event,
+        events: StopEvents,
         reloads: Reloads | None = None,
         check_before_start: Callable[[Config, str], Verdict | None] = check_before_start,
         jitter: Callable[[], float] = random.random,
@@ -96,7 +96,8 @@ class Supervisor:
         self._reloads = reloads
         self._notifier = notifier
         self._actions = actions
-        self._stop = stop
+        self._stop = events.stop
+        self._hurry = events.hurry
         self._jitter = jitter
         self._check_before_start = check_before_start
         self._read_memory = read_memory
@@ -107,6 +108,9 @@ class Supervisor:
         self._checked_s = 0.0
         # Since when the driver is stopped.
         self._draining_s: float | None = None
+        # Whether the driver knows that a second signal asked for a stop, and whether it was killed.
+        self._is_hurried = False
+        self._is_killed = False
         # Why the driver is stopped, if it hangs.
         self._unresponsive = ""
         # Whether a pipeline of this driver has left its exit report.
@@ -269,6 +273,8 @@ class Supervisor:
             for supervised in self.supervised_pipelines.values()
         }
         self._draining_s = None
+        self._is_hurried = False
+        self._is_killed = False
         self._unresponsive = ""
         self._has_pipeline_report = False
         self._driver_report = None
@@ -366,19 +372,26 @@ class Supervisor:
             self._stop_driver(driver)
 
     def _stop_driver(self, driver: Driver) -> None:
-        """Ask the driver to end; one that hangs, or whose lease is lost, is killed after a while."""
+        """Ask the driver to end, a second time if a second signal came; it is killed when it takes too long."""
         now_s = time.monotonic()
         if self._draining_s is None:
             self._draining_s = now_s
             driver.drain()
-        if self._lease_holder.lost_pipeline:
-            drain_timeout_s = _DRAIN_WITHOUT_LEASE_S
-        elif self._unresponsive:
-            drain_timeout_s = _DRAIN_UNRESPONSIVE_S
-        else:
-            return
-        if now_s - self._draining_s > drain_timeout_s:
+        elif self._hurry.is_set() and not self._is_hurried:
+            self._is_hurried = True
+            driver.drain()
+        if now_s - self._draining_s > self._drain_timeout_s() and not self._is_killed:
+            self._is_killed = True
+            logging.warning("driver_killed", pid=driver.pid, seconds=round(now_s - self._draining_s))
             driver.kill()
+
+    def _drain_timeout_s(self) -> float:
+        """Return how long the driver may take to end."""
+        if self._lease_holder.lost_pipeline:
+            return _DRAIN_WITHOUT_LEASE_S
+        if self._unresponsive:
+            return _DRAIN_UNRESPONSIVE_S
+        return drain_timeout(self._config).total_seconds()
 
     def _on_driver_exit(self, driver: Driver, code: int) -> int | None:
         """Attend to a driver that has ended. Returns the exit code when the supervisor ends with it."""

@@ -26,6 +26,7 @@ from tests.support.sample_records import config
 from tests.support.simulated_supervisor import EndlessPipeline, Query, SentEvents
 from writer.config.sections.bucket_upkeep import Seal
 from writer.config.sections.resource_limits import Commit
+from writer.core.signals import StopEvents
 from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
 from writer.driver.supervisor_channel import ChannelFolder
@@ -318,7 +319,7 @@ def test_what_is_noted_after_a_step_within_an_action_is_not_moved_by_it(tmp_path
         lease_holder=LeaseHolder({}, "me/1"),
         notifier=SentEvents(),  # type: ignore[arg-type]
         actions={RecoveryLevel.RESTART: refuse},
-        stop=threading.Event(),
+        events=StopEvents(),
         jitter=lambda: 0.0,
         clocks=clocks.comparison(),
     )

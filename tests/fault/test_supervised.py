@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ from recovery.supervisor.supervisor import Supervisor
 from tests.support.sample_records import config
 from writer.clients import notifications
 from writer.config.pipelines import Config
+from writer.core.signals import StopEvents
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -89,7 +89,7 @@ class Play:
             try:
                 return Supervisor(
                     self.config, self.supervised_pipelines, lambda: [sys.executable, "-c", DRIVER, str(self.script)],
-                    folder=folder, lease_holder=held, notifier=self.sent, actions=actions or {}, stop=threading.Event(),
+                    folder=folder, lease_holder=held, notifier=self.sent, actions=actions or {}, events=StopEvents(),
                     check_before_start=before, jitter=lambda: 0.0,
                 ).run()  # fmt: skip
             finally:

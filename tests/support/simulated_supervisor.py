@@ -21,6 +21,7 @@ from recovery.supervisor.supervisor import Reloads, Supervisor
 from writer.config import loader
 from writer.config.loader import ConfigChanges, ReloadableConfig
 from writer.core.errors import ConfigError, exit_code
+from writer.core.signals import StopEvents
 from writer.driver import pipeline_runner
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
@@ -251,7 +252,7 @@ class Release:
             lease_holder=self.held,
             notifier=SentEvents(),
             actions={},  # type: ignore[arg-type]
-            stop=threading.Event(),
+            events=StopEvents(),
             reloads=Reloads(self.file, self._admit, lambda _: {}),
             check_before_start=lambda *_: None,
             jitter=lambda: 0.0,

@@ -4,7 +4,6 @@ python -m tests.support.writer_supervisor CONFIG NAME COMMAND...: of pipeline `c
 """
 
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from recovery.supervisor.supervisor import Supervisor
 from writer.clients import notifications
 from writer.config.loader import load
 from writer.core import logging
+from writer.core.signals import StopEvents
 
 
 def supervise(config_file: Path, name: str, command: Sequence[str]) -> int:
@@ -36,7 +36,7 @@ def supervise(config_file: Path, name: str, command: Sequence[str]) -> int:
                 lease_holder=lease_holder,
                 notifier=notifications.open_notifier(config.notifications),
                 actions=actions(config),
-                stop=threading.Event(),
+                events=StopEvents(),
                 check_before_start=lambda *_: None,
             ).run()
         finally:
