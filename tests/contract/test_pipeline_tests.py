@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 from tests.support.sample_records import EVENT, WIDER
 from writer.cli.main import app
+from writer.core.errors import ConfigError
+from writer.preflight.testing.case import read as read_case
 
 ROOT = Path(__file__).parents[2]
 # _pytest.compat.running_on_ci asks for these.
@@ -493,9 +495,15 @@ def test_a_mistake_is_a_sentence_with_file_and_key(files: Files, change: Mapping
     path = files.case({"a": good(1)}, {"a": "row"})
     document = {**yaml.safe_load(path.read_text()), **change}
     path.write_text(yaml.safe_dump({key: value for key, value in document.items() if value is not None}))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        read_case(path.relative_to(files.root))
+
+
+def test_the_command_shows_the_sentence_of_a_mistake(files: Files) -> None:
+    files.case({"a": good(1)}, {"a": "row"}, expct={})
     done = files.run(columns=500)
     assert done.exit_code == 2
-    assert message in done.output
+    assert "file: unknown key 'expct'; did you mean 'expect'?" in done.output
 
 
 def test_json_has_why_a_file_cannot_be_used(files: Files) -> None:
