@@ -25,7 +25,7 @@ from writer.avro.schema_text import UnsupportedSchema, parse_schema
 pytestmark = pytest.mark.timeout(3600)
 IS_LONG = settings.default.max_examples >= 1_000
 TEXTS_OF_START = 10 if IS_LONG else 1
-STARTS_OF_EXAMPLE = 10
+STARTS_OF_EXAMPLE = 10 if IS_LONG else 4
 SECONDS_MAX = 20.0  # of the processor, for one text on one way; the largest takes a tenth of a second on its own
 REASON_MAX = 1_100
 SAMPLES = 6
