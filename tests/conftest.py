@@ -9,7 +9,7 @@ import os
 import signal
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support.writer_process import Site
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     # What tests start imports the repository, and nothing of the folder that it happens to run in.
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
@@ -35,6 +35,18 @@ def pytest_configure() -> None:
     hypothesis.settings.register_profile("check", deadline=None, max_examples=25)
     hypothesis.settings.register_profile("long", deadline=None, max_examples=1_000)
     hypothesis.settings.load_profile("check")
+    # Runs last, so that what pytest collects at the end skips what is frozen. nanobind reports what is left then.
+    config.add_cleanup(gc.unfreeze)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # Hardly anything that collection makes is garbage before its end.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
@@ -47,10 +59,6 @@ def pytest_collection_finish() -> None:
     # What collection made stays to the end: each full collection of garbage would look at all of it again.
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # nanobind reports what is left at the end of the process
 
 
 @pytest.fixture
@@ -183,8 +191,8 @@ def same_priority() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def documented_json(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def documented_json() -> Iterator[None]:
     """Hold all JSON that a command prints in this process against docs/json_keys.yaml."""
     from tests.support import json_keys
     from writer.output import tables
@@ -195,7 +203,9 @@ def documented_json(monkeypatch: pytest.MonkeyPatch) -> None:
         json_keys.check(document)
         write(document, indent)
 
-    monkeypatch.setattr(tables, "_print_json", checked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "_print_json", checked)
+        yield
 
 
 @pytest.fixture
