@@ -25,6 +25,7 @@ from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.errors import LostRecords, OldRecordFormat, UnsupportedBroker
 from writer.kafka_reader.reader import RangeReader
 from writer.maintenance.local_pipeline import Piece
+from writer.offsets.log_check import fetch_log_ranges_of_parts
 from writer.offsets.start_decision import LogRange, incarnation_number
 
 FindCuts = Callable[[Mapping[TopicPartition, LogRange], Mapping[str, str]], Collection[TopicPartition]]
@@ -164,10 +165,7 @@ class KafkaSource:
 
     def _check_logs(self, parts: Mapping[Source, TopicPartition]) -> None:
         """Raise SourceFailed where a log was cut: its offsets mean other records, perhaps those of the gap."""
-        earliest = self._cluster.earliest(parts)
-        ends = self._cluster.latest(parts)
-        log_ranges = {part: LogRange(earliest[source], ends[source]) for source, part in parts.items()}
-        if cut := self._cut(log_ranges, self._topic_ids):
+        if cut := self._cut(fetch_log_ranges_of_parts(self._cluster, parts), self._topic_ids):
             raise SourceFailed(
                 f"Kafka's log was cut below what the table has of {min(cut).name}, and is another one now. Start the "
                 "pipeline first; then bring the records of the gap from a mirror or an archive."

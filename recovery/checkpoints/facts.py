@@ -17,9 +17,8 @@ from writer.core.errors import ConfigError, TopicMissing
 from writer.core.offsets import TopicPartition
 from writer.kafka_reader.errors import ReadFailed
 from writer.offsets import run_record
-from writer.offsets.log_check import LogCheck, log_check
+from writer.offsets.log_check import LogCheck, fetch_log_ranges, log_check
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets
-from writer.offsets.start_decision import LogRange
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 from writer.table.factory import main_table
@@ -225,11 +224,9 @@ def _with_kafka(
         topics = fetch_topic_ids(cluster, stored_ids)
         sources = cluster.sources(name for name, ids in topics.items() if ids.current is not None)
         known_sources = sorted(start.keys() & set(sources))
-        earliest = cluster.earliest(known_sources)
-        ends = cluster.latest(known_sources)
+        log_ranges = fetch_log_ranges(cluster, known_sources)
     except (BrokerUnreachable, TopicMissing) as error:
         return _without_kafka(facts, error)
-    log_ranges = {source: LogRange(earliest[source], ends[source]) for source in known_sources}
     return replace(facts, topics=topics, log_ranges=log_ranges)
 
 

@@ -21,6 +21,7 @@ from writer.clients.kafka import Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.core.offsets import Source, TopicPartition
 from writer.offsets import checkpoint_backups
+from writer.offsets.log_check import fetch_log_ranges
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets
 from writer.offsets.start_decision import LogRange
 from writer.storage.base import S3Settings, Store
@@ -199,9 +200,7 @@ def _reason_files_prove_nothing(tables: Tables, snapshot: PipelineSnapshot) -> s
 def _fetch_log_ranges(cluster: Cluster, topics: Mapping[str, TopicIds]) -> dict[Source, LogRange]:
     """Ask what Kafka holds of the partitions of topics that are there. Raises BrokerUnreachable."""
     sources = cluster.sources([topic for topic, ids in topics.items() if ids.current is not None])
-    earliest = cluster.earliest(sources)
-    ends = cluster.latest(sources)
-    return {source: LogRange(earliest[source], ends[source]) for source in sources}
+    return fetch_log_ranges(cluster, sources)
 
 
 def _last_offsets(table: PipelineTable) -> Iterator[tuple[TopicPartition, int]]:

@@ -26,9 +26,10 @@ from writer.config.pipelines import Config
 from writer.core import fault_points
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
-from writer.core.offsets import LogMark, OffsetRange, OffsetSet, Source, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, OffsetSet, Source, TopicPartition
 from writer.core.text import instant
-from writer.offsets.log_check import LogCheck, log_check
+from writer.offsets.log_check import LogCheck, fetch_log_ranges, log_check
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange, incarnation_number
 from writer.sealing.manifest import Manifests
@@ -313,9 +314,7 @@ class RewindExecution:
             for part in snapshot.parts()
             if incarnations.get(part.topic) == part.incarnation and part.partition < topics[part.topic].partitions
         }
-        earliest = cluster.earliest(parts)
-        ends = cluster.latest(parts)
-        log_ranges = {source: LogRange(earliest[source], ends[source]) for source in parts}
+        log_ranges = fetch_log_ranges(cluster, parts)
         ranges_by_part = {parts[source]: log_range for source, log_range in log_ranges.items()}
         topic_ids = {topic.name: topic.id for topic in topics.values()}
         return _KafkaFacts(incarnations, log_ranges, self._check.diverging_parts(snapshot, ranges_by_part, topic_ids))

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from tests.support.fixture_lakes import FIXTURES, table_of, unpack
 from writer.cli.main import app
 from writer.config.loader import load
-from writer.core.offsets import LogMark, OffsetRange, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.log_continuity import EarlierCommit, read_part_history
 
 P0, N1 = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 2, 1)

@@ -15,7 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.servers.secured import PLAIN_PASSWORD, PLAIN_USER, Authority, SecuredBroker, broker
 from writer.config.sections.kafka_client import Security as Configured
-from writer.core.offsets import LogMark, OffsetRange, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.connection import addresses

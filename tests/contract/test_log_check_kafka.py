@@ -13,7 +13,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection,
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from writer.clients.native_kafka import topic_ids
-from writer.core.offsets import LogMark, OffsetRange, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.demo.devstack.stack import Broker
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.connection import addresses

@@ -20,7 +20,8 @@ from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError, Fenced, HeadraceError
-from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver.sealing.steps import seal_due
 from writer.kafka_reader.requests.epoch_ends import EpochEnd
 from writer.maintenance.compaction import Compactor, here

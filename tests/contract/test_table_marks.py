@@ -11,7 +11,8 @@ import pytest
 from tests.support.tables import P0, P1, batch, begin, stage, table
 from writer.core.errors import Fenced
 from writer.core.files import StagedFile
-from writer.core.offsets import LogMark, OffsetRange, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.offsets.log_continuity import EarlierCommit, read_part_history
 from writer.table.gap_records import read_history
 from writer.table.ledger.segment_store import LedgerStore
@@ -114,10 +115,10 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
     table.append(
         replace(batch(epoch, 0, 10, stage(10), part=P1), marks={P1: FIRST}, newest_event_times=seen), table.snapshot()
     )
-    cut = LogCut(P0, 2, 120, 150, is_proven=True)
+    cut = LogCut(OffsetRange(P0, 120, 150), 2, is_proven=True)
     other = TopicPartition("clicks", 2, 1)
     ids = {"clicks": ["uuid-1", "uuid-1"]}
-    stale = replace(cut, frontier=140)
+    stale = replace(cut, range=OffsetRange(P0, 120, 140))
     with pytest.raises(Fenced, match="another writer runs"):
         table.begin({NEXT: 120, other: 10}, ids, cuts=[stale])
     table.begin({NEXT: 120, other: 10}, ids, cuts=[cut])
@@ -134,7 +135,7 @@ def test_a_cut_begins_an_incarnation_and_the_other_partitions_take_their_marks_a
 
 def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> None:
     begin(table, p0=10)
-    cut = LogCut(P0, 2, 5, 10, is_proven=False)
+    cut = LogCut(OffsetRange(P0, 5, 10), 2, is_proven=False)
     ids = {"clicks": ["uuid-1", "uuid-1"]}
     epochs = [table.begin({NEXT: 5}, ids, cuts=[cut]) for _ in range(2)]
     assert epochs[0] + 1 == epochs[1] == table.snapshot().epoch
@@ -144,7 +145,7 @@ def test_of_two_starts_that_meet_a_cut_one_enters_it(table: PipelineTable) -> No
 
 def test_a_cut_stands_in_the_ledger(table: PipelineTable) -> None:
     begin(table, p0=10)
-    table.begin({NEXT: 5}, {"clicks": ["uuid-1", "uuid-1"]}, cuts=[LogCut(P0, 2, 5, 10, is_proven=False)])
+    table.begin({NEXT: 5}, {"clicks": ["uuid-1", "uuid-1"]}, cuts=[LogCut(OffsetRange(P0, 5, 10), 2, is_proven=False)])
     table._checkpoint_interval = 1
     table._tidied_version = -1
     table.tidy()

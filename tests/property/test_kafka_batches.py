@@ -17,7 +17,7 @@ from tests.support.kafka_batches import Raw, Rec, batch, marker
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.columns import ColumnChoice, columns
 from writer.kafka_reader.errors import Corrupt, OldRecordFormat, ReadFailed
-from writer.kafka_reader.record_batches import Batch, MissingOffsets, MissingReason, cut_batches
+from writer.kafka_reader.record_batches import Batch, EmptyRun, MissingReason, cut_batches
 from writer.kafka_reader.record_buffer import RecordBuffer
 from writer.kafka_reader.requests.fetch import PartitionAnswer
 
@@ -61,7 +61,7 @@ def answer(data: bytes, aborted: Sequence[tuple[int, int]] = ()) -> PartitionAns
 
 def read(
     data: bytes, start: int, end: int, aborted: Sequence[tuple[int, int]] = ()
-) -> tuple[pa.RecordBatch, list[MissingOffsets]]:
+) -> tuple[pa.RecordBatch, list[EmptyRun]]:
     """Read an answer; missing offsets as they are told between batches."""
     buffer, missing = RecordBuffer(BATCH_BYTES_MAX), []
     of, position = OffsetRange(PART, start, end), start

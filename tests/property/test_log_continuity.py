@@ -7,7 +7,8 @@ from uuid import UUID
 
 from hypothesis import given, strategies as st
 
-from writer.core.offsets import LogMark, Source, TopicPartition, mark_of_header
+from writer.core.log_mark import LogMark, mark_of_header
+from writer.core.offsets import Source, TopicPartition
 from writer.kafka_reader.requests.epoch_ends import EpochEnd
 from writer.offsets.log_check import CommittedPart, LogCheck
 from writer.offsets.log_continuity import Continues, Diverges

@@ -5,8 +5,8 @@ from hypothesis import given, strategies as st
 from writer.core.offsets import TopicPartition
 from writer.offsets.start_decision import (
     Begin,
-    Gap,
     LogRange,
+    RecordGap,
     Refuse,
     decide,
     incarnation_number,
@@ -39,7 +39,7 @@ def test_every_offset_is_read_lost_or_refused(found, on_data_loss):
             assert offsets == frontier
             assert not lost
             assert not short
-        case Gap(ranges, offsets):
+        case RecordGap(ranges, offsets):
             assert on_data_loss == "record"
             assert not short
             put_down = [(r.part, o) for r in ranges for o in range(r.start, r.end)]
@@ -58,7 +58,7 @@ def test_after_a_gap_the_same_facts_begin(found):
     """The next start, whatever happened to this one after its gap was committed, records no second gap."""
     frontier, held = found
     first = decide(frontier, held, "record")
-    if isinstance(first, Gap):
+    if isinstance(first, RecordGap):
         moved = {**frontier} | {r.part: r.end for r in first.lost}
         assert decide(moved, held, "record") == Begin(first.offsets)
 

@@ -19,7 +19,8 @@ from writer.clients.kafka import Topic
 from writer.config.pipeline import Pipeline
 from writer.config.sections.connections import Kafka as KafkaSettings
 from writer.core.errors import LogChanged, LogMoved
-from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver.readers.native_reader import NativeReader
 from writer.driver.readers.spark_reader import SparkReader
 from writer.kafka_reader.errors import Unavailable, UnsupportedBroker
@@ -108,7 +109,7 @@ def test_a_log_that_was_cut_goes_on_as_an_incarnation_and_the_other_partition_wh
 ) -> None:
     kafka = Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10), 600: LogMark(3, 6)}, ends={3: (3, 1_200)})
     found = find(table, kafka)
-    assert found.cuts == [LogCut(P0, 2, 1_200, 1_500, is_proven=True)]
+    assert found.cuts == [LogCut(OffsetRange(P0, 1_200, 1_500), 2, is_proven=True)]
     assert found.incarnations == {"clicks": [ID, ID]}
     assert found.numbers == {"clicks": 2}
     assert found.new_parts == {N0: 1_200, N1: 70}
@@ -120,14 +121,14 @@ def test_a_log_that_was_cut_goes_on_as_an_incarnation_and_the_other_partition_wh
 
 def test_a_restored_volume_goes_on_behind_the_last_commit_that_it_still_has(table: PipelineTable) -> None:
     kafka = Kafka(marks={1_500: LogMark(3, 99), 1_000: LogMark(3, 98), 600: LogMark(3, 6)})
-    assert find(table, kafka).cuts == [LogCut(P0, 2, 600, 1_500, is_proven=False)]
+    assert find(table, kafka).cuts == [LogCut(OffsetRange(P0, 600, 1_500), 2, is_proven=False)]
     nothing = Kafka(marks={1_500: LogMark(3, 99)})
-    assert find(table, nothing).cuts == [LogCut(P0, 2, 0, 1_500, is_proven=False)]
+    assert find(table, nothing).cuts == [LogCut(OffsetRange(P0, 0, 1_500), 2, is_proven=False)]
 
 
 def test_a_log_that_ends_before_the_table_is_read_on_where_it_was_cut(table: PipelineTable) -> None:
     kafka = Kafka(held=[(0, 1_200), (0, 70)], marks={1_000: LogMark(3, 10)}, ends={3: (3, 1_200)})
-    assert find(table, kafka).cuts == [LogCut(P0, 2, 1_200, 1_500, is_proven=True)]
+    assert find(table, kafka).cuts == [LogCut(OffsetRange(P0, 1_200, 1_500), 2, is_proven=True)]
 
 
 def test_on_data_loss_stop_refuses_with_the_range_and_the_mend(table: PipelineTable) -> None:
@@ -151,12 +152,12 @@ def test_retention_behind_a_cut_is_a_gap_of_the_new_incarnation_from_the_last_so
 ) -> None:
     kafka = Kafka(held=[(500, 1_900), (0, 70)], marks={600: LogMark(3, 6)}, ends={3: (0, 900)})
     found = find(table, kafka)
-    assert found.cuts == [LogCut(P0, 2, 600, 1_500, is_proven=False)]
+    assert found.cuts == [LogCut(OffsetRange(P0, 600, 1_500), 2, is_proven=False)]
     assert found.lost == ()
     # Retention took what could say where, and the leader has no epoch from before: it may have been anywhere.
     kafka = Kafka(held=[(1_200, 1_900), (0, 70)], ends={3: (3, 1_200)})
     found = find(table, kafka)
-    assert found.cuts == [LogCut(P0, 2, 0, 1_500, is_proven=False)]
+    assert found.cuts == [LogCut(OffsetRange(P0, 0, 1_500), 2, is_proven=False)]
     assert found.lost == [OffsetRange(N0, 0, 1_200)]
 
 
@@ -164,12 +165,12 @@ def test_a_partition_that_went_on_uncut_is_cut_before_its_first_commit_as_its_ea
     table: PipelineTable,
 ) -> None:
     position = find(table, Kafka(marks={1_500: OLD}, other_end=60))
-    assert position.cuts == [LogCut(P1, 2, 0, 70, is_proven=False)]
+    assert position.cuts == [LogCut(OffsetRange(P1, 0, 70), 2, is_proven=False)]
     table.begin(position.new_parts, position.incarnations, cuts=position.cuts)
     assert (table.snapshot().frontier(N0), table.snapshot().mark(N0)) == (1_500, OLD)
     position = find(table, Kafka(marks={1_500: NEW, 1_000: LogMark(3, 10)}, ends={3: (3, 1_200)}))
     third = replace(N0, incarnation=3)
-    assert position.cuts == [LogCut(part, 3, 1_200, 1_500, is_proven=True) for part in (N0, P0)]
+    assert position.cuts == [LogCut(OffsetRange(part, 1_200, 1_500), 3, is_proven=True) for part in (N0, P0)]
     assert position.new_parts == {third: 1_200, replace(N1, incarnation=3): 0}
     table.begin(position.new_parts, position.incarnations, cuts=position.cuts)
     assert table.snapshot().frontier(third) == 1_200
@@ -183,7 +184,10 @@ def test_a_partition_that_is_cut_again_below_its_incarnation_takes_rows_of_the_o
     last = Batch("to 1300", epoch, [OffsetRange(N0, 1_200, 1_300)], marks={N0: NEW})
     table.append(last, table.snapshot())
     position = find(table, Kafka(marks={1_300: LogMark(7, 70), 600: LogMark(3, 6)}, ends={3: (3, 800), 5: (3, 800)}))
-    assert position.cuts == [LogCut(N0, 3, 600, 1_300, is_proven=False), LogCut(P0, 3, 600, 1_500, is_proven=False)]
+    assert position.cuts == [
+        LogCut(OffsetRange(N0, 600, 1_300), 3, is_proven=False),
+        LogCut(OffsetRange(P0, 600, 1_500), 3, is_proven=False),
+    ]
     table.begin(position.new_parts, position.incarnations, cuts=position.cuts)
     assert table.snapshot().orphans() == [OffsetRange(P0, 600, 1_500), OffsetRange(N0, 600, 1_300)]
     _, segments = read_history(table, "events", table.rows_at)
@@ -223,7 +227,7 @@ def test_a_log_without_epochs_is_compared_by_its_batches_alone(table: PipelineTa
     kafka = Kafka(marks={1_600: without_epoch}, ends={-1: (-1, -1)})
     assert find(table, kafka).cuts == []
     kafka.marks = {1_600: LogMark(-1, 31 << 32), 1_000: LogMark(3, 10)}
-    assert find(table, kafka).cuts == [LogCut(P0, 2, 1_000, 1_600, is_proven=False)]
+    assert find(table, kafka).cuts == [LogCut(OffsetRange(P0, 1_000, 1_600), 2, is_proven=False)]
 
 
 def test_a_start_that_nobody_answers_fails(table: PipelineTable) -> None:
@@ -266,7 +270,8 @@ def test_doctor_says_what_a_start_would_do(
     assert "clicks/0" in found.message
     assert words in found.message
     assert "not known (silent)" in checks(Kafka(failure=Unavailable("silent")))["log"].message
-    table.begin({N0: 1_200, N1: 70}, {"clicks": [ID, ID]}, cuts=[LogCut(P0, 2, 1_200, 1_500, is_proven=True)])
+    cut = LogCut(OffsetRange(P0, 1_200, 1_500), 2, is_proven=True)
+    table.begin({N0: 1_200, N1: 70}, {"clicks": [ID, ID]}, cuts=[cut])
     assert "[1200, 1500) of clicks/0, incarnation 1" in checks(Kafka())["rows"].message
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from writer.batch.task_report import RangeRead, Report
-from writer.core.offsets import LogMark, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.requests.epoch_ends import EpochEnd
 from writer.offsets.log_continuity import (
     Continues,
@@ -191,7 +192,7 @@ def test_a_history_ends_where_nothing_is_known_of_the_incarnation_before(
 
 
 def read(start: int, stop: int, before: LogMark | None, last: LogMark | None, partition: int = 0) -> RangeRead:
-    return RangeRead("clicks", partition, start, stop, stop - start, {}, before, last)
+    return RangeRead(OffsetRange(TopicPartition("clicks", 1, partition), start, stop), stop - start, {}, before, last)
 
 
 A, B, C, D = (LogMark(1, n << 32) for n in range(4))

@@ -9,7 +9,8 @@ import pytest
 
 from tests.servers.kafka_cluster import VERSIONS, Cluster as Fake, PartitionFetch, PartitionReply
 from tests.support.kafka_batches import Raw, batch, marker
-from writer.core.offsets import LogMark, OffsetRange, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.errors import AccessDenied, Corrupt, LogDiverged, TopicGone, Unavailable
 from writer.kafka_reader.log_marks import LogMarks

@@ -21,7 +21,7 @@ from writer.batch.task_report import Counts, RangeRead, Report
 from writer.clients import native_kafka
 from writer.commit.builder import check_ranges_read, merge_reports
 from writer.config.sections.connections import Kafka
-from writer.core.offsets import OffsetRange, Source, TopicPartition
+from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
 from writer.kafka_reader.cluster import ClusterAddress
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.errors import Unavailable
@@ -56,6 +56,10 @@ def test_shares_hold_each_offset_once_and_none_more_than_its_part(sizes: list[tu
 # --- the driver's check
 
 
+def range_read(partition: int, span: Span, records: int, missing: dict[str, int]) -> RangeRead:
+    return RangeRead(OffsetRange(TopicPartition("a", 1, partition), *span), records, missing)
+
+
 def report(*read: RangeRead, counted: int) -> Report:
     return Report(ranges_read=list(read), counts={("a", 0): Counts(read=counted, rows=counted)})
 
@@ -63,19 +67,19 @@ def report(*read: RangeRead, counted: int) -> Report:
 @pytest.mark.parametrize(
     ("read", "counted", "wrong"),
     [
-        ([("a", 0, 0, 6, 6, {}), ("a", 0, 6, 10, 3, {"control": 1})], 9, None),
-        ([("a", 0, 0, 6, 6, {})], 6, r"asked for offsets \[\(0, 10\)\], the tasks read \[\(0, 6\)\]"),
-        ([("a", 0, 0, 6, 6, {}), ("a", 0, 5, 10, 5, {})], 11, "read twice"),
-        ([("a", 0, 0, 10, 10, {}), ("a", 1, 0, 2, 2, {})], 10, r"\('a', 1\): asked for offsets \[\]"),
-        ([("a", 0, 0, 10, 10, {})], 9, "10 records were fetched, 9 were counted"),
-        ([("a", 0, 0, 10, 9, {})], 9, "unaccounted for"),
+        ([range_read(0, (0, 6), 6, {}), range_read(0, (6, 10), 3, {"control": 1})], 9, None),
+        ([range_read(0, (0, 6), 6, {})], 6, r"asked for offsets \[\(0, 10\)\], the tasks read \[\(0, 6\)\]"),
+        ([range_read(0, (0, 6), 6, {}), range_read(0, (5, 10), 5, {})], 11, "read twice"),
+        ([range_read(0, (0, 10), 10, {}), range_read(1, (0, 2), 2, {})], 10, r"\('a', 1\): asked for offsets \[\]"),
+        ([range_read(0, (0, 10), 10, {})], 9, "10 records were fetched, 9 were counted"),
+        ([range_read(0, (0, 10), 9, {})], 9, "unaccounted for"),
         ([], 0, "the tasks read"),
     ],
 )
 def test_each_offset_is_read_once_and_each_record_counted(
-    read: list[tuple[object, ...]], counted: int, wrong: str | None
+    read: list[RangeRead], counted: int, wrong: str | None
 ) -> None:
-    found = report(*[RangeRead(*one) for one in read], counted=counted)  # type: ignore[arg-type]
+    found = report(*read, counted=counted)
     found = Report.from_json(found.to_json())
     if wrong is None:
         check_ranges_read(found, ranges((0, 10), (4, 4)))

@@ -14,7 +14,7 @@ from writer.clients.kafka import Topic
 from writer.commit import builder, failed_records_limit, missing_offsets
 from writer.config.sections.resource_limits import Limits
 from writer.core.errors import CheckpointUnusable, ExitCode, HeadraceError, LogChanged
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.kafka_reader.errors import damaged_batch
 from writer.offsets import spark_checkpoint, start_decision, start_offsets
 from writer.offsets.start_decision import LogRange, Refuse
@@ -50,7 +50,7 @@ def loss_that_is_not_allowed(_: Any) -> HeadraceError:
 
 
 def cut_that_is_not_allowed(_: Any) -> HeadraceError:
-    why = start_decision.refusal([LogCut(PART, 2, 40, 100, True)], (), "stop")
+    why = start_decision.refusal([LogCut(OffsetRange(PART, 40, 100), 2, True)], (), "stop")
     return LogChanged(str(why))
 
 

@@ -102,12 +102,8 @@ class _Clock:
 
 
 def _range_read(evidence: RangeEvidence) -> RangeRead:
-    part = evidence.range.part
     return RangeRead(
-        topic=part.topic,
-        partition=part.partition,
-        start=evidence.range.start,
-        end=evidence.range.end,
+        range=evidence.range,
         records=evidence.records,
         missing={reason.name.lower(): count for reason, count in evidence.missing.items() if count},
         before=evidence.before,

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from writer.batch.lateness import Lateness
 from writer.core.files import StagedFile, file_from_json, file_to_json
-from writer.core.offsets import LogMark, Source, Span, merge_spans
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, Source, Span, merge_spans
 
 # What a record that was read may become.
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined", "filtered")
@@ -116,26 +117,32 @@ class FailedRecords:
 
 @dataclass(frozen=True)
 class RangeRead:
-    """Offsets [start, end) of a partition that a task fetched itself, and what became of them.
+    """Offsets of a partition that a task fetched itself, and what became of them.
 
     `missing`: how many offsets have no record, by reason: control, aborted, compacted. `before`: mark of the log before
     the range. `last`: mark of the log at the end of the range.
     """
 
-    topic: str
-    partition: int
-    start: int
-    end: int
+    range: OffsetRange
     records: int
     missing: dict[str, int]
     before: LogMark | None = None
     last: LogMark | None = None
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether each offset of the range gave a record or is missing for a reason."""
+        return self.records + sum(self.missing.values()) == self.range.count
+
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> "RangeRead":
         """Read what a report has of it."""
         marks = {name: LogMark(*raw[name]) for name in ("before", "last") if raw[name] is not None}
-        return cls(**{**raw, **marks})
+        return cls(**{**raw, **marks, "range": OffsetRange.from_dict(raw["range"])})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Describe it as JSON values."""
+        return {**vars(self), "range": self.range.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -242,13 +249,14 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Write the report as JSON values."""
         files = {name: [file_to_json(file) for file in getattr(self, name)] for name in _FILES}
-        records = {name: [vars(record) for record in getattr(self, name)] for name in (*_RECORDS, "ranges_read")}
+        records = {name: [vars(record) for record in getattr(self, name)] for name in _RECORDS}
         sets = {name: sorted(getattr(self, name)) for name in _SETS}
         return {
             **vars(self),
             **files,
             **records,
             **sets,
+            "ranges_read": [range_read.to_dict() for range_read in self.ranges_read],
             "late": self.late.to_json(),
             "counts": [[*source, vars(counts)] for source, counts in self.counts.items()],
             "targets": {name: target.to_dict() for name, target in self.targets.items()},

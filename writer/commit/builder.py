@@ -122,12 +122,9 @@ def check_ranges_read(report: Report, committing: Iterable[OffsetRange]) -> None
     spans_read = defaultdict[Source, list[Span]](list)
     records = Counter[Source]()
     for range_read in report.ranges_read:
-        source = (range_read.topic, range_read.partition)
-        offsets = range_read.end - range_read.start
-        assert range_read.records + sum(range_read.missing.values()) == offsets, (
-            f"offsets are unaccounted for: {range_read}"
-        )
-        spans_read[source].append((range_read.start, range_read.end))
+        source = range_read.range.part.source
+        assert range_read.is_complete, f"offsets are unaccounted for: {range_read}"
+        spans_read[source].append(range_read.range.span)
         records[source] += range_read.records
     committing_spans = {r.part.source: [r.span] for r in committing if r.count}
     for source in committing_spans.keys() | spans_read.keys():

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from writer.core.backoff import Backoff
-from writer.core.offsets import LogMark, OffsetRange, Source, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.kafka_reader.cluster import Cluster, ClusterAddress
 from writer.kafka_reader.errors import AccessDenied, TopicGone, Unavailable
 from writer.kafka_reader.protocol import ErrorCode, error_name

@@ -8,7 +8,8 @@ from uuid import UUID
 import pyarrow as pa
 
 from writer.core.backoff import Backoff
-from writer.core.offsets import LogMark, OffsetRange, Source
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, Source
 from writer.kafka_reader import record_batches
 from writer.kafka_reader.cluster import Cluster
 from writer.kafka_reader.columns import ColumnChoice, columns
@@ -23,7 +24,7 @@ from writer.kafka_reader.errors import (
     damaged_batch,
 )
 from writer.kafka_reader.protocol import ErrorCode, error_name
-from writer.kafka_reader.record_batches import Batch, MissingOffsets, MissingReason
+from writer.kafka_reader.record_batches import Batch, EmptyRun, MissingReason
 from writer.kafka_reader.record_buffer import BATCH_BYTES_MAX, RecordBuffer
 from writer.kafka_reader.requests.fetch import PartitionAnswer, PartitionQuestion
 from writer.kafka_reader.requests.metadata import is_gone
@@ -304,7 +305,7 @@ class RangeReader:
         for item in record_batches.cut_batches(answer, position.source, position.offset, position.range.end):
             _check_begin(position, item)
             after = min(item.after, position.range.end)
-            if isinstance(item, MissingOffsets):
+            if isinstance(item, EmptyRun):
                 position.evidence.missing[item.reason] += after - position.offset
             else:
                 self._buffer.add(item, position.range)
@@ -395,11 +396,11 @@ class RangeReader:
             self._retries += 1
 
 
-def _check_begin(position: _Position, item: Batch | MissingOffsets) -> None:
+def _check_begin(position: _Position, item: Batch | EmptyRun) -> None:
     """Raise Corrupt where offsets are missing behind a damaged batch, which may hold them."""
     before = position.evidence.before
     is_first = position.offset == position.range.start
-    lacks_batch = isinstance(item, MissingOffsets) and item.leader_epoch < 0
+    lacks_batch = isinstance(item, EmptyRun) and item.leader_epoch < 0
     if is_first and lacks_batch and before is not None and before.is_damaged:
         reason = "the checksum of the record batch before it does not fit, and no other batch begins here"
         raise damaged_batch(position.source, position.offset, reason)

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
-from writer.core.offsets import LogMark, Source, mark_of_header
+from writer.core.log_mark import LogMark, mark_of_header
+from writer.core.offsets import Source
 from writer.kafka_reader.errors import SPARK_READER, OldRecordFormat, damaged_batch
 from writer.kafka_reader.requests.fetch import PartitionAnswer
 
@@ -44,7 +45,7 @@ class MissingReason(IntEnum):
     COMPACTED = 2
 
 
-class MissingOffsets(NamedTuple):
+class EmptyRun(NamedTuple):
     """Offsets from the last one up to `after` have no record.
 
     `leader_epoch`: of the batch that ends there; -1: no batch does.
@@ -73,8 +74,8 @@ class Batch(NamedTuple):
     leader_epoch: int = -1
 
 
-def cut_batches(answer: PartitionAnswer, source: Source, start: int, end: int) -> Iterator[Batch | MissingOffsets]:
-    """Yield the batches and missing offsets of an answer in their order, from the offset asked for up to `end`.
+def cut_batches(answer: PartitionAnswer, source: Source, start: int, end: int) -> Iterator[Batch | EmptyRun]:
+    """Yield the batches and empty runs of an answer in their order, from the offset asked for up to `end`.
 
     The last batch may be incomplete: it is left out. `source`: for messages. Raises Corrupt, OldRecordFormat.
     """
@@ -92,7 +93,7 @@ def cut_batches(answer: PartitionAnswer, source: Source, start: int, end: int) -
         (base, size, epoch, _, crc, attributes, last, first_ms, max_ms, producer, _, _, count) = head
         # All offsets up to the end are missing.
         if base >= end:
-            yield MissingOffsets(end, MissingReason.COMPACTED)
+            yield EmptyRun(end, MissingReason.COMPACTED)
             return
         begin = next_batch
         next_batch = begin + _BYTES_BEFORE_LENGTH_COUNTS + size
@@ -109,15 +110,15 @@ def cut_batches(answer: PartitionAnswer, source: Source, start: int, end: int) -
         if offset > start and base < offset:
             raise damaged_batch(source, base, "a record batch lies before the end of the one before it")
         if base > offset:
-            yield MissingOffsets(base, MissingReason.COMPACTED)
+            yield EmptyRun(base, MissingReason.COMPACTED)
         offset = after
         if attributes & _CONTROL:
             aborted.end(producer, after)
-            yield MissingOffsets(after, MissingReason.CONTROL, epoch)
+            yield EmptyRun(after, MissingReason.CONTROL, epoch)
         elif attributes & _TRANSACTIONAL and aborted.has(producer, after):
-            yield MissingOffsets(after, MissingReason.ABORTED, epoch)
+            yield EmptyRun(after, MissingReason.ABORTED, epoch)
         elif count == 0:
-            yield MissingOffsets(after, MissingReason.COMPACTED, epoch)
+            yield EmptyRun(after, MissingReason.COMPACTED, epoch)
         else:
             append_time = bool(attributes & _LOG_APPEND_TIME)
             time_ms = max_ms if append_time else first_ms

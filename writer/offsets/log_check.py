@@ -1,6 +1,6 @@
 """Asks Kafka whether its logs still are those that the table was filled from, and where they ceased to be."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -9,7 +9,8 @@ from writer.clients import native_kafka
 from writer.clients.kafka import Cluster
 from writer.config.sections.connections import Kafka
 from writer.core import logging
-from writer.core.offsets import LogMark, Source, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import Source, TopicPartition
 from writer.kafka_reader.errors import OldRecordFormat, UnsupportedBroker
 from writer.kafka_reader.log_marks import LogMarks
 from writer.kafka_reader.requests.epoch_ends import EpochEnd
@@ -224,10 +225,22 @@ class LogWatch:
         """Compare the logs of some partitions."""
         snapshot = self._snapshot()
         parts = {source: TopicPartition(source[0], self._numbers[source[0]], source[1]) for source in sources}
-        earliest = self._cluster.earliest(parts)
-        latest = self._cluster.latest(parts)
-        log_ranges = {part: LogRange(earliest[source], latest[source]) for source, part in parts.items()}
-        return self._check.diverging_parts(snapshot, log_ranges, self._topic_ids)
+        return self._check.diverging_parts(snapshot, fetch_log_ranges_of_parts(self._cluster, parts), self._topic_ids)
+
+
+def fetch_log_ranges(cluster: Cluster, sources: Collection[Source]) -> dict[Source, LogRange]:
+    """Ask what Kafka holds of some partitions. Raises BrokerUnreachable."""
+    earliest = cluster.earliest(sources)
+    ends = cluster.latest(sources)
+    return {source: LogRange(earliest[source], ends[source]) for source in sources}
+
+
+def fetch_log_ranges_of_parts(
+    cluster: Cluster, parts: Mapping[Source, TopicPartition]
+) -> dict[TopicPartition, LogRange]:
+    """Ask what Kafka holds of some parts. Raises BrokerUnreachable."""
+    log_ranges = fetch_log_ranges(cluster, parts)
+    return {part: log_ranges[source] for source, part in parts.items()}
 
 
 def log_check(pipeline: str, kafka: Kafka, entries: Callable[[], Entries]) -> LogCheck:

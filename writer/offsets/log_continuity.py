@@ -11,7 +11,8 @@ from itertools import groupby
 from operator import attrgetter
 
 from writer.batch.task_report import RangeRead
-from writer.core.offsets import LogMark, Source, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import Source, TopicPartition
 from writer.kafka_reader.requests.epoch_ends import EpochEnd
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.log import Action
@@ -189,14 +190,14 @@ def find_break(ranges: Sequence[RangeRead], marks: Mapping[Source, LogMark]) -> 
     `marks`: of the logs where the table ends, of the partitions that have one. Ranges that several tasks read must be
     of one log, too: it may have been cut in between.
     """
-    in_order = sorted(ranges, key=attrgetter("topic", "partition", "start"))
-    for source, source_ranges in groupby(in_order, attrgetter("topic", "partition")):
+    in_order = sorted(ranges, key=attrgetter("range.part.source", "range.start"))
+    for source, source_ranges in groupby(in_order, attrgetter("range.part.source")):
         mark = marks.get(source)
         for range_read in source_ranges:
             if mark is not None and range_read.before is not None and range_read.before.contradicts(mark):
                 return (
-                    f"the log of {source[0]}/{source[1]} has other records before offset {range_read.start} than were "
-                    "read"
+                    f"the log of {source[0]}/{source[1]} has other records before offset {range_read.range.start} "
+                    "than were read"
                 )
             mark = range_read.last
     return ""
@@ -205,6 +206,6 @@ def find_break(ranges: Sequence[RangeRead], marks: Mapping[Source, LogMark]) -> 
 def last_marks(ranges: Sequence[RangeRead]) -> dict[Source, LogMark]:
     """Return what the logs are known by at the ends of the ranges, of each partition at the last one."""
     marks = dict[Source, LogMark | None]()
-    for range_read in sorted(ranges, key=attrgetter("start")):
-        marks[range_read.topic, range_read.partition] = range_read.last
+    for range_read in sorted(ranges, key=attrgetter("range.start")):
+        marks[range_read.range.part.source] = range_read.last
     return {source: mark for source, mark in marks.items() if mark is not None}

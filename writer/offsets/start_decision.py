@@ -34,7 +34,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Gap:
+class RecordGap:
     """Kafka holds some records no longer: put these ranges down as a gap, then read on from these offsets."""
 
     lost: Sequence[OffsetRange]
@@ -52,7 +52,7 @@ def decide(
     frontier: Mapping[TopicPartition, int],
     log_ranges: Mapping[TopicPartition, LogRange],
     on_data_loss: Literal["record", "stop"],
-) -> Begin | Gap | Refuse:
+) -> Begin | RecordGap | Refuse:
     """Choose where each part reads on.
 
     A frontier inside [earliest, end] is read from. Below it lies what retention took: a gap, exactly up to the earliest
@@ -83,7 +83,7 @@ def decide(
             f"Kafka no longer holds {count} offsets that the table does not have: {_join(phrases)}. "
             "Set on_data_loss: record to put them down as a gap and read on."
         )
-    return Gap(lost, {part: max(offset, log_ranges[part].earliest) for part, offset in frontier.items()})
+    return RecordGap(lost, {part: max(offset, log_ranges[part].earliest) for part, offset in frontier.items()})
 
 
 def refusal(
@@ -99,7 +99,7 @@ def refusal(
         )
     if not cuts or on_data_loss == "record":
         return None
-    ranges = _join([f"[{cut.offset}, {cut.frontier}) of {cut.part.name}" for cut in cuts])
+    ranges = _join([f"[{cut.range.start}, {cut.range.end}) of {cut.part.name}" for cut in cuts])
     return (
         f"{why}: the table has rows of offsets that are no longer what they were, at {ranges}. Restore the log, or set "
         "on_data_loss: record to keep these rows and read on from there, as a further incarnation of the topic."
@@ -121,7 +121,7 @@ def extend_incarnations(
     cut_topics = {cut.part.topic for cut in cuts}
     for topic in cut_topics:
         extended_ids[topic].append(topic_ids[topic])
-    cut_offsets = {cut.part: cut.offset for cut in cuts}
+    cut_offsets = {cut.part: cut.range.start for cut in cuts}
     start_offsets = {
         replace(part, incarnation=len(extended_ids[part.topic])): cut_offsets.get(part, offset)
         for part, offset in frontier.items()

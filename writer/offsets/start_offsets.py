@@ -11,11 +11,10 @@ from writer.core import logging
 from writer.core.errors import FrontierLost, LogChanged, TopicMissing
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.core.units import instant, shift_instant
-from writer.offsets.log_check import Diverging, LogCheck
+from writer.offsets.log_check import Diverging, LogCheck, fetch_log_ranges_of_parts
 from writer.offsets.start_decision import (
     Begin,
-    Gap,
-    LogRange,
+    RecordGap,
     Refuse,
     decide,
     extend_incarnations,
@@ -98,11 +97,11 @@ def find_start_position(
         parts = _parts(topics, ids)
         offsets = {part: offsets.get(part, begins.get(part, 0)) for part in parts.values()}
         new_offsets |= {source: offsets[part] for source, part in parts.items() if part in begins}
-        decision = decide(offsets, _log_ranges(cluster, parts), settings.on_data_loss)
+        decision = decide(offsets, fetch_log_ranges_of_parts(cluster, parts), settings.on_data_loss)
     match decision:
         case Begin(start_offsets):
             lost: Sequence[OffsetRange] = ()
-        case Gap(lost, start_offsets):
+        case RecordGap(lost, start_offsets):
             pass
         case Refuse(reason):
             raise LogChanged(reason)
@@ -128,10 +127,10 @@ def _compare_with_kafka(
     topic_ids: Mapping[str, str],
     wait: Callable[[float], Any],
     check: LogCheck | None,
-) -> tuple[Begin | Gap | Refuse, Diverging]:
+) -> tuple[Begin | RecordGap | Refuse, Diverging]:
     """Decide where parts read on, and find those whose logs diverge. Look again where a log seems to be too short."""
     for look in range(1, _LOOKS_MAX + 1):
-        log_ranges = _log_ranges(cluster, parts)
+        log_ranges = fetch_log_ranges_of_parts(cluster, parts)
         diverging = {} if check is None else check.diverging_parts(snapshot, log_ranges, topic_ids)
         continuing = {part: offset for part, offset in offsets.items() if part not in diverging}
         decision = decide(continuing, log_ranges, settings.on_data_loss)
@@ -203,7 +202,7 @@ def _find_cuts(
             unknown.append(part)
         else:
             successor = len(ids[part.topic]) + 1
-            cuts.append(LogCut(part, successor, point.offset, committed.frontier, point.is_proven))
+            cuts.append(LogCut(OffsetRange(part, point.offset, committed.frontier), successor, point.is_proven))
     reason = refusal(cuts, unknown, settings.on_data_loss)
     if reason is not None:
         raise LogChanged(reason)
@@ -216,8 +215,8 @@ def _earlier_cuts(cut: LogCut, snapshot: PipelineSnapshot) -> list[LogCut]:
     cuts = list[LogCut]()
     for part in predecessors_of(cut.part, snapshot.incarnations()):
         frontier = snapshot.frontier(part)
-        if frontier is not None and cut.offset < orphan_starts.get(part, frontier):
-            cuts.append(replace(cut, part=part, frontier=frontier))
+        if frontier is not None and cut.range.start < orphan_starts.get(part, frontier):
+            cuts.append(replace(cut, range=OffsetRange(part, cut.range.start, frontier)))
     return cuts
 
 
@@ -317,9 +316,3 @@ def _initial_offsets(
         case _:
             offsets |= cluster.earliest(new)
     return offsets
-
-
-def _log_ranges(cluster: Cluster, parts: Mapping[Source, TopicPartition]) -> dict[TopicPartition, LogRange]:
-    earliest = cluster.earliest(parts)
-    latest = cluster.latest(parts)
-    return {part: LogRange(earliest[source], latest[source]) for source, part in parts.items()}

@@ -9,6 +9,7 @@ from writer.clients.kafka import Topic, choose_topics
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import Source, TopicPartition
+from writer.offsets.log_check import fetch_log_ranges
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange
 from writer.offsets.topic_adoption_plan import (
@@ -60,9 +61,7 @@ class TopicAdoption:
         sources: list[Source] = []
         for move in moves:
             sources += [(move.topic, partition) for partition in range(self._topics[move.topic].partitions)]
-        earliest = self._cluster.earliest(sources)
-        latest = self._cluster.latest(sources)
-        log_ranges = {source: LogRange(earliest[source], latest[source]) for source in sources}
+        log_ranges = fetch_log_ranges(self._cluster, sources)
         same_records = self._compare_records(moves, log_ranges)
         return plan_adoption(moves, self._incarnations, self._snapshot.parts(), log_ranges, same_records, request)
 

@@ -19,7 +19,8 @@ from writer.commit.targets import Targets, add_targets
 from writer.commit.task_plan import build_task_plan
 from writer.config.pipeline import Pipeline
 from writer.config.sections.connections import Kafka
-from writer.core.offsets import LogMark, OffsetRange, Source
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, Source
 from writer.driver.readers.native_reader import NativeReader
 from writer.driver.readers.spark_reader import SparkReader
 from writer.offsets.log_check import LogQuestions

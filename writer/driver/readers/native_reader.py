@@ -12,7 +12,8 @@ from writer.clients import native_kafka
 from writer.commit import builder
 from writer.config.sections.connections import Kafka
 from writer.core.errors import HeadraceError, LogMoved
-from writer.core.offsets import LogMark, OffsetRange, Source
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, Source
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.errors import LogDiverged, LostRecords, TopicGone
 from writer.kafka_reader.requests.metadata import Metadata

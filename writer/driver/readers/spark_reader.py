@@ -13,7 +13,8 @@ from writer.clients import native_kafka
 from writer.commit import builder
 from writer.core import logging
 from writer.core.errors import LogMoved
-from writer.core.offsets import LogMark, OffsetRange, Source, source_name
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, Source, source_name
 from writer.driver.readers.native_reader import NativeReader
 from writer.driver.restart_policy import causes, java_trace
 from writer.kafka_reader.errors import OldRecordFormat, UnsupportedBroker

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from bucketers.zone_data import ZoneData
 from writer.core.errors import ConfigError
-from writer.core.offsets import LogMark, OffsetRange, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.pages import page_address
 from writer.core.units import instant, microseconds
 from writer.privacy.path_policies import PathPolicies, from_json

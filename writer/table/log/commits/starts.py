@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from writer.core.errors import Fenced
-from writer.core.offsets import TopicPartition
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.table.log.appender import Appender, LostRace
 from writer.table.log.foreign_writes import CommitFailed, one_line
 from writer.table.log.snapshot import (
@@ -25,21 +25,22 @@ from writer.table.log.snapshot import (
 class LogCut:
     """A log that Kafka cut below the frontier of a part, and that goes on as a further incarnation."""
 
-    # Of the old incarnation.
-    part: TopicPartition
+    # From the first offset of the new incarnation to the frontier of the old one: these rows are of records that Kafka
+    # lost, or that come again.
+    range: OffsetRange
     # The number of the new incarnation.
     successor: int
-    # The first offset of the new incarnation.
-    offset: int
-    # Of the old incarnation: rows from `offset` on are of records that Kafka lost, or that come again.
-    frontier: int
-    # Nothing below `offset` was lost, and all above; else it is the last offset known to be sound.
+    # All of the range was lost, and nothing below it; else its start is the last offset known to be sound.
     is_proven: bool
+
+    @property
+    def part(self) -> TopicPartition:
+        """The part in the old incarnation."""
+        return self.range.part
 
     def to_dict(self) -> dict[str, Any]:
         """Describe it as JSON values."""
-        offsets = {"start": self.offset, "end": self.frontier}
-        return {**vars(self.part), **offsets, "successor": self.successor, "is_proven": self.is_proven}
+        return {**self.range.to_dict(), "successor": self.successor, "is_proven": self.is_proven}
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def begin(
         new_parts = {part: offset for part, offset in starts.items() if snapshot.frontier(part) is None}
         new_cuts = _new_cuts(snapshot, cuts)
         facts: dict[str, Any] = {"kind": "start"}
-        values = {cut_name(appender.pipeline, cut.part): cut.offset for cut in new_cuts}
+        values = {cut_name(appender.pipeline, cut.part): cut.range.start for cut in new_cuts}
         if lease is not None:
             facts["lease"] = lease
             values[f"{appender.pipeline}/lease"] = lease
@@ -103,7 +104,7 @@ def _new_cuts(snapshot: PipelineSnapshot, cuts: Sequence[LogCut]) -> list[LogCut
     Of two starts that meet the same cut, the first enters it. A later cut may lie below the one that is known.
     """
     cut_offsets = {orphans.part: orphans.start for orphans in snapshot.orphans()}
-    return [cut for cut in cuts if cut.offset < cut_offsets.get(cut.part, cut.frontier + 1)]
+    return [cut for cut in cuts if cut.range.start < cut_offsets.get(cut.part, cut.range.end + 1)]
 
 
 def _inherited_values(
@@ -135,7 +136,7 @@ def _inherited_values(
 def _check_cuts(appender: Appender, snapshot: PipelineSnapshot, cuts: Sequence[LogCut]) -> None:
     """Raise Fenced where the frontier of a part whose log was cut moved since it was read."""
     for cut in cuts:
-        if snapshot.frontier(cut.part) != cut.frontier:
+        if snapshot.frontier(cut.part) != cut.range.end:
             raise Fenced(
                 f"offsets of {cut.part.name} were committed while pipeline {appender.pipeline!r} was started: another "
                 "writer runs. Stop one of them."

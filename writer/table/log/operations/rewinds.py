@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import LogMark, OffsetRange, OffsetSet, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
 from writer.core.units import microseconds, to_iso
 from writer.table.log.entries import withdrawn_to_json
 from writer.table.log.foreign_writes import Change

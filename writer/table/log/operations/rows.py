@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import LogMark, OffsetRange, OffsetSet, TopicPartition
+from writer.core.log_mark import LogMark
+from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
 from writer.table.log.entries import side_files_to_json, withdrawn_to_json
 from writer.table.log.foreign_writes import BucketsClosed, FilesGone, Overtaken
 from writer.table.log.operations.operation import CheckedLog, Operation, check_privacy
