@@ -91,7 +91,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class CommittedRange:
+class RunSection:
     """Some events of a run, and what they took."""
 
     events: int
@@ -119,25 +119,25 @@ class CommittedRange:
         return self.usage.jvm_s / self.usage.cpu_s
 
 
-def warm(run: Run) -> CommittedRange:
+def warm(run: Run) -> RunSection:
     """Return the steady work: from the first mark at `warm_from` of the events or more, to the last mark.
 
     Raises BenchFailed when there is none.
     """
     first = run.marks[_warm_from(run)]
     last = run.marks[-1]
-    return _stretch(run, last.events - first.events, last.usage.since(first.usage))
+    return _section(run, last.events - first.events, last.usage.since(first.usage))
 
 
-def cold(run: Run) -> CommittedRange:
+def cold(run: Run) -> RunSection:
     """Return the beginning: from the start of the process to its first finished batch."""
     first = run.marks[0]
-    return _stretch(run, first.events, first.usage)
+    return _section(run, first.events, first.usage)
 
 
-def whole(run: Run) -> CommittedRange:
+def whole(run: Run) -> RunSection:
     """Return everything: from the start of the process to the end of the last one of its tree."""
-    return _stretch(run, run.events, run.end)
+    return _section(run, run.events, run.end)
 
 
 def parts(run: Run) -> dict[str, float]:
@@ -164,8 +164,8 @@ def _warm_from(run: Run) -> int:
     return index
 
 
-def _stretch(run: Run, events: int, usage: Usage) -> CommittedRange:
-    return CommittedRange(events, run.avro_bytes * events / run.events, usage)
+def _section(run: Run, events: int, usage: Usage) -> RunSection:
+    return RunSection(events, run.avro_bytes * events / run.events, usage)
 
 
 @dataclass(frozen=True)

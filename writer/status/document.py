@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from writer.batch.lateness import BOUNDS_S
 from writer.clients.supervisor_record import HaltRecord
+from writer.core.offsets import OffsetRange
 from writer.core.text import iso
 from writer.hooks.outbox import Health
 from writer.output.health import health
@@ -187,7 +188,7 @@ def gap_record(facts: Mapping[str, Any]) -> dict[str, Any]:
         "at": iso(facts["at"]),
         "cause": facts["cause"],
         "run": facts["run"],
-        "offsets": sum(offset_range["end"] - offset_range["start"] for offset_range in facts["ranges"]),
+        "offsets": sum(OffsetRange.from_dict(account).count for account in facts["ranges"]),
         "ranges": facts["ranges"],
     }
 

@@ -51,7 +51,7 @@ class NativeReader:
         raw: bool,
     ) -> Callable[[TaskPlan], Report]:
         """Prepare the tasks of a batch. Raises Unavailable, AccessDenied where no broker says who leads."""
-        filled_ranges = [r for r in ranges if r.start < r.end]
+        filled_ranges = [r for r in ranges if r.count]
         with self._cluster.open() as cluster:
             leaders = cluster.ask_leaders({r.part.topic for r in filled_ranges})
         ordered_ranges = sorted(filled_ranges, key=partial(_broker_order, leaders))

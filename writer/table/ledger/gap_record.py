@@ -237,10 +237,10 @@ def merge_gap_record(earlier: GapRecord, later: GapRecord) -> GapRecord:
     )
 
 
-def merge_gap_records(committed_ranges: Iterable[Mapping[str, GapRecord]]) -> dict[str, GapRecord]:
+def merge_gap_records(record_maps: Iterable[Mapping[str, GapRecord]]) -> dict[str, GapRecord]:
     """Merge the gap records of ranges of the history, by their ids, the oldest range first."""
     merged: dict[str, GapRecord] = {}
-    for gap_records in committed_ranges:
+    for gap_records in record_maps:
         for gap, gap_record in gap_records.items():
             earlier = merged.get(gap)
             merged[gap] = gap_record if earlier is None else merge_gap_record(earlier, gap_record)

@@ -138,7 +138,7 @@ class Rewind(Operation):
         return sum(bucket.taken for bucket in self.reopened)
 
     def __post_init__(self) -> None:
-        has_empty_range = any(offset_range.start == offset_range.end for offset_range in self.ranges)
+        has_empty_range = not all(offset_range.count for offset_range in self.ranges)
         if has_empty_range or not (self.ranges or self.undo):
             raise ValueError("a rewind takes at least one offset back of each part that it names")
         rows_before = count_rows(self.removed)
