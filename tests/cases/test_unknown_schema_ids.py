@@ -17,7 +17,7 @@ from writer.batch.task_report import Report
 from writer.config.sections.connections import Registry
 from writer.core.errors import Draining
 from writer.schemas.registry import LISTING_FRESH_S, ByFingerprint, RegistryUnreachable, SchemaNotFound
-from writer.schemas.registry_hold import STRAYS_MAX, UnknownIds, remaining_grace
+from writer.schemas.registry_hold import STRAYS_MAX, RegistryWait, UnknownIds, ignore_wait, remaining_grace
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.tracker import ASK_AGAIN, Schemas
 from writer.storage.base import Store, StoreError
@@ -51,13 +51,13 @@ def never(_: int) -> SchemaNotFound:
 
 def waiting(
     source: Source | Registered, store: Store | None = None, stopping: threading.Event | None = None,
-    grace: timedelta = GRACE, key: str | None = None,
+    grace: timedelta = GRACE, key: str | None = None, on_wait: Callable[[RegistryWait | None], None] = ignore_wait,
 ) -> Schemas:  # fmt: skip
     columns = RecordColumns() if key is None else RecordColumns(key=(key, "avro"))
     return Schemas(
         "p", source, IdMeanings("p", Registry.model_validate({"url": "http://r"}), dict), bucket_columns=(),
         record_columns=columns, rules=ColumnRules(), unknown_id_timeout=grace, unknown_ids_store=store,
-        stopping=stopping or threading.Event(),
+        stopping=stopping or threading.Event(), on_wait=on_wait,
     )  # fmt: skip
 
 
@@ -87,6 +87,29 @@ def test_keys_and_values_share_the_grace() -> None:
     assert seconds_of(lambda: schemas.learn_from(report)) < 2
     assert isinstance(schemas.plan.schemas[2], RejectedSchema)
     assert isinstance(schemas.keys.plan.schemas[4], RejectedSchema)
+
+
+def test_a_wait_says_for_what_and_until_when() -> None:
+    waits: list[RegistryWait | None] = []
+    began = datetime.now(UTC)
+    source = Source(lambda asked: SchemaNotFound("no") if asked else RegistryUnreachable("the registry is down"))
+    schemas = waiting(source, grace=timedelta(seconds=1), on_wait=waits.append)
+    schemas.learn([7, 8])
+    assert waits[-1] is None, "it goes on"
+    told = [wait for wait in waits if wait is not None]
+    assert told[0].text == "waits for schema id 7: the registry is down"
+    assert told[-1].names == ("schema id 7", "schema id 8")
+    assert told[-1].until is not None
+    assert timedelta(seconds=1) <= told[-1].until - began <= timedelta(seconds=4)
+
+
+def test_a_stop_ends_what_is_shown_of_a_wait() -> None:
+    waits: list[RegistryWait | None] = []
+    stopping = threading.Event()
+    threading.Timer(0.3, stopping.set).start()
+    with pytest.raises(Draining):
+        waiting(Source(never), stopping=stopping, on_wait=waits.append).learn([7])
+    assert waits[-1] is None
 
 
 def test_a_restart_goes_on_with_the_grace(store: Store) -> None:

@@ -75,6 +75,8 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
             yield level, f"retention takes the oldest in {span(headroom_s)}"
     if is_late(lag, pipeline["limits"]):
         yield "warning", f"the oldest record waits {span(lag['seconds'])}"
+    if pipeline.get("registry_wait"):
+        yield "warning", f"the batch {pipeline['registry_wait']['text']}"
     yield from _of_tables(pipeline)
     failed = failed_records(pipeline["totals"])
     if failed > FAILED_BAD * records["read"]:

@@ -276,6 +276,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("log", _log(pipeline)),
         ("flow", _flow(pipeline["rates"])),
         ("batch", _batch(pipeline["batch"])),
+        ("registry", _registry_wait(pipeline.get("registry_wait"))),
         *_last_commit_lines(pipeline),
     ]
     if pipeline["epoch"]:
@@ -427,6 +428,10 @@ def _batch(batch: Mapping[str, Any] | None) -> Text:
         text.append(f" with {plural(batch['offsets'], 'offset')}")
     phase = f"{batch['phase']} for {span(batch['phase_seconds'])}"
     return text.append(f", {phase} (began {span(batch['seconds'])} ago)")
+
+
+def _registry_wait(wait: Mapping[str, Any] | None) -> Text:
+    return Text("" if wait is None else f"the batch {wait['text']}", style="yellow")
 
 
 def _last_commit_lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:

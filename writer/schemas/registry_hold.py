@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import Draining
+from writer.core.text import instant, join_first
 from writer.schemas.registry_client import REQUESTS_AT_ONCE, RegistryUnreachable, SchemaNotFound
 from writer.storage.base import Store
 
@@ -164,6 +165,28 @@ class UnknownIds:
             logging.warning("unknown_ids_failed", pipeline=self._pipeline, error=str(error))
 
 
+@dataclass(frozen=True)
+class RegistryWait:
+    """What a batch waits for. `names`: of schemas; `error`: of a registry that does not answer."""
+
+    names: tuple[str, ...]
+    # When the batch goes on without them; None: when the registry answers.
+    until: datetime | None = None
+    error: str = ""
+
+    @property
+    def text(self) -> str:
+        """Say what the batch waits for, and until when."""
+        schemas = join_first(self.names, _IDS_SHOWN)
+        if self.until is None:
+            return f"waits for {schemas}: {self.error}"
+        return f"waits for {schemas} until {instant(self.until)}"
+
+
+def ignore_wait(_: RegistryWait | None) -> None:
+    """Show a wait to nobody."""
+
+
 class NotAsked(SchemaNotFound):
     """The registry was not asked for this id: it does not know too many others of the batch."""
 
@@ -180,11 +203,18 @@ class IdQuestion:
 class RegistryHold:
     """Asks for one pipeline. A driver's waits; a command's, without `unknown_ids`, asks once."""
 
-    def __init__(self, pipeline: str, stopping: threading.Event, unknown_ids: UnknownIds | None) -> None:
-        """Wait no longer once `stopping` is set."""
+    def __init__(
+        self,
+        pipeline: str,
+        stopping: threading.Event,
+        unknown_ids: UnknownIds | None,
+        on_wait: Callable[[RegistryWait | None], None] = ignore_wait,
+    ) -> None:
+        """Wait no longer once `stopping` is set. `on_wait` gets what a batch waits for, and None when it goes on."""
         self._pipeline = pipeline
         self._stopping = stopping
         self._unknown_ids = unknown_ids
+        self._on_wait = on_wait
 
     def ask(self, ask: Callable[[], _T], name: str) -> _T:
         """Return an answer, once the registry is up. `name`: of what is asked for.
@@ -193,19 +223,27 @@ class RegistryHold:
         """
         began_s = time.monotonic()
         attempt = 0
-        while not self._stopping.is_set():
-            try:
-                answer = ask()
-            except RegistryUnreachable as error:
-                if self._unknown_ids is None:
-                    raise
-                logging.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
-                self._stopping.wait(max(_BACKOFF.delay_s(attempt), error.retry_after_s))
-                attempt += 1
-            else:
-                self._extend_graces(began_s, attempt)
-                return answer
+        try:
+            while not self._stopping.is_set():
+                try:
+                    answer = ask()
+                except RegistryUnreachable as error:
+                    if self._unknown_ids is None:
+                        raise
+                    self._wait_for_registry(name, error, attempt)
+                    attempt += 1
+                else:
+                    self._extend_graces(began_s, attempt)
+                    return answer
+        finally:
+            if attempt:
+                self._on_wait(None)
         raise Draining(f"pipeline {self._pipeline!r} was asked to stop while it waited for {name}")
+
+    def _wait_for_registry(self, name: str, error: RegistryUnreachable, attempt: int) -> None:
+        logging.warning("registry_unreachable", pipeline=self._pipeline, holding="batch", error=str(error))
+        self._on_wait(RegistryWait((name,), error=str(error)))
+        self._stopping.wait(max(_BACKOFF.delay_s(attempt), error.retry_after_s))
 
     def _extend_graces(self, began_s: float, attempts: int) -> None:
         """Extend graces by a time in which the registry said nothing: it did not say that an id is unknown."""
@@ -220,7 +258,10 @@ class RegistryHold:
         ordered_questions = self._order(questions)
         answers = self._ask_some(ordered_questions)
         if self._unknown_ids is not None:
-            self._wait_for_unknown(ordered_questions, answers, self._unknown_ids)
+            try:
+                self._wait_for_unknown(ordered_questions, answers, self._unknown_ids)
+            finally:
+                self._on_wait(None)
             self._unknown_ids.forget(name for name, answer in answers.items() if isinstance(answer, str))
         return answers
 
@@ -250,9 +291,9 @@ class RegistryHold:
             waiting = [question for question in absent if remaining_s[question.name] > 0]
             if not waiting or waited_s >= allowance_s:
                 break
-            graces_s = (remaining_s[question.name] for question in waiting)
+            graces_s = [remaining_s[question.name] for question in waiting]
             pause_s = min(_BACKOFF.delay_s(attempt), allowance_s - waited_s, *graces_s)
-            self._wait(waiting, pause_s)
+            self._wait(waiting, pause_s, min(allowance_s - waited_s, max(graces_s)))
             waited_s += pause_s
             attempt += 1
             answers |= self._ask_some(waiting)
@@ -278,8 +319,10 @@ class RegistryHold:
             )
         return answers
 
-    def _wait(self, questions: Sequence[IdQuestion], seconds: float) -> None:
+    def _wait(self, questions: Sequence[IdQuestion], seconds: float, longest_s: float) -> None:
+        """Wait before the registry is asked again. `longest_s`: until the batch goes on without an answer."""
         names = [question.name for question in questions]
+        self._on_wait(RegistryWait(tuple(names), datetime.now(UTC) + timedelta(seconds=longest_s)))
         logging.warning(
             "schema_unknown", pipeline=self._pipeline, schemas=names[:_IDS_SHOWN], count=len(names), holding="batch"
         )

@@ -35,7 +35,14 @@ from writer.schemas.registry import (
     with_ids,
 )
 from writer.schemas.registry_client import ReferenceNotFound
-from writer.schemas.registry_hold import IdQuestion, NotAsked, RegistryHold, UnknownIds
+from writer.schemas.registry_hold import (
+    IdQuestion,
+    NotAsked,
+    RegistryHold,
+    RegistryWait,
+    UnknownIds,
+    ignore_wait,
+)
 from writer.schemas.schema_id_check import IdMeanings
 from writer.schemas.start_schemas import choose_start_schemas
 from writer.specs.spec import Spec
@@ -97,6 +104,7 @@ class Schemas:
         unknown_id_timeout: timedelta | None = None,
         stopping: threading.Event | None = None,
         unknown_ids_store: Store | None = None,
+        on_wait: Callable[[RegistryWait | None], None] = ignore_wait,
         wire: Wire = CONFLUENT,
         key_wire: Wire = CONFLUENT,
         decode_only: bool = False,
@@ -109,7 +117,7 @@ class Schemas:
         `decode_only`: the values are decoded by this plan, and fill the columns of others. `admission`: of schemas to
         one table of a route.
         Wait at most `unknown_id_timeout` for unknown ids, and no longer when `stopping` is set. When each was first met
-        is remembered in `unknown_ids_store`.
+        is remembered in `unknown_ids_store`. `on_wait` gets what a batch waits for, and None when it goes on.
         """
         self._pipeline = pipeline
         self._original_source = source
@@ -130,7 +138,7 @@ class Schemas:
         unknown_ids = None
         if unknown_id_timeout is not None:
             unknown_ids = UnknownIds(pipeline, unknown_id_timeout, unknown_ids_store)
-        self._hold = RegistryHold(pipeline, stopping or threading.Event(), unknown_ids)
+        self._hold = RegistryHold(pipeline, stopping or threading.Event(), unknown_ids, on_wait)
         # Of a route, those of its tables.
         self._specs = () if decode_only else specs
         self.plan = self._empty_plan(rules, privacy)

@@ -13,6 +13,7 @@ from writer.core.text import iso
 from writer.hooks.outbox import Health
 from writer.output.health import health
 from writer.output.route_lines import target_order
+from writer.schemas.registry_hold import RegistryWait
 from writer.sealing.bucket_states import BucketCounts, ListedBucket
 from writer.status.lag import lag_sample
 from writer.status.lag_sample import round_seconds
@@ -47,6 +48,7 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "epoch_began": _iso(view.epoch_began),
         "run": view.run,
         "batch": None if view.batch is None else _batch(view.batch, now),
+        "registry_wait": None if view.registry_wait is None else _registry_wait(view.registry_wait),
         "lag": lag.to_json(now),
         "rates": _rates(rates(view, lag, now) if source == "driver" else Rates(RATE_WINDOW)),
         "limits": view.limits,
@@ -146,6 +148,10 @@ def _hook(hook: Health, now: datetime) -> dict[str, Any]:
         "oldest_waiting_seconds": _age(hook.oldest, now),
         "error": hook.error or None,
     }
+
+
+def _registry_wait(wait: RegistryWait) -> dict[str, Any]:
+    return {"schemas": list(wait.names), "until": _iso(wait.until), "text": wait.text}
 
 
 def _contents(contents: TableContents, now: datetime) -> dict[str, Any]:

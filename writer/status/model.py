@@ -14,6 +14,7 @@ from writer.clients.supervisor_record import HaltRecord
 from writer.config.sections.resource_limits import Scheduling
 from writer.core.offsets import OffsetRange, Source
 from writer.hooks.outbox import Health
+from writer.schemas.registry_hold import RegistryWait
 from writer.sealing.bucket_states import BucketCounts, ListedBucket
 from writer.status.lag_sample import AppendedRecords
 from writer.status.pause import Pause
@@ -214,6 +215,8 @@ class View:
     epoch_began: datetime | None = None
     run: int | None = None
     batch: Batch | None = None
+    # What the batch waits for, of a registry; None: it does not wait.
+    registry_wait: RegistryWait | None = None
     frontier: Mapping[Source, int] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
     # Newest first, also of earlier starts.

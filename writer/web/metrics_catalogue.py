@@ -77,6 +77,11 @@ CATALOGUE: tuple[Metric[Reading], ...] = (
         plain(lambda r: float(r.view.pause is not None)),
     ),
     Metric(
+        "headrace_waits_for_registry",
+        "1 while a batch waits for a schema that the registry does not know yet, or for its answer.",
+        plain(lambda r: float(r.view.registry_wait is not None)),
+    ),
+    Metric(
         "headrace_rate_limited",
         "1 while a batch waits for the rate limit: the pipeline may commit no more, and its lag may grow.",
         plain(lambda r: float(r.view.rate_limit.holds)),

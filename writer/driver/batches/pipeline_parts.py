@@ -116,6 +116,7 @@ class PipelineParts:
             privacy=open_privacy(self.name, self.config),
             stopping=self.stopping,
             unknown_ids_store=self.checkpoints.store,
+            on_wait=lambda wait: self.progress.set(registry_wait=wait),
             wire=self.format.wire,
             key_wire=self.format.key_wire,
         )
