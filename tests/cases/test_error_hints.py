@@ -20,7 +20,7 @@ from bucketers.timestamps import UNITS, event_time, find_refusal
 from tests.support.sample_records import EVENT, NOW, config, records, value
 from tests.unit.test_validate import found
 from writer.batch.bucketing import Clock
-from writer.config.sections.kafka_client import _DENIED, _allowed
+from writer.config.sections.kafka_client import _DENIED, _check_options
 from writer.core.errors import ConfigError
 from writer.maintenance.deletion.row_keys import Keys, RowFinder, RowMatch
 from writer.maintenance.path_release import ReleaseRequest, choose_paths
@@ -157,7 +157,7 @@ def test_a_function_that_an_expression_proposes_is_one() -> None:
 
 @pytest.mark.parametrize("wrong", [*(f"{name}x" for name in _DENIED), "fetch.min.byte", "x"])
 def test_an_option_of_kafka_that_is_proposed_can_be_set(wrong: str) -> None:
-    check_hint(lambda name: _allowed({name: "1"}), wrong, ValueError)
+    check_hint(lambda name: _check_options({name: "1"}), wrong, ValueError)
 
 
 def test_a_protected_path_that_is_proposed_can_be_released() -> None:

@@ -43,7 +43,7 @@ def test_names_come_first_then_what_matches_as_a_whole(given: Any, read: list[st
 def test_of_too_many_those_that_are_read_already_stay() -> None:
     chosen = selection({"names": ["billing"], "pattern": "app.*", "max": 2})
     assert chosen.choose(THERE) == (["billing", "app.click"], ["app.view", "app_x"])
-    assert chosen.choose(THERE, known=["app_x"]) == (["billing", "app_x"], ["app.click", "app.view"])
+    assert chosen.choose(THERE, earlier=["app_x"]) == (["billing", "app_x"], ["app.click", "app.view"])
 
 
 def test_only_one_named_topic_need_not_stand_with_each_record() -> None:

@@ -24,12 +24,14 @@ class Strict(BaseModel):
         return raw
 
 
-def did_you_mean(name: str, known: list[str]) -> str:
-    """Name the closest known word, or list them all; '' where none is known."""
-    if not known:
+def did_you_mean(name: str, names: list[str]) -> str:
+    """Name the closest of the names that can be used, or list them all; '' where there is none."""
+    if not names:
         return ""
-    close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
+    close = difflib.get_close_matches(name, names, 1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known here: {', '.join(names)}"
 
 
 class ShortForm(Strict):
@@ -41,7 +43,9 @@ class ShortForm(Strict):
     @model_validator(mode="before")
     @classmethod
     def _expand_short_form(cls, raw: Any) -> Any:
-        return {cls.short: raw} if isinstance(raw, str) else raw
+        if isinstance(raw, str):
+            return {cls.short: raw}
+        return raw
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
@@ -63,25 +67,30 @@ def overlay_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict
             settings[key] = value
         elif value is not None:
             is_other = "type" in value and value["type"] != lower.get("type", value["type"])
-            settings[key] = dict(value) if is_other else overlay_settings(lower, value)
+            if is_other:
+                lower = {}
+            settings[key] = overlay_settings(lower, value)
     return settings
 
 
-def with_defaults(raw: Any, known: Collection[str]) -> Any:
-    """Return a configuration whose pipelines have what they do not say from `defaults`; `known`: keys of a pipeline.
+def with_defaults(raw: Any, keys: Collection[str]) -> Any:
+    """Return a configuration whose pipelines have what they do not say from `defaults`; `keys`: of a pipeline.
 
     `{pipeline}` in a text stands for the name. Raises ValueError for a key that no pipeline has.
     """
-    defaults = raw.get("defaults") if isinstance(raw, dict) else None
+    defaults = None
+    if isinstance(raw, dict):
+        defaults = raw.get("defaults")
     if not isinstance(defaults, dict) or not isinstance(raw.get("pipelines"), dict):
         return raw
-    unknown = [f"unknown key {key!r}{did_you_mean(str(key), list(known))}" for key in defaults if key not in known]
+    unknown = [f"unknown key {key!r}{did_you_mean(str(key), list(keys))}" for key in defaults if key not in keys]
     if unknown:
         raise ValueError(f"defaults: {' and '.join(unknown)}")
-    pipelines = {
-        name: overlay_settings(_insert_name(defaults, str(name)), one or {}) if isinstance(one, dict | None) else one
-        for name, one in raw["pipelines"].items()
-    }
+    pipelines = dict(raw["pipelines"])
+    for name, pipeline in pipelines.items():
+        # What is no section, its own check refuses.
+        if isinstance(pipeline, dict | None):
+            pipelines[name] = overlay_settings(_insert_name(defaults, str(name)), pipeline or {})
     return {**raw, "pipelines": pipelines}
 
 
@@ -90,4 +99,6 @@ def _insert_name(value: Any, pipeline: str) -> Any:
         return {key: _insert_name(item, pipeline) for key, item in value.items()}
     if isinstance(value, list):
         return [_insert_name(item, pipeline) for item in value]
-    return value.replace("{pipeline}", pipeline) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.replace("{pipeline}", pipeline)
+    return value

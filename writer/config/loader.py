@@ -235,7 +235,9 @@ def merge_configs(old: Config, new: Config, difference: ConfigChanges) -> Config
 def _differing(section: str, old: object, new: object) -> list[str]:
     """Return the keys of a section that differ. Their values may be secrets, and are not told."""
     if not isinstance(old, BaseModel) or not isinstance(new, BaseModel):
-        return [section] if old != new else []
+        if old != new:
+            return [section]
+        return []
     return [
         f"{section}.{field.alias or name}"
         for name, field in type(old).model_fields.items()
@@ -262,9 +264,15 @@ class ReloadableConfig:
     """
 
     def __init__(
-        self, path: Path, only: list[str] | None, requested: threading.Event, *, watched: bool = False,
-        missing_ok: bool = False, read: Callable[[Path], Config] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        only: list[str] | None,
+        requested: threading.Event,
+        *,
+        watched: bool = False,
+        missing_ok: bool = False,
+        read: Callable[[Path], Config] | None = None,
+    ) -> None:
         """Read it. `only`: pipelines that the process runs; None: all. Raises ConfigError.
 
         It is read again when `requested` is set, and where it is `watched`, when its text changes. `missing_ok`: the

@@ -15,11 +15,11 @@ from writer.batch.staging.raw_records import RAW_BUCKET
 from writer.config.base import Strict, did_you_mean
 from writer.config.safe_names import LATE, make_identifier
 from writer.config.sections.bucket_upkeep import Compact, Seal
-from writer.config.sections.hooks import NAME, Hooks, check_fit_iceberg, of_table, place_of
+from writer.config.sections.hooks import NAME, Hooks, HookSettings, check_fit_iceberg, destination_of, of_table
 from writer.config.sections.record_format import Columns, Wire
 from writer.config.sections.record_rules import EventSpec, PrivacySection, specs_of
 from writer.config.sections.resource_limits import Commit, Limits, Memory, Scheduling
-from writer.config.sections.routing import RouteSection, fill_location, settings_of
+from writer.config.sections.routing import RouteSection, Target, fill_location, settings_of
 from writer.config.sections.table import (
     ICEBERG_RESERVED,
     BucketSpec,
@@ -174,7 +174,7 @@ class Pipeline(Strict):
         )
         # The late table of a target lies beside its table.
         seal = self.seal.model_copy(update={"late_table": None})
-        hooks = [of_table(hook, name, fill_location) for hook in (self.hooks if target.hooks is None else target.hooks)]
+        hooks = [of_table(hook, name, fill_location) for hook in self._hooks_of(target)]
         own = {"seal": seal, **settings_of(target), "hooks": hooks, "table": table, "route": None}
         return self.model_copy(update=own)
 
@@ -201,39 +201,61 @@ class Pipeline(Strict):
         """Return the key of the route's targets that fills a table; None: the configuration is another by now."""
         assert self.route is not None, "only a route has targets"
         rule = name if name in self.route.fixed else self.route.rule_of(name)
-        return rule if rule and self.of_target(rule, name).table.location == location else None
+        if rule and self.of_target(rule, name).table.location == location:
+            return rule
+        return None
+
+    def _hooks_of(self, target: Target) -> list[HookSettings]:
+        """Return the hooks of a target's tables: its own, or else those of the pipeline."""
+        if target.hooks is None:
+            return self.hooks
+        return target.hooks
 
     @model_validator(mode="after")
-    def _hooks_apart(self) -> "Pipeline":
+    def _check_hooks_differ(self) -> "Pipeline":
         if self.route is None:
-            if wrong := next((hook.name for hook in self.hooks if NAME in (place_of(hook) or "")), None):
+            if wrong := next((hook.name for hook in self.hooks if NAME in (destination_of(hook) or "")), None):
                 raise ValueError(f"hooks.{wrong}: {NAME} stands for a table of a route, and there is none")
             return self
         owners: dict[str, str] = {}
         for rule, target in self.route.targets.items():
-            for hook in self.hooks if target.hooks is None else target.hooks:
-                place = place_of(hook)
-                if place is not None and NAME not in place and (rule not in self.route.fixed or place in owners):
-                    others = f"{owners[place]} and {rule}" if place in owners else f"all tables of {rule}"
+            for hook in self._hooks_of(target):
+                destination = destination_of(hook)
+                if destination is None or NAME in destination:
+                    continue
+                others = ""
+                if destination in owners:
+                    others = f"{owners[destination]} and {rule}"
+                elif rule not in self.route.fixed:
+                    others = f"all tables of {rule}"
+                if others:
                     raise ValueError(
-                        f"hooks.{hook.name}: {place} would be that of {others}; write {NAME} in it, or give each "
+                        f"hooks.{hook.name}: {destination} would be that of {others}; write {NAME} in it, or give each "
                         "target hooks of its own"
                     )
-                owners |= {place: rule} if place is not None and NAME not in place else {}
+                owners[destination] = rule
         return self
 
     @property
     def compacts_at_seal(self) -> bool:
         """Rewrite a bucket before it is sealed: by default where readers see all files of a commit at once."""
         wanted = self.compact.at_seal
-        return self.table.format != "parquet" if wanted is None else wanted
+        if wanted is None:
+            return self.table.format != "parquet"
+        return wanted
 
     @property
     def column_rules(self) -> ColumnRules:
         """How the columns of the table may grow."""
         is_iceberg = self.table.format == "iceberg"
-        widen: Widening = "none" if self.schemas.widen == "reject" else "iceberg" if is_iceberg else "any"
-        return ColumnRules(widen, ICEBERG_RESERVED if is_iceberg else frozenset(), dotted_paths=is_iceberg)
+        widen: Widening = "any"
+        reserved: frozenset[str] = frozenset()
+        if is_iceberg:
+            widen = "iceberg"
+            reserved = ICEBERG_RESERVED
+        if self.schemas.widen == "reject":
+            widen = "none"
+        return ColumnRules(widen, reserved, dotted_paths=is_iceberg)
 
     @property
     def record_specs(self) -> tuple[Spec, ...]:
@@ -288,7 +310,9 @@ class Pipeline(Strict):
     @property
     def raw_place(self) -> str | None:
         """Location of the raw table; None where records are not kept."""
-        return self.table.raw.location if self.table.raw and self.table.raw.enabled else None
+        if self.table.raw and self.table.raw.enabled:
+            return self.table.raw.location
+        return None
 
     @property
     def of_raw(self) -> "Pipeline | None":
@@ -296,7 +320,9 @@ class Pipeline(Strict):
         if (raw := self.table.raw) is None:
             return None
         namespace, _, named = (self.table.name or "").rpartition(".")
-        name = f"{namespace}.{make_identifier(raw.location.rpartition('/')[2])}" if named else None
+        name = None
+        if named:
+            name = f"{namespace}.{make_identifier(raw.location.rpartition('/')[2])}"
         own = {
             "table": self.table.model_copy(update={"location": raw.location, "name": name, "raw": None}),
             "event_time": self.event_time.model_copy(update={"field": "_kafka_time", "unit": "logical", "clocks": []}),
@@ -316,7 +342,9 @@ class Pipeline(Strict):
         if self.route is not None or not self.seal.enabled:
             return None
         has_late_table = any(tier.policy == "late_table" for tier in self.seal.tiers)
-        return self.late_place if has_late_table else None
+        if has_late_table:
+            return self.late_place
+        return None
 
     @property
     def late_place(self) -> str:
@@ -402,7 +430,9 @@ def _check_iceberg_names(settings: Pipeline) -> None:
                 f"use {_plain_name(name)!r}"
             )
         if name.lower() in ICEBERG_RESERVED | {"_partition"}:
-            whose = "headrace has" if name.lower().endswith("_partition") else "Iceberg has"
+            whose = "Iceberg has"
+            if name.lower().endswith("_partition"):
+                whose = "headrace has"
             raise ValueError(
                 f"{key}: {name!r} is the name of a column that {whose} in an Iceberg table; give yours another, such "
                 f"as {_plain_name(name)!r}"
@@ -438,4 +468,6 @@ def _width(bucketer: bucketers.Bucketer) -> timedelta | None:
     """Return how wide buckets are; None: a bucketer of another package does not say."""
     if isinstance(bucketer, bucketers.Composite):
         return next((width for part in bucketer.parts if (width := _width(part)) is not None), None)
-    return bucketer.width if isinstance(bucketer, bucketers.EventTime) else None
+    if isinstance(bucketer, bucketers.EventTime):
+        return bucketer.width
+    return None

@@ -25,7 +25,7 @@ from writer.config.sections.connections import (
     Registry,
     Spark,
     Supervisor,
-)  # fmt: skip
+)
 from writer.config.sections.record_rules import Keys
 from writer.config.sections.resource_limits import Scheduling
 from writer.config.sections.table import (
@@ -141,7 +141,9 @@ class Config(Strict):
     def catalog_place(self, name: str, location: str) -> CatalogTable | None:
         """Return the place in the catalog of a pipeline's table, or of one beside it; None of another format."""
         pipeline = self.pipelines[name]
-        return self.in_catalog(pipeline.table_at(location), location) if pipeline.needs_catalog else None
+        if pipeline.needs_catalog:
+            return self.in_catalog(pipeline.table_at(location), location)
+        return None
 
     def in_catalog(self, table: Table, location: str | None = None) -> CatalogTable | None:
         """Return the place in the catalog of a table, or of one beside it at a location; None of another format.

@@ -31,7 +31,9 @@ def make_folder_name(name: str) -> str:
     # Spark, Hive and Trino pass over what begins with _ or ., Spark over copies that go on. Windows cuts a last dot.
     is_odd = name.startswith(("_", ".", "-")) or name.endswith((".", "._COPYING_")) or _ODD_IN_FOLDER.search(name)
     is_late = name.casefold().endswith(LATE)
-    return name if _may_stay(name) and not is_odd and not is_late else _digest(name, _ODD_IN_FOLDER)
+    if _may_stay(name) and not is_odd and not is_late:
+        return name
+    return _digest(name, _ODD_IN_FOLDER)
 
 
 def make_namespace_folder_name(namespace: str | None) -> str:
@@ -39,7 +41,9 @@ def make_namespace_folder_name(namespace: str | None) -> str:
     if namespace is None:
         return NO_NAMESPACE
     is_taken = namespace.casefold() == NO_NAMESPACE
-    return _digest(namespace, _ODD_IN_FOLDER) if is_taken else make_folder_name(namespace)
+    if is_taken:
+        return _digest(namespace, _ODD_IN_FOLDER)
+    return make_folder_name(namespace)
 
 
 def make_identifier(name: str) -> str:
@@ -58,6 +62,6 @@ def _may_stay(name: str) -> bool:
 
 
 def _digest(name: str, odd: re.Pattern[str]) -> str:
-    kept = re.sub(r"\A[_.-]+", "", odd.sub("_", name))[:_LENGTH_MAX] or "x"
+    readable = re.sub(r"\A[_.-]+", "", odd.sub("_", name))[:_LENGTH_MAX] or "x"
     digest = sha256(name.encode(errors="surrogatepass")).hexdigest()
-    return f"{kept}_{digest[:_DIGEST_LENGTH]}"
+    return f"{readable}_{digest[:_DIGEST_LENGTH]}"

@@ -28,7 +28,9 @@ class LateRule(Strict):
 
 
 def _rules(late: Any) -> Any:
-    return [{"to": late}] if isinstance(late, str) else late
+    if isinstance(late, str):
+        return [{"to": late}]
+    return late
 
 
 def _in_order(late: list[LateRule]) -> list[LateRule]:
@@ -135,6 +137,9 @@ class Compact(Strict):
     )
     dedupe: Dedupe | None = Field(None, description="take rows out that came more than once, when a bucket is sealed")
     share: float = Field(
-        0.1, gt=0, le=1, description="most of the driver's task slots, or of their processor time, that rewriting "
+        0.1,
+        gt=0,
+        le=1,
+        description="most of the driver's task slots, or of their processor time, that rewriting "
         "takes, over time; the rest is the stream's",
-    )  # fmt: skip
+    )

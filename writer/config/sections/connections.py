@@ -84,9 +84,10 @@ class Subjects(ShortForm):
         "record's full name; topic_record_name: `<topic>-<full name>`",
     )
     records: dict[str, list[str]] = Field(
-        default_factory=dict, description="topic → full names of the records of its values, such as com.shop.Click. "
+        default_factory=dict,
+        description="topic → full names of the records of its values, such as com.shop.Click. "
         "record_name needs them; with topic_record_name, topics without them have all that the registry lists",
-    )  # fmt: skip
+    )
 
     @model_validator(mode="after")
     def _names_of_records(self) -> "Subjects":
@@ -121,7 +122,9 @@ class Subjects(ShortForm):
 def _context_of(server: str) -> str | None:
     """Return the context that the URL of a server names, without the colons that some write; None: none."""
     _, separator, context = server.strip().partition(_CONTEXT_PATH)
-    return context.strip("/:") if separator else None
+    if separator:
+        return context.strip("/:")
+    return None
 
 
 class Registry(Strict):
@@ -132,10 +135,11 @@ class Registry(Strict):
         None, description="base URL of an Apicurio registry's own API, version 3; default: beside its Confluent API"
     )
     context: str | None = Field(
-        None, pattern=r"^\.[^:/\s]*$",
+        None,
+        pattern=r"^\.[^:/\s]*$",
         description="context of the registry in which the producers register, such as .staging, or `.` for the default "
         "one; needed where the registry has a topic's subjects in a context",
-    )  # fmt: skip
+    )
     user: str | None = Field(None, min_length=1, description="user name for the registry (HTTP basic authentication)")
     password: SecretStr | None = Field(None, description="with `user`; take it from `${env:NAME}` or `${file:/path}`")
     ca_file: Path | None = Field(
@@ -157,7 +161,8 @@ class Registry(Strict):
             raise ValueError("'subjects' goes with 'url'; files belong to no subject")
         if self.key_files and self.url is not None:
             raise ValueError("'key_files' goes with 'files'; a registry at 'url' has the schemas of keys itself")
-        if twice := [one for one, path in self.key_files.items() if self.files.get(one, path) != path]:
+        twice = [schema_id for schema_id, path in self.key_files.items() if self.files.get(schema_id, path) != path]
+        if twice:
             raise ValueError(f"schema id {twice[0]} has one file in 'files' and another in 'key_files'; give it one")
         if self.url is not None and not re.match(r"https?://[^/]", self.url):
             raise ValueError("'url' is no http:// or https:// URL; write it as http://registry:8081")
@@ -197,9 +202,10 @@ class Spark(Strict):
         "local[*, 4]", description="Spark master; the default runs on this machine and tries a task four times"
     )
     conf: dict[str, str] = Field(
-        default_factory=dict, description="further Spark settings, passed on as they are; no secrets: they stand on "
+        default_factory=dict,
+        description="further Spark settings, passed on as they are; no secrets: they stand on "
         "the command line of Spark's process",
-    )  # fmt: skip
+    )
 
     @field_validator("conf")
     @classmethod
@@ -220,19 +226,22 @@ class Http(Strict):
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 lets other machines ask")
     port: int = Field(9643, ge=0, le=65535, description="port to listen on; 0 takes any that is free")
     certificate: Path | None = Field(
-        None, description="PEM file with the certificate, and those that lead to its authority: HTTPS, no HTTP; the "
+        None,
+        description="PEM file with the certificate, and those that lead to its authority: HTTPS, no HTTP; the "
         "supervisor's too",
-    )  # fmt: skip
+    )
     key: Path | None = Field(None, description="PEM file with the certificate's private key, without a password")
     expose_records: bool = Field(
-        False, description="show live records on the page and at /records, to clients with the token; they may hold "
+        False,
+        description="show live records on the page and at /records, to clients with the token; they may hold "
         "personal data",
-    )  # fmt: skip
+    )
     token: SecretStr | None = Field(
-        None, min_length=16,
+        None,
+        min_length=16,
         description="what has to be shown for that, as `Authorization: Bearer`; take it from `${env:NAME}` or "
         "`${file:/path}`",
-    )  # fmt: skip
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> "Http":
@@ -245,7 +254,9 @@ class Http(Strict):
     @property
     def tls(self) -> tuple[Path, Path] | None:
         """Certificate and key; None: plain HTTP."""
-        return None if self.certificate is None or self.key is None else (self.certificate, self.key)
+        if self.certificate is None or self.key is None:
+            return None
+        return (self.certificate, self.key)
 
 
 class Recovery(Strict):
@@ -269,13 +280,16 @@ class Supervisor(Strict):
         timedelta(seconds=20), description="a supervisor that was silent for so long may be replaced by another"
     )
     lease: Literal["store", "kubernetes"] = Field(
-        "store", description="where the lease of each pipeline is kept: beside its checkpoints, where every supervisor "
+        "store",
+        description="where the lease of each pipeline is kept: beside its checkpoints, where every supervisor "
         "sees it, or as a Lease of the Kubernetes that the supervisor runs in",
-    )  # fmt: skip
+    )
     lease_prefix: str = Field(
-        "headrace", max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+        "headrace",
+        max_length=63,
+        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
         description="with `lease: kubernetes`: what the name of each Lease begins with; then comes the pipeline's",
-    )  # fmt: skip
+    )
     start_within: Duration = Field(
         timedelta(minutes=10), description="a driver that has not started its pipelines for so long hangs"
     )
@@ -319,7 +333,9 @@ class S3(Strict):
     def _url(cls, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(r"https?://[^/@?#\s]+/?", value):
             raise ValueError("'endpoint' is no URL of a host; write it as http://minio:9000, without user and path")
-        return value.rstrip("/") if value else None
+        if value:
+            return value.rstrip("/")
+        return None
 
     @property
     def settings(self) -> S3Settings:
@@ -369,11 +385,21 @@ class Autoscaler(Strict):
 
 
 Kind = Literal[
-    "records_missed", "missing_offsets", "gap_opened", "topic_recreated", "log_cut", "topic_gone", "topics_beyond_max",
-    "targets_beyond_max", "target_refused", "target_behind",
-    "offsets_rebuilt", "skipped_to_latest",
-    "pipeline_halted", "lease_lost",
-]  # fmt: skip
+    "records_missed",
+    "missing_offsets",
+    "gap_opened",
+    "topic_recreated",
+    "log_cut",
+    "topic_gone",
+    "topics_beyond_max",
+    "targets_beyond_max",
+    "target_refused",
+    "target_behind",
+    "offsets_rebuilt",
+    "skipped_to_latest",
+    "pipeline_halted",
+    "lease_lost",
+]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -382,10 +408,11 @@ class Notifications(Strict):
     """Notifications for people when records are lost, skipped or in doubt, or a pipeline was given up."""
 
     url_env: str | None = Field(
-        None, min_length=1,
+        None,
+        min_length=1,
         description="name of the environment variable with the URL to POST to (a Slack-compatible webhook, or any "
         "server); default: no notification is sent",
-    )  # fmt: skip
+    )
     kinds: tuple[Kind, ...] = Field(
         KINDS, description="which events are sent; leave `missing_offsets` out for compacted and transactional topics"
     )
@@ -410,7 +437,8 @@ class OpenTelemetry(Strict):
     """A trace of each batch, for a collector that takes OTLP over HTTP. OTEL_EXPORTER_OTLP_HEADERS is honoured."""
 
     url: str | None = Field(
-        None, pattern=_HTTP,
+        None,
+        pattern=_HTTP,
         description="where spans are sent, such as http://collector:4318/v1/traces; default: no span is sent",
-    )  # fmt: skip
+    )
     timeout: Duration = Field(timedelta(seconds=5), description="how long an answer may take; no batch waits for it")

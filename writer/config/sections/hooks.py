@@ -30,8 +30,10 @@ class _Hook(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, raw: Any) -> Any:
-        return {"name": raw.get("type"), **raw} if isinstance(raw, dict) else raw
+    def _name_by_type(cls, raw: Any) -> Any:
+        if isinstance(raw, dict):
+            return {"name": raw.get("type"), **raw}
+        return raw
 
     @field_validator("name")
     @classmethod
@@ -71,10 +73,11 @@ class Webhook(_Hook):
     type: Literal["webhook"] = Field(description="POST the manifest as JSON")
     url: Url = Field(description="where to POST; only its host is ever shown")
     secret: SecretStr | None = Field(
-        None, min_length=8,
+        None,
+        min_length=8,
         description="sign by the Standard Webhooks scheme with this secret (`whsec_…`, or any text); take it from "
         "`${env:NAME}` or `${file:/path}`",
-    )  # fmt: skip
+    )
     headers: dict[str, SecretStr] = Field(default_factory=dict, description="further headers of the request")
     timeout: Duration = Field(timedelta(seconds=30), description="how long an answer may take")
 
@@ -84,9 +87,10 @@ class Druid(_Login):
 
     type: Literal["druid"] = Field(description="ingest exactly the interval of the bucket, in place of what was there")
     datasource: str | None = Field(
-        None, min_length=1,
+        None,
+        min_length=1,
         description="datasource; default: the pipeline's name, or that of a route's table, which {name} stands for",
-    )  # fmt: skip
+    )
     at_once: int = Field(2, ge=1, description="most tasks of this hook that run at a time")
     input_source: dict[str, Any] = Field(
         default_factory=dict, description="keys added to the task's inputSource, such as `properties` for S3"
@@ -150,16 +154,20 @@ def of_table(hook: HookSettings, name: str, filled: Callable[[str, str], str]) -
         case Druid():
             return hook.model_copy(update={"datasource": (hook.datasource or NAME).replace(NAME, safe)})
         case Trino() | Presto():
-            location = None if hook.location is None else filled(hook.location, name)
+            location = None
+            if hook.location is not None:
+                location = filled(hook.location, name)
             return hook.model_copy(update={"table": hook.table.replace(NAME, safe), "location": location})
     return hook
 
 
-def place_of(hook: HookSettings) -> str | None:
+def destination_of(hook: HookSettings) -> str | None:
     """Return what a hook names at its server, which two tables cannot share; None: nothing."""
     match hook:
         case Druid():
-            return f"datasource {hook.datasource}" if hook.datasource else None
+            if hook.datasource:
+                return f"datasource {hook.datasource}"
+            return None
         case Trino() | Presto():
             return f"table {hook.table}"
     return None
@@ -179,7 +187,7 @@ def check_fit_iceberg(hooks: list[HookSettings]) -> None:
             raise ValueError(f"hooks.{hook.name}: {_NOT_FOR_ICEBERG[hook.type]}. Leave the hook out")
 
 
-def _named_apart(hooks: list[HookSettings]) -> list[HookSettings]:
+def _check_names_differ(hooks: list[HookSettings]) -> list[HookSettings]:
     """Raise ValueError if two hooks have one name, because their outboxes would be one."""
     names = [hook.name for hook in hooks]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -187,4 +195,4 @@ def _named_apart(hooks: list[HookSettings]) -> list[HookSettings]:
     return hooks
 
 
-Hooks = Annotated[list[HookSettings], AfterValidator(_named_apart)]
+Hooks = Annotated[list[HookSettings], AfterValidator(_check_names_differ)]

@@ -32,27 +32,53 @@ _DENIED: Mapping[str, str] = {
     "isolation.level": "records of aborted transactions would become rows",
     "check.crcs": "damaged records would become rows",
     "auto.offset.reset": "a lost offset is a gap in the table's log, never a jump in silence",
-    "enable.auto.commit": _NO_GROUP, "auto.commit.interval.ms": _NO_GROUP, "group.id": _NO_GROUP,
-    "group.instance.id": _NO_GROUP, "group.protocol": _NO_GROUP, "group.remote.assignor": _NO_GROUP,
-    "heartbeat.interval.ms": _NO_GROUP, "session.timeout.ms": _NO_GROUP, "max.poll.interval.ms": _NO_GROUP,
+    "enable.auto.commit": _NO_GROUP,
+    "auto.commit.interval.ms": _NO_GROUP,
+    "group.id": _NO_GROUP,
+    "group.instance.id": _NO_GROUP,
+    "group.protocol": _NO_GROUP,
+    "group.remote.assignor": _NO_GROUP,
+    "heartbeat.interval.ms": _NO_GROUP,
+    "session.timeout.ms": _NO_GROUP,
+    "max.poll.interval.ms": _NO_GROUP,
     "partition.assignment.strategy": _NO_GROUP,
     "allow.auto.create.topics": "a topic that was deleted would come back, empty",
     "exclude.internal.topics": "topics are named, not matched",
-    "key.deserializer": _BYTES, "value.deserializer": _BYTES, "interceptor.classes": _BYTES,
-}  # fmt: skip
+    "key.deserializer": _BYTES,
+    "value.deserializer": _BYTES,
+    "interceptor.classes": _BYTES,
+}
 _DENIED_PREFIXES: Mapping[str, str] = {"security.": _SECURITY, "sasl.": _SECURITY, "ssl.": _SECURITY}
 # Kafka 3.9 and librdkafka have these in common; the driver's own clients take them as well.
 _COMMON = (
-    "client.dns.lookup", "client.id", "client.rack", "connections.max.idle.ms", "enable.metrics.push",
-    "metadata.max.age.ms", "reconnect.backoff.max.ms", "reconnect.backoff.ms", "retry.backoff.max.ms",
-    "retry.backoff.ms", "socket.connection.setup.timeout.ms",
-)  # fmt: skip
+    "client.dns.lookup",
+    "client.id",
+    "client.rack",
+    "connections.max.idle.ms",
+    "enable.metrics.push",
+    "metadata.max.age.ms",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "socket.connection.setup.timeout.ms",
+)
 _CONSUMER = (
-    *_COMMON, "auto.include.jmx.reporter", "fetch.max.bytes", "fetch.min.bytes", "max.partition.fetch.bytes",
-    "max.poll.records", "metadata.recovery.strategy", "metric.reporters", "metrics.num.samples",
-    "metrics.recording.level", "metrics.sample.window.ms", "receive.buffer.bytes", "send.buffer.bytes",
+    *_COMMON,
+    "auto.include.jmx.reporter",
+    "fetch.max.bytes",
+    "fetch.min.bytes",
+    "max.partition.fetch.bytes",
+    "max.poll.records",
+    "metadata.recovery.strategy",
+    "metric.reporters",
+    "metrics.num.samples",
+    "metrics.recording.level",
+    "metrics.sample.window.ms",
+    "receive.buffer.bytes",
+    "send.buffer.bytes",
     "socket.connection.setup.timeout.max.ms",
-)  # fmt: skip
+)
 _NUMBERS = (".ms", ".bytes", ".records", ".samples")
 
 
@@ -63,7 +89,7 @@ def _texts(options: object) -> object:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 
-def _allowed(options: dict[str, str]) -> dict[str, str]:
+def _check_options(options: dict[str, str]) -> dict[str, str]:
     for name, value in options.items():
         prefixes = (why for prefix, why in _DENIED_PREFIXES.items() if name.startswith(prefix))
         if reason := _DENIED.get(name) or next(prefixes, None):
@@ -75,7 +101,7 @@ def _allowed(options: dict[str, str]) -> dict[str, str]:
     return options
 
 
-KafkaOptions = Annotated[dict[str, str], BeforeValidator(_texts), AfterValidator(_allowed)]
+KafkaOptions = Annotated[dict[str, str], BeforeValidator(_texts), AfterValidator(_check_options)]
 
 
 def check_native(options: Mapping[str, str]) -> None:
@@ -108,24 +134,26 @@ class Security(Strict):
         None, min_length=1, description="with `user`; take it from `${env:NAME}` or `${file:/path}`"
     )
     ca_file: Path | None = Field(
-        None, description="PEM file with the authorities that brokers' certificates come from; default: the machine's "
+        None,
+        description="PEM file with the authorities that brokers' certificates come from; default: the machine's "
         "and Java's own",
-    )  # fmt: skip
+    )
     client_cert_file: Path | None = Field(
-        None, description="PEM file with a private key (PKCS#8, without a password) and its certificates, for brokers "
+        None,
+        description="PEM file with a private key (PKCS#8, without a password) and its certificates, for brokers "
         "that want to know clients by them",
-    )  # fmt: skip
+    )
     verify_hostname: bool = Field(True, description="a broker's certificate has to bear the name that it is reached by")
 
     @model_validator(mode="after")
     def _whole(self) -> "Security":
-        sasl, tls = self.protocol.startswith("sasl_"), self.protocol.endswith("ssl")
-        if sasl != (self.user is not None) or sasl != (self.password is not None):
-            raise ValueError(
-                f"protocol {self.protocol} needs 'user' and 'password'" if sasl else
-                f"'user' and 'password' need the protocol sasl_ssl or sasl_plaintext, not {self.protocol}"
-            )  # fmt: skip
-        if not tls and (self.ca_file is not None or self.client_cert_file is not None):
+        has_sasl = self.protocol.startswith("sasl_")
+        has_tls = self.protocol.endswith("ssl")
+        if has_sasl and (self.user is None or self.password is None):
+            raise ValueError(f"protocol {self.protocol} needs 'user' and 'password'")
+        if not has_sasl and (self.user is not None or self.password is not None):
+            raise ValueError(f"'user' and 'password' need the protocol sasl_ssl or sasl_plaintext, not {self.protocol}")
+        if not has_tls and (self.ca_file is not None or self.client_cert_file is not None):
             raise ValueError(f"'ca_file' and 'client_cert_file' need the protocol ssl or sasl_ssl, not {self.protocol}")
         for name, path in (("ca_file", self.ca_file), ("client_cert_file", self.client_cert_file)):
             if path is not None and not path.is_absolute():
@@ -138,9 +166,10 @@ class Security(Strict):
         properties: dict[str, str] = {"security.protocol": self.protocol}
         if self.user is not None and self.password is not None:
             properties |= {
-                "sasl.mechanism": self.mechanism.upper(), "sasl.username": self.user,
+                "sasl.mechanism": self.mechanism.upper(),
+                "sasl.username": self.user,
                 "sasl.password": self.password.get_secret_value(),
-            }  # fmt: skip
+            }
         if self.protocol.endswith("ssl"):
             properties["ssl.endpoint.identification.algorithm"] = "https" if self.verify_hostname else "none"
         if self.ca_file is not None:
@@ -150,7 +179,9 @@ class Security(Strict):
                 "ssl.certificate.location": str(self.client_cert_file),
                 "ssl.key.location": str(self.client_cert_file),
             }
-        return {} if self.protocol == "plaintext" else properties
+        if self.protocol == "plaintext":
+            return {}
+        return properties
 
     @property
     def sparks(self) -> dict[str, str]:
@@ -168,7 +199,9 @@ class Security(Strict):
             properties |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": str(self.ca_file)}
         if self.client_cert_file is not None:
             properties |= {"kafka.ssl.keystore.type": "PEM", "kafka.ssl.keystore.location": str(self.client_cert_file)}
-        return {} if self.protocol == "plaintext" else properties
+        if self.protocol == "plaintext":
+            return {}
+        return properties
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,10 @@ class Wire(ShortForm):
         description=f"wire format; `auto` finds it in the records and keeps it ({page_address('docs/TYPES.md')})",
     )
     header: str | None = Field(
-        None, min_length=1,
+        None,
+        min_length=1,
         description="for `header`: Kafka header with the id, such as __value_schema_id or apicurio.value.globalId",
-    )  # fmt: skip
+    )
     ids: Literal["confluent", "global", "content"] | None = Field(
         None,
         description="for `apicurio`: which of its ids, by default `global`; for a `header` of another name: which ids",
@@ -158,11 +159,15 @@ class Columns(Strict):
     @property
     def avro_key(self) -> KeyColumn | None:
         """The column of a key that is read by its own Avro schema; None without one."""
-        return self.key if self.key is not None and self.key.type == "avro" else None
+        if self.key is not None and self.key.type == "avro":
+            return self.key
+        return None
 
     @property
     def record_columns(self) -> RecordColumns:
         """What tasks get."""
-        chosen = tuple((name, one.header, one.type) for name, one in self.header_columns.items())
-        key = None if self.key is None else (self.key.name, self.key.type)
+        chosen = tuple((name, column.header, column.type) for name, column in self.header_columns.items())
+        key = None
+        if self.key is not None:
+            key = (self.key.name, self.key.type)
         return RecordColumns(key, self.headers, chosen, self.undecodable == "null")

@@ -27,7 +27,9 @@ def _share(value: Any) -> str:
     if isinstance(value, bool) or not 0 < share <= 1:
         raise ValueError(f"{value!r} is no share; write '1 %', or a number above 0 and up to 1")
     percent = share * 100
-    return f"{percent.numerator} %" if percent.denominator == 1 else f"{float(percent):.15g} %"
+    if percent.denominator == 1:
+        return f"{percent.numerator} %"
+    return f"{float(percent):.15g} %"
 
 
 Share = Annotated[str, BeforeValidator(_share)]
@@ -76,7 +78,9 @@ class EventSpec(Strict):
     @field_validator("rename", "derive")
     @classmethod
     def _names(cls, value: dict[str, str], info: Any) -> dict[str, str]:
-        names = value.values() if info.field_name == "rename" else value
+        names = list(value)
+        if info.field_name == "rename":
+            names = list(value.values())
         if wrong := next((name for name in names if not _NAME.fullmatch(name)), None):
             raise ValueError(f"{wrong!r} is no name of a column; use letters, digits and _, and no digit first")
         return value
@@ -103,15 +107,22 @@ class EventSpec(Strict):
             sample = Sample(Fraction(self.sample.share.removesuffix("%").strip()) / 100, self.sample.by)
         every = self.flatten is True
         return Spec(
-            name, self.where or "", sample, tuple(self.columns.include), tuple(self.columns.exclude),
-            tuple(self.rename.items()), tuple(self.cast.items()),
-            () if isinstance(self.flatten, bool) else tuple(self.flatten), every, tuple(self.derive.items()),
-        )  # fmt: skip
+            name,
+            self.where or "",
+            sample,
+            tuple(self.columns.include),
+            tuple(self.columns.exclude),
+            tuple(self.rename.items()),
+            tuple(self.cast.items()),
+            () if isinstance(self.flatten, bool) else tuple(self.flatten),
+            every,
+            tuple(self.derive.items()),
+        )
 
 
 def specs_of(section: Mapping[str, EventSpec]) -> tuple[Spec, ...]:
     """Return the specs of a pipeline, in the order of the file."""
-    return tuple(one.spec(name) for name, one in section.items())
+    return tuple(spec.spec(name) for name, spec in section.items())
 
 
 # {mask: n}.
@@ -119,7 +130,7 @@ PolicySetting = Literal["drop", "encrypt", "hash", "clear"] | dict[str, int]
 
 
 def _actions(section: Mapping[str, Any]) -> tuple[tuple[str, Action], ...]:
-    return tuple((name, Action.of(one)) for name, one in section.items())
+    return tuple((name, Action.of(setting)) for name, setting in section.items())
 
 
 class PrivacySection(Strict):
@@ -153,9 +164,11 @@ class PrivacySection(Strict):
     @field_validator("tags", "fields", mode="before")
     @classmethod
     def _policies(cls, value: Any) -> Any:
-        for name, one in value.items() if isinstance(value, dict) else ():
+        if not isinstance(value, dict):
+            return value
+        for name, setting in value.items():
             try:
-                Action.of(one)
+                Action.of(setting)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from error
         return value
@@ -191,15 +204,16 @@ class KeyWrapSection(KeyPlace):
     """The key that unwraps those of the keyring."""
 
     type: str | None = Field(
-        None, pattern=r"^[^:]+:[^:]+$",
+        None,
+        pattern=r"^[^:]+:[^:]+$",
         description="module:Class of your own that wraps and unwraps keys, such as with Vault or a KMS (KeyWrap in "
         "writer/privacy/keyring.py)",
-    )  # fmt: skip
+    )
     options: dict[str, str] = Field(default_factory=dict, description="with `type`: what the class is made with")
 
     @model_validator(mode="after")
     def _one_place(self) -> "KeyWrapSection":
-        if sum(one is not None for one in (self.file, self.env, self.type)) != 1:
+        if sum(source is not None for source in (self.file, self.env, self.type)) != 1:
             raise ValueError("give one of 'file', 'env' and 'type'")
         if self.options and self.type is None:
             raise ValueError("'options' goes with 'type'")

@@ -69,8 +69,9 @@ class Target(ShortForm):
     @field_validator("location")
     @classmethod
     def _known_placeholders(cls, value: str) -> str:
-        found = parse_location(_sample(value))
-        return found if found == value else value.removeprefix("file://").rstrip("/")
+        if parse_location(_sample(value)) == value:
+            return value
+        return value.removeprefix("file://").rstrip("/")
 
     @field_validator("name")
     @classmethod
@@ -90,7 +91,9 @@ class Target(ShortForm):
 
     def catalog_name_of(self, name: str) -> str | None:
         """Return what the table of a name is called in the catalog; None where that is not given."""
-        return None if self.name is None else fill_identifier(self.name, name)
+        if self.name is None:
+            return None
+        return fill_identifier(self.name, name)
 
 
 def _sample(template: str) -> str:
@@ -161,11 +164,11 @@ class RouteSection(Strict):
     def _unrouted_somewhere(self) -> "RouteSection":
         if self.unrouted in ("dead_letters", "stop"):
             return self
-        known = [name for name, target in self.targets.items() if name in self.fixed]
-        if self.unrouted not in known:
+        fixed_names = [name for name, target in self.targets.items() if name in self.fixed]
+        if self.unrouted not in fixed_names:
             raise ValueError(
                 f"route.unrouted: {self.unrouted!r} is neither dead_letters nor stop, nor one table of `targets`"
-                f"{did_you_mean(self.unrouted, ['dead_letters', 'stop', *known])}"
+                f"{did_you_mean(self.unrouted, ['dead_letters', 'stop', *fixed_names])}"
             )
         return self
 
@@ -174,7 +177,9 @@ class RouteSection(Strict):
         """What names the table, and the name of the header or field."""
         if not isinstance(self.by, RouteKey):
             return self.by, ""
-        return ("field", self.by.field) if self.by.field is not None else ("header", self.by.header or "")
+        if self.by.field is not None:
+            return ("field", self.by.field)
+        return ("header", self.by.header or "")
 
     @property
     def fixed(self) -> Mapping[str, str]:

@@ -48,8 +48,10 @@ class EventTime(Strict):
             origin = "as event_time.unit says"
         elif unit != "auto":
             origin = f"detected by {origin or 'an earlier batch'}; event_time.unit sets another"
-        clocks = tuple(one.clock for one in self.clocks)
-        return TimeRule(self.field, unit, self.max_age, self.max_ahead, clocks, "" if unit == "auto" else origin)
+        clocks = tuple(clock.clock for clock in self.clocks)
+        if unit == "auto":
+            origin = ""
+        return TimeRule(self.field, unit, self.max_age, self.max_ahead, clocks, origin)
 
 
 def _bucketer(spec: Any) -> dict[str, Any]:
@@ -170,11 +172,11 @@ class Catalog(Strict):
         """
         namespace, _, own = (name or f"{self.namespace}.").rpartition(".")
         secrets = {"token": self.token, "credential": self.credential}
-        found = {key: value.get_secret_value() for key, value in secrets.items() if value is not None}
+        properties = {key: value.get_secret_value() for key, value in secrets.items() if value is not None}
         texts = {"type": self.type, "uri": self._full_uri, "warehouse": self.warehouse}
-        found |= {key: value for key, value in texts.items() if value is not None} | self.options
+        properties |= {key: value for key, value in texts.items() if value is not None} | self.options
         table = own if is_main and own else make_identifier(location.rpartition("/")[2])
-        settings = tuple(sorted(found.items()))
+        settings = tuple(sorted(properties.items()))
         log = self.log_location and "/".join([self.log_location, *namespace.split("."), table])
         return CatalogTable(self.name, tuple(namespace.split(".")), table, settings, self.retry_timeout, log)
 
@@ -195,9 +197,9 @@ class Raw(ShortForm):
         True, description="keep the records that come; false: what is there stays as long as its `retention` says"
     )
     retention: Duration | None = Field(
-        None, description="days of Kafka's timestamps that ended longer ago are dropped; "
-        "default: the pipeline's `retention`",
-    )  # fmt: skip
+        None,
+        description="days of Kafka's timestamps that ended longer ago are dropped; default: the pipeline's `retention`",
+    )
     max_open_files: int | None = Field(100, ge=2, description="a day with more small files is merged; null: none is")
 
     @field_validator("retention")
@@ -218,9 +220,11 @@ class Table(Strict):
         f"knows by name ({page_address('docs/TABLES.md')})",
     )
     name: str | None = Field(
-        None, pattern=CATALOG_NAME, description="name in the catalog, such as shop.clicks; default: the catalog's "
+        None,
+        pattern=CATALOG_NAME,
+        description="name in the catalog, such as shop.clicks; default: the catalog's "
         "namespace and the name of the folder. Tables beside it have the same namespace",
-    )  # fmt: skip
+    )
     dead_letters: Location | None = Field(
         None, description="location of the dead-letter table; default: location + '_dead_letters'"
     )
@@ -240,15 +244,19 @@ class Table(Strict):
         "was not tried with Iceberg tables",
     )
     entropy_bits: int = Field(
-        0, ge=0, le=16,
+        0,
+        ge=0,
+        le=16,
         description="binary digits, drawn for each file, of a folder in front of its path: where S3 throttles a prefix",
-    )  # fmt: skip
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _readers_of_iceberg(cls, raw: Any) -> Any:
         is_iceberg = isinstance(raw, dict) and raw.get("format") == "iceberg"
-        return {"readers": ["trino", "druid", "spark", "duckdb"], **raw} if is_iceberg else raw
+        if is_iceberg:
+            return {"readers": ["trino", "druid", "spark", "duckdb"], **raw}
+        return raw
 
     @model_validator(mode="after")
     def _readers_know_the_format(self) -> "Table":

@@ -41,16 +41,21 @@ class TopicSelection(Strict):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, raw: Any) -> Any:
-        return {"names": raw} if isinstance(raw, list) else raw
+        if isinstance(raw, list):
+            return {"names": raw}
+        return raw
 
     @field_validator("pattern", "without")
     @classmethod
     def _compiles(cls, value: str | list[str] | None) -> str | list[str] | None:
-        for one in [value] if isinstance(value, str) else value or ():
+        patterns = value or ()
+        if isinstance(value, str):
+            patterns = [value]
+        for pattern in patterns:
             try:
-                re.compile(one)
+                re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"{one!r} is no regular expression: {error}; a dot is written \\.") from error
+                raise ValueError(f"{pattern!r} is no regular expression: {error}; a dot is written \\.") from error
         return value
 
     @model_validator(mode="after")
@@ -71,7 +76,9 @@ class TopicSelection(Strict):
     @property
     def only(self) -> str | None:
         """The only topic, whose name no record has to carry; None where there are, or may be, several."""
-        return self.names[0] if self.pattern is None and len(self.names) == 1 else None
+        if self.pattern is None and len(self.names) == 1:
+            return self.names[0]
+        return None
 
     def includes(self, topic: str) -> bool:
         """Return whether the topic is named or matches the pattern."""
@@ -81,27 +88,34 @@ class TopicSelection(Strict):
         """Return the topics that are named, then those of `topics` that match the pattern, in order."""
         return [*self.names, *sorted({topic for topic in topics if self._matches(topic)} - set(self.names))]
 
-    def choose(self, existing: Iterable[str], known: Iterable[str] = ()) -> TopicChoice:
-        """Return what is read of the topics that exist. Where they are more than `max`, those `known` come first.
+    def choose(self, existing: Iterable[str], earlier: Iterable[str] = ()) -> TopicChoice:
+        """Return what is read of the topics that exist.
 
-        Of these, in their order.
+        Where they are more than `max`, those that were read `earlier` come first, in that order.
         """
-        found = self.among(existing)
-        first = {topic: at for at, topic in reversed(list(enumerate([*self.names, *known])))}
-        read = set(sorted(found, key=lambda topic: first.get(topic, len(first) + len(found)))[: self.max])
-        return TopicChoice([t for t in found if t in read], [t for t in found if t not in read])
+        topics = self.among(existing)
+        # A topic that is named twice has its first rank.
+        ranks = {topic: rank for rank, topic in reversed(list(enumerate([*self.names, *earlier])))}
+        last_rank = len(ranks) + len(topics)
+        read = set(sorted(topics, key=lambda topic: ranks.get(topic, last_rank))[: self.max])
+        return TopicChoice(
+            [topic for topic in topics if topic in read], [topic for topic in topics if topic not in read]
+        )
 
     def _matches(self, topic: str) -> bool:
         return (
             self.pattern is not None
             and not topic.startswith(_INTERNAL)
             and re.fullmatch(self.pattern, topic) is not None
-            and not any(re.fullmatch(one, topic) for one in self.without)
+            and not any(re.fullmatch(pattern, topic) for pattern in self.without)
         )
 
     def __str__(self) -> str:
         """Name the topics for a person."""
-        return ", ".join([*self.names, *([] if self.pattern is None else [f"topics like {self.pattern}"])])
+        names = list(self.names)
+        if self.pattern is not None:
+            names.append(f"topics like {self.pattern}")
+        return ", ".join(names)
 
 
 def start_position(value: Any) -> Any:
@@ -128,9 +142,9 @@ def _instant(when: Any) -> datetime:
 
 def _offsets(partitions: Any) -> dict[int, int]:
     try:
-        found = {int(partition): int(offset) for partition, offset in partitions.items()}
+        offsets = {int(partition): int(offset) for partition, offset in partitions.items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"offsets {partitions!r} are not numbers by partition; it {_POSITIONS}") from error
-    if min([*found, *found.values()], default=0) < 0:
+    if min([*offsets, *offsets.values()], default=0) < 0:
         raise ValueError(f"offsets {partitions!r} are below zero; it {_POSITIONS}")
-    return found
+    return offsets
