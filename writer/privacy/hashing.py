@@ -58,11 +58,15 @@ def _hash_by_query(values: pa.BinaryArray, key: bytes) -> pa.StringArray:
     Values "a", null, "b" → HMAC(K, "a"), null, HMAC(K, "b"): the inner digests are of ipad‖a, ipad‖(empty), ipad‖b, the
     outer ones of opad‖digest, and the null is put back at last.
     """
-    short_key = sha256(key).digest() if len(key) > _BLOCK_BYTES else key
+    short_key = key
+    if len(key) > _BLOCK_BYTES:
+        short_key = sha256(key).digest()
     block = short_key.ljust(_BLOCK_BYTES, b"\0")
     inner_pad = bytes(byte ^ 0x36 for byte in block)
     outer_pad = bytes(byte ^ 0x5C for byte in block)
-    filled = values.fill_null(b"") if values.null_count else values
+    filled = values
+    if values.null_count:
+        filled = values.fill_null(b"")
     inner_blocks = pc.binary_join_element_wise(pa.scalar(inner_pad, pa.binary()), filled, b"")
     inner_digests = _query("sha256(v)", inner_blocks)
     outer_bytes = np.empty((len(values), _BLOCK_BYTES + _DIGEST_BYTES), np.uint8)

@@ -95,7 +95,9 @@ class KeyringPlace:
                 raise ConfigError(f"{content} in {self} can be read by every user of the machine; chmod 600 it")
             return Path(self.file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            reason: str | None = "it is not UTF-8"
+            if isinstance(error, OSError):
+                reason = error.strerror
             text = (
                 f"cannot read {content} from {self}: {reason}. {fix}; driver and executors need it at the same place."
             )
@@ -190,7 +192,9 @@ class Keyring:
 
     def of(self, purpose: Purpose) -> Mapping[str, bytes]:
         """The keys of a purpose, by id."""
-        return self.hash_keys if purpose == "hash" else self.encryption_keys
+        if purpose == "hash":
+            return self.hash_keys
+        return self.encryption_keys
 
     def primary_of(self, purpose: Purpose) -> KeyId | None:
         """The key that new values get; None: there is none."""
@@ -202,7 +206,9 @@ class Keyring:
     def with_new(self, purpose: Purpose) -> "Keyring":
         """Return a keyring with a random key more, which is the primary one."""
         keys = self.of(purpose)
-        prefix = "h" if purpose == "hash" else "k"
+        prefix = "k"
+        if purpose == "hash":
+            prefix = "h"
         ids = (f"{prefix}{number}" for number in range(1, len(keys) + 2))
         key_id = next(free_id for free_id in ids if free_id not in keys)
         extended_keys = {**keys, key_id: os.urandom(KEY_BYTES)}
@@ -213,7 +219,9 @@ class Keyring:
 
     def to_text(self, wrap: WrapSource | None) -> str:
         """Return its text as a file has it."""
-        key_wrap = None if wrap is None else wrap.open()
+        key_wrap = None
+        if wrap is not None:
+            key_wrap = wrap.open()
         sections = {}
         for purpose in PURPOSES:
             if purpose not in self.primary:
@@ -242,7 +250,9 @@ class _KeyringSection:
 def read_keyring(source: KeySource) -> Keyring:
     """Read and check a keyring. Raises ConfigError, which names no key."""
     text = source.place.text("the keyring")
-    key_wrap = None if source.wrap is None else source.wrap.open()
+    key_wrap = None
+    if source.wrap is not None:
+        key_wrap = source.wrap.open()
     try:
         sections = _parse_sections(text)
     except (ValueError, KeyError, TypeError, AttributeError):

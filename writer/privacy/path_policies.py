@@ -45,13 +45,17 @@ class PathPolicy:
             case "tag":
                 action = dict(policies.tags).get(name, CLEAR)
             case "attribute":
-                action = self.action if name in policies.attributes else CLEAR
+                action = CLEAR
+                if name in policies.attributes:
+                    action = self.action
             case "path":
                 action = policies.by_path.get(tuple(name.split(".")), CLEAR)
             case _:
                 action = CLEAR
         if action == CLEAR:
-            return self if self.action == CLEAR else None
+            if self.action == CLEAR:
+                return self
+            return None
         return PathPolicy(action, self.source)
 
 
@@ -81,16 +85,16 @@ def policy_of_path(action: Action, path: Path) -> PathPolicy:
     return PathPolicy(action, f"{_PATH} {'.'.join(path)}")
 
 
-def strictest_policy(words: Iterable[PathPolicy], policies: Policies) -> PathPolicy:
+def strictest_policy(path_policies: Iterable[PathPolicy], policies: Policies) -> PathPolicy:
     """Return the one of several that counts: the strictest of those whose source has a policy, else of all.
 
-    The order of the words does not matter. Raises ValueError where there is none.
+    Their order does not matter. Raises ValueError where there is none.
     """
 
     def rank(policy: PathPolicy) -> tuple[bool, bool, tuple[int, int], str]:
         return policy.action == CLEAR, policy.today(policies) is None, policy.action.rank, policy.source
 
-    return min(words, key=rank)
+    return min(path_policies, key=rank)
 
 
 def effective_action(policies: PathPolicies, path: Path) -> Action:
@@ -155,15 +159,19 @@ def policies_of_today(recorded: RecordPolicies, policies: Policies) -> dict[str,
     }
 
 
-def find_clear_paths(recorded: RecordPolicies, policies: Policies, words: RecordPolicies) -> Iterator[Unprotected]:
+def find_clear_paths(
+    recorded: RecordPolicies, policies: Policies, policies_today: RecordPolicies
+) -> Iterator[Unprotected]:
     """Yield the paths of the log that would be in the clear.
 
-    `words`: what the log and the schemas of today say, as `of_today` has it. What it says by a source that has no
-    policy any more does not count.
+    `policies_today`: what the log and the schemas of today say, as `of_today` has it. What it says by a source that has
+    no policy any more does not count.
     """
     for record, paths in recorded.items():
         current = {
-            path: word for path, word in words.get(record, {}).items() if word.action == CLEAR or word.today(policies)
+            path: word
+            for path, word in policies_today.get(record, {}).items()
+            if word.action == CLEAR or word.today(policies)
         }
         of_paths = {path: policy_of_path(action, path) for path, action in policies.by_path.items()}
         for path, policy in paths.items():

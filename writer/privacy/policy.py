@@ -58,7 +58,9 @@ class Action:
     @property
     def setting(self) -> Any:
         """As a configuration has it."""
-        return {"mask": self.keep} if self.kind == "mask" else self.kind
+        if self.kind == "mask":
+            return {"mask": self.keep}
+        return self.kind
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -66,7 +68,9 @@ class Action:
         return KINDS.index(self.kind), self.keep
 
     def __str__(self) -> str:
-        return f"mask: {self.keep}" if self.kind == "mask" else self.kind
+        if self.kind == "mask":
+            return f"mask: {self.keep}"
+        return self.kind
 
 
 CLEAR = Action("clear")
@@ -139,7 +143,9 @@ class Policies:
             # A 0 is no word that says anything, and equals False.
             if setting is None or setting is False:
                 continue
-            tag = attribute if setting is True else setting
+            tag = setting
+            if setting is True:
+                tag = attribute
             if isinstance(tag, str) and tag in tags:
                 yield tags[tag], f"tag {tag}"
                 continue

@@ -69,7 +69,7 @@ class PolicyVisitor:
         self,
         record: Record,
         policies: Policies | None,
-        words: dict[Path, PathPolicy],
+        path_policies: dict[Path, PathPolicy],
         recorded: PathPolicies,
         *,
         learns: bool = False,
@@ -90,12 +90,12 @@ class PolicyVisitor:
             self._read_attributes = policies.read_known_attributes if learns else policies.read_attributes
         self._recorded = recorded
         # The policies of paths so far; grows.
-        self.words = words
+        self.path_policies = path_policies
         # Branches of unions in other schemas, of which, or of whose insides, something is said.
         self._branches = set[Path]()
-        for path in words:
+        for path in path_policies:
             self._branches |= {path[: index + 1] for index, step in enumerate(path) if is_branch(step)}
-        self._words_by_fields = group_by_fields(words)
+        self._policies_by_fields = group_by_fields(path_policies)
         self._branches_by_fields = group_by_fields(self._branches)
         self.column_actions = dict[ColumnPath, Action]()
         # What becomes of each path that is protected.
@@ -149,8 +149,9 @@ class PolicyVisitor:
         if branches:
             self._branch_elsewhere |= paths
             paths |= branches
-            actions = [self.words[path].action for path in branches if path in self.words]
-            above = above if named else strictest([above, *actions])
+            actions = [self.path_policies[path].action for path in branches if path in self.path_policies]
+            if not named:
+                above = strictest([above, *actions])
         schema, action = self._resolve_type(schema, paths, above, named=named)
         if action.kind == "drop" and column_path:
             self._drop(column_path, paths)
@@ -163,10 +164,14 @@ class PolicyVisitor:
             case "record":
                 fields = [self._visit_field(member, column_path, paths, action) for member in schema["fields"]]
                 fields_left = [member for member in fields if member is not None]
-                return {**schema, "fields": fields_left} if fields_left or not fields else None
+                if fields_left or not fields:
+                    return {**schema, "fields": fields_left}
+                return None
             case "array":
                 items = self._visit_type(schema["items"], (*column_path, "element"), paths, action, named=named)
-                return None if items is None else {**schema, "items": items}
+                if items is None:
+                    return None
+                return {**schema, "items": items}
             case "map":
                 return self._visit_map(schema, column_path, paths, action, named=named)
         if action.kind == "clear":
@@ -176,7 +181,9 @@ class PolicyVisitor:
 
     def _resolve_type(self, schema: Any, paths: Paths, action: Action, *, named: bool) -> tuple[Any, Action]:
         """Return the definition of a type, and the strictest policy of its attributes and of `action`."""
-        read_attributes = self._read_nothing if named else self._read_attributes
+        read_attributes = self._read_attributes
+        if named:
+            read_attributes = self._read_nothing
         while True:
             if isinstance(schema, str) and schema in self._record.named:
                 schema = self._record.named[schema]
@@ -240,11 +247,11 @@ class PolicyVisitor:
         if policy.action == CLEAR and not self._learns:
             self._check_clear(paths, policy)
         for path in self._shared_paths(paths):
-            before = self.words.get(path)
+            before = self.path_policies.get(path)
             if policy.action != CLEAR:
-                self.words[path] = strictest_policy([policy, before or policy], self._policies)
+                self.path_policies[path] = strictest_policy([policy, before or policy], self._policies)
             elif before is None or names_branch(path):
-                self.words[path] = before or policy
+                self.path_policies[path] = before or policy
         return policy.action, True
 
     def _check_clear(self, paths: Paths, policy: PathPolicy) -> None:
@@ -267,13 +274,17 @@ class PolicyVisitor:
             # Also of several branches: it is the text of the one that is set.
             self._protect(column_path, paths, action)
             text = protected_text(types[0] if len(types) == 1 else types)
-            return ["null", text] if len(types) < len(schema) else [text]
+            if len(types) < len(schema):
+                return ["null", text]
+            return [text]
         if len(types) < 2:  # noqa: PLR2004 - null and one
             types_left = [
                 branch if resolved == "null" else self._visit_type(branch, column_path, paths, action, named=named)
                 for resolved, branch in branches
             ]
-            return None if None in types_left else types_left
+            if None in types_left:
+                return None
+            return types_left
         members = self._visit_members(branches, column_path, paths, action)
         if is_number_pair(types):
             return self._join_number_pair(members, column_path, paths)
@@ -327,18 +338,20 @@ class PolicyVisitor:
             self._drop(column_path, paths)
         else:
             kind = self._visit_type(schema, column_path, paths, action, named=named, is_member=True)
-        return _empty_record(self._resolve(schema)) if kind is None else kind
+        if kind is None:
+            return _empty_record(self._resolve(schema))
+        return kind
 
     def _remember(self, paths: Paths, attributes: list[tuple[Action, str]]) -> list[Action]:
         """Return what is said of a field, here and in other schemas, and remember it by all its names."""
         shared_paths = self._shared_paths(paths)
         policies = [PathPolicy(action, source) for action, source in attributes]
-        policies += [self.words[path] for path in shared_paths if path in self.words]
+        policies += [self.path_policies[path] for path in shared_paths if path in self.path_policies]
         for path in shared_paths:
-            policies += [self.words[wider] for wider in wider_paths(path, self._words_by_fields)]
+            policies += [self.path_policies[wider] for wider in wider_paths(path, self._policies_by_fields)]
         if not policies:
             return []
-        self.words |= dict.fromkeys(shared_paths, strictest_policy(policies, self._policies))
+        self.path_policies |= dict.fromkeys(shared_paths, strictest_policy(policies, self._policies))
         return [policy.action for policy in policies]
 
     def _check_count(self, more: int) -> None:
@@ -398,7 +411,9 @@ class PolicyVisitor:
     def _resolve(self, schema: Any) -> Any:
         while isinstance(schema, dict) and "name" not in schema and isinstance(schema["type"], dict | list):
             schema = schema["type"]
-        return self._record.named.get(schema, schema) if isinstance(schema, str) else schema
+        if isinstance(schema, str):
+            return self._record.named.get(schema, schema)
+        return schema
 
     @staticmethod
     def _read_nothing(*_: Any) -> list[tuple[Action, str]]:
@@ -412,7 +427,9 @@ def _format_paths(paths: Paths) -> str:
 
 def _empty_record(schema: Any) -> dict[str, Any]:
     """Return a record without fields, in place of a type; no table has a column for it."""
-    name = schema.get("name") if isinstance(schema, dict) else None
+    name = None
+    if isinstance(schema, dict):
+        name = schema.get("name")
     # The branches of a union differ by their names.
     return {"type": "record", "name": name or f"headrace.dropped.{type_name(schema)}", "fields": []}
 

@@ -115,7 +115,9 @@ class Privacy:
         named: PathPolicies = {
             path: policy_of_path(action, path) for path, action in paths.items() if action is not None
         }
-        return replace(self, tagged=overlay_policies(self.tagged, {COLUMNS: named})) if named else self
+        if named:
+            return replace(self, tagged=overlay_policies(self.tagged, {COLUMNS: named}))
+        return self
 
     def check_recorded(self, columns: Collection[str] = ()) -> None:
         """Raise Unprotects where a path would be in the clear that the table's log has as protected.
@@ -151,7 +153,7 @@ class Privacy:
         """Return what is protected of a schema; None: nothing. Raises PrivacyError."""
         _check_names(record)
         visitor = self._visit(record)
-        if count_paths({**self.tagged, **dict.fromkeys(record_names(record), visitor.words)}) > PATHS_MAX:
+        if count_paths({**self.tagged, **dict.fromkeys(record_names(record), visitor.path_policies)}) > PATHS_MAX:
             raise TooManyPaths(
                 f"record {visitor.name} has fields to protect, and the table's log has {PATHS_MAX:,} protected paths, "
                 "which is the most; give another pipeline its topic"
@@ -175,19 +177,23 @@ class Privacy:
     def _with_record(self, record: Record) -> "Privacy":
         """Return it with the words of one schema, as many as fit."""
         try:
-            words = self._visit(record, learns=True).words
+            path_policies = self._visit(record, learns=True).path_policies
         except TooManyPaths:
-            words = self._visit(record, learns=True, by_own_names=True).words
-        if all(self.tagged.get(name, {}) == words for name in record_names(record)):
+            path_policies = self._visit(record, learns=True, by_own_names=True).path_policies
+        if all(self.tagged.get(name, {}) == path_policies for name in record_names(record)):
             return self
-        tagged = {**self.tagged, **dict.fromkeys(record_names(record), words)}
-        return self if count_paths(tagged) > PATHS_MAX else replace(self, tagged=tagged)
+        tagged = {**self.tagged, **dict.fromkeys(record_names(record), path_policies)}
+        if count_paths(tagged) > PATHS_MAX:
+            return self
+        return replace(self, tagged=tagged)
 
     def _visit(self, record: Record, *, learns: bool = False, by_own_names: bool = False) -> "PolicyVisitor":
         names = record_names(record)
-        words = merge_policies((self.tagged.get(name, {}) for name in names), self.policies)
+        path_policies = merge_policies((self.tagged.get(name, {}) for name in names), self.policies)
         recorded = merge_policies((self.recorded.get(name, {}) for name in names), self.policies)
-        visitor = PolicyVisitor(record, self.policies, words, recorded, learns=learns, by_own_names=by_own_names)
+        visitor = PolicyVisitor(
+            record, self.policies, path_policies, recorded, learns=learns, by_own_names=by_own_names
+        )
         visitor.start()
         return visitor
 
@@ -208,12 +214,16 @@ def _check_names(record: Record) -> None:
 def _sources(column: Path, visitor: "PolicyVisitor", specs: Sequence[Spec]) -> list[Path]:
     """Return the paths of a record that a column of the table holds, behind the record's spec."""
     spec = spec_of(specs, visitor.name)
-    return [column] if spec is None else spec.sources(column, visitor.actions)
+    if spec is None:
+        return [column]
+    return spec.sources(column, visitor.actions)
 
 
 def conflict(use: ColumnUse, action: Action) -> str:
     """Return what is wrong where a column that is needed as it is gets a policy."""
-    alternative = " or hash" if use.allows_hash else ""
+    alternative = ""
+    if use.allows_hash:
+        alternative = " or hash"
     return (
         f"field {'.'.join(use.path)!r} has the policy {action}, and is {use.purpose}, which needs the value as it is; "
         f"give it the policy clear{alternative} in privacy.fields, or take another column"

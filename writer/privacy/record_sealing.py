@@ -58,7 +58,9 @@ class RecordSealing:
     @staticmethod
     def reason(why: str) -> str:
         """Return why a value does not decode, as far as that quotes nothing of it."""
-        return why if _QUOTES_NOTHING.fullmatch(why) else _NO_REASON
+        if _QUOTES_NOTHING.fullmatch(why):
+            return why
+        return _NO_REASON
 
 
 def keys_of(records: pa.RecordBatch) -> set[str]:
@@ -85,7 +87,9 @@ class RecordScreen:
 
     def text(self, value: str) -> str:
         """Return a text that is of a record: of its bytes, or a header's."""
-        return HIDDEN.decode() if self.hides else value
+        if self.hides:
+            return HIDDEN.decode()
+        return value
 
     def table(self, records: pa.Table) -> pa.Table:
         """Return records, of a dead letter or a raw table. Why a record has no row is left out if it may quote it."""
@@ -97,7 +101,9 @@ class RecordScreen:
 
     def reasons(self, records: pa.Table) -> list[str]:
         """Return why records have no row: those that were kept before there was privacy may be quoted there."""
-        shown = self._without_quotes(records) if self.hides else records
+        shown = records
+        if self.hides:
+            shown = self._without_quotes(records)
         # Not on the hot path: dead letters only.
         return list(shown.column("error").to_pylist())
 

@@ -59,7 +59,9 @@ def type_name(plain: Any) -> str:
     """Return the name of a type as Avro has it, such as `long` or `array`; empty for a union."""
     if isinstance(plain, dict):
         return str(plain["type"])
-    return plain if isinstance(plain, str) else ""
+    if isinstance(plain, str):
+        return plain
+    return ""
 
 
 def protected_text(plain: Any) -> dict[str, Any]:
