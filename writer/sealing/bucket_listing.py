@@ -94,7 +94,9 @@ def wait_for_seal(listing: BucketListing, bucket: BucketKey, version: int, timeo
     A bucket that is closed and has no row counts as its first version. Raises CommitFailed, OSError.
     """
     deadline_s = time.monotonic() + timeout.total_seconds()
-    interval_s = _S3_POLL_INTERVAL_S if on_s3(listing.sealer.table.location) else _POLL_INTERVAL_S
+    interval_s = _POLL_INTERVAL_S
+    if on_s3(listing.sealer.table.location):
+        interval_s = _S3_POLL_INTERVAL_S
     while True:
         manifest = listing.sealer.manifests.newest(bucket)
         if manifest is not None and manifest.version >= version:

@@ -143,7 +143,9 @@ def _check_rows(
     state: BucketState, unsealed: Unsealed, files: Sequence[BucketFile], manifest: Manifest | None
 ) -> BucketState:
     """Return the state of a bucket that is due: blocked if its files have other rows than the log says."""
-    manifest_version = manifest.version if manifest else 0
+    manifest_version = 0
+    if manifest:
+        manifest_version = manifest.version
     if manifest_version != unsealed.sealed:
         # Its newest manifest was not read, so what the log says is not known.
         return state
@@ -162,7 +164,9 @@ def _reason_to_stay_open(facts: SealFacts, bucket_end: datetime | None) -> str:
     until = shift_instant(bucket_end, facts.policy.allowed_lateness)
     mark = facts.watermark
     if mark.instant is None:
-        cause = f": {mark.held_by.full_name} has no row yet" if mark.held_by else ""
+        cause = ""
+        if mark.held_by:
+            cause = f": {mark.held_by.full_name} has no row yet"
         return f"it is closed when the watermark reaches {instant(until)}; there is none yet{cause}"
     if mark.instant >= until:
         return "it is about to be closed, by a running driver or `headrace seal`"

@@ -69,10 +69,11 @@ class LogEndWatch:
         # After the other questions: what came in between counts.
         ends = dict(self.cluster.latest(sources))
         now_s = self.seconds()
-        for source, end in ends.items():
-            if source not in self._ends:
-                self._moved_s[source] = -inf if silent.get(source) == end else now_s
-            elif self._ends[source] != end:
+        for source, log_end in ends.items():
+            is_silent = source not in self._ends and silent.get(source) == log_end
+            if is_silent:
+                self._moved_s[source] = -inf
+            elif self._ends.get(source) != log_end:
                 self._moved_s[source] = now_s
         self._ends = ends
         since_s = now_s - idle_timeout.total_seconds()

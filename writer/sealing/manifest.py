@@ -156,7 +156,9 @@ class Manifests:
     def newest(self, bucket: BucketKey) -> Manifest | None:
         """Return the newest manifest of a bucket; None while it was never sealed. Raises ManifestUnreadable."""
         versions = self.versions(bucket)
-        return self.read(bucket, versions[-1]) if versions else None
+        if versions:
+            return self.read(bucket, versions[-1])
+        return None
 
     def all(self) -> Iterator[Manifest]:
         """Yield the newest manifest of every bucket that was ever sealed. Raises ManifestUnreadable."""
@@ -165,7 +167,9 @@ class Manifests:
             folders = [subfolder for folder in folders for subfolder in self._subfolders(folder)]
         for folder in folders:
             versions = self._versions(folder)
-            manifest = self._read(f"{folder}/v{versions[-1]}.json") if versions else None
+            manifest = None
+            if versions:
+                manifest = self._read(f"{folder}/v{versions[-1]}.json")
             if manifest is not None:
                 yield manifest
 

@@ -140,14 +140,18 @@ def _close_by_watermark(policy: Seal, ends: Sequence[datetime], reached: datetim
     if reached is None:
         return None
     due_ends = [bucket_end for bucket_end in ends if shift_instant(bucket_end, policy.allowed_lateness) <= reached]
-    return Close(due_ends[-1], "watermark") if due_ends else None
+    if due_ends:
+        return Close(due_ends[-1], "watermark")
+    return None
 
 
 def _close_by_clock(policy: Seal, ends: Sequence[datetime], now: datetime) -> Close | None:
     if policy.after is None:
         return None
     due_ends = [bucket_end for bucket_end in ends if shift_instant(bucket_end, policy.after) <= now]
-    return Close(due_ends[-1], "clock") if due_ends else None
+    if due_ends:
+        return Close(due_ends[-1], "clock")
+    return None
 
 
 def choose_seals(

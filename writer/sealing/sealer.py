@@ -132,7 +132,9 @@ class Sealer:
             self._catch_up(self._tables)
         snapshot = self.table.snapshot()
         # It is read after the table: so no gap is missed.
-        progress = self.log.snapshot() if self._tables else snapshot
+        progress = snapshot
+        if self._tables:
+            progress = self.log.snapshot()
         table, version = snapshot.state.table_version
         index = self._last_index(table)
         if index is None or index.version > version:
@@ -274,7 +276,9 @@ class Sealer:
             if numbers.get(part.topic) != part.incarnation or not self.settings.topics.includes(part.topic):
                 continue
             newest_us = snapshot.progress.newest_event_time(part)
-            newest = None if newest_us is None else instant(newest_us)
+            newest = None
+            if newest_us is not None:
+                newest = instant(newest_us)
             event_times.append(PartitionEventTime(part, newest, idle=(part.topic, part.partition) in idle))
         return event_times
 
@@ -313,7 +317,9 @@ class Sealer:
         self, snapshot: BucketSnapshot, key: BucketKey, files: Sequence[BucketFile], now: datetime
     ) -> Manifest | SealBlocked:
         unsealed = snapshot.unsealed.buckets[key]
-        before = self.manifests.read(key, unsealed.sealed) if unsealed.sealed else None
+        before = None
+        if unsealed.sealed:
+            before = self.manifests.read(key, unsealed.sealed)
         why = explain_wrong_rows(unsealed, files, before)
         if why is not None:
             return SealBlocked(key, why)
@@ -355,7 +361,9 @@ class Sealer:
         if facts.get("kind") != "seal":
             return False
         marker = self.settings.seal.success_file
-        wants_marker = self.settings.table.format == "parquet" if marker is None else marker
+        wants_marker = marker
+        if wants_marker is None:
+            wants_marker = self.settings.table.format == "parquet"
         source = f"version {version} of {self.table.location}"
         for document in facts["manifests"]:
             manifest = Manifest.from_json(document, source).with_table_version(version)
@@ -383,9 +391,8 @@ def _has_gap(unsealed: Unsealed, missing_ranges: Sequence[MissingRange], before:
     """Return whether a bucket may miss records of a gap. `before`: its manifest until now."""
     touching = []
     if unsealed.start and unsealed.end:
-        start = unsealed.start
-        end = unsealed.end
-        touching = [missing_range for missing_range in missing_ranges if missing_range.touches(start, end)]
+        interval = (unsealed.start, unsealed.end)
+        touching = [missing_range for missing_range in missing_ranges if missing_range.touches(*interval)]
     if any(missing_range.state != "done" for missing_range in touching):
         return True
     # Where gaps touch it and all are filled, the records that an earlier manifest lacked are there.

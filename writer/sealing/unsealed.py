@@ -128,7 +128,9 @@ def index_files(
     changed = []
     for key, bucket_files in group_by_bucket(files).items():
         bucket = _bucket(index, key, now, questions)
-        manifest = questions.newest_manifest(key) if bucket.sealed else None
+        manifest = None
+        if bucket.sealed:
+            manifest = questions.newest_manifest(key)
         has_uncounted = any(file.rows is None for file in bucket_files)
         if manifest is None or has_uncounted or manifest.rows != sum(file.rows or 0 for file in bucket_files):
             changed.append(replace(bucket, rows_known=False))
@@ -143,8 +145,7 @@ def missing_ranges_of(gap_records: Mapping[str, GapRecord], earlier: Iterable[Mi
         if record.opened is None or state == "rewound":
             continue
         intervals = {(hint.start, hint.end) for hint in record.opened.hints}
-        for start, end in sorted(intervals, key=str):
-            missing_ranges.append(MissingRange(record.id, start, end, state))
+        missing_ranges += [MissingRange(record.id, *interval, state) for interval in sorted(intervals, key=str)]
     return missing_ranges
 
 
@@ -170,7 +171,9 @@ def _end_gap(missing_ranges: tuple[MissingRange, ...], facts: Mapping[str, Any])
     is_lost = facts.get("kind") == "lost"
     if not is_lost and not facts.get("done"):
         return missing_ranges
-    state: Literal["lost", "done"] = "lost" if is_lost else "done"
+    state: Literal["lost", "done"] = "done"
+    if is_lost:
+        state = "lost"
     return tuple(
         replace(missing_range, state=state) if missing_range.gap == facts["gap"] else missing_range
         for missing_range in missing_ranges
@@ -192,7 +195,9 @@ def _count_late_elsewhere(index: UnsealedIndex, facts: Mapping[str, Any]) -> Uns
     counts = {key: Counter(rows) for key, rows in index.elsewhere.items()}
     for key, policy, rows in facts.get("late", {}).get("elsewhere", ()):
         counts.setdefault(tuple(key), Counter())[policy] += rows
-    return replace(index, elsewhere=counts) if counts else index
+    if counts:
+        return replace(index, elsewhere=counts)
+    return index
 
 
 def _apply_rewrite(
@@ -217,7 +222,9 @@ def _apply_rewrite(
     if len(keys) > 1:
         # How many rows of which bucket, the entry does not say.
         return index.with_buckets(replace(bucket, changed=now, rows_known=False) for bucket in buckets)
-    deduped = taken["rows"] if taken["why"] == "dedupe" else 0
+    deduped = 0
+    if taken["why"] == "dedupe":
+        deduped = taken["rows"]
     return index.with_buckets(
         replace(bucket, changed=now, taken=bucket.taken + taken["rows"], deduped=bucket.deduped + deduped)
         for bucket in buckets
@@ -281,17 +288,18 @@ def _bucket(index: UnsealedIndex, key: BucketKey, now: datetime, questions: Buck
     """Return a bucket as the index has it, or as its newest manifest says."""
     if key in index.buckets:
         return index.buckets[key]
-    start, end = questions.interval(key) or (None, None)
+    start, bucket_end = questions.interval(key) or (None, None)
     manifest = questions.newest_manifest(key)
-    is_retained = end is not None and index.retained is not None and end <= index.retained
+    is_retained = bucket_end is not None and index.retained is not None and bucket_end <= index.retained
     reason: Reason | None = None
-    if index.closed is not None and end is not None:
+    if index.closed is not None and bucket_end is not None:
         closed_until, close_reason = index.closed
-        reason = close_reason if end <= closed_until else None
+        if bucket_end <= closed_until:
+            reason = close_reason
     return Unsealed(
         key,
         start,
-        end,
+        bucket_end,
         now,
         sealed=manifest.version if manifest else 0,
         rows_known=manifest is None or not is_retained,
@@ -309,7 +317,9 @@ def _added_rows(actions: Sequence[Action], columns: Sequence[str]) -> dict[Bucke
         key = bucket_of(columns, add)
         rows = json.loads(add.get("stats") or "{}").get("numRecords")
         total = rows_by_bucket.get(key, 0)
-        rows_by_bucket[key] = None if total is None or rows is None else total + rows
+        rows_by_bucket[key] = None
+        if total is not None and rows is not None:
+            rows_by_bucket[key] = total + rows
     return rows_by_bucket
 
 
@@ -333,7 +343,9 @@ class IndexCheckpoint:
             index = _from_json(file.content)
         except (ValueError, KeyError, TypeError):
             return None
-        return index if index is not None and index.table == table else None
+        if index is not None and index.table == table:
+            return index
+        return None
 
 
 def _to_json(index: UnsealedIndex) -> bytes:

@@ -79,7 +79,9 @@ def watermark(parts: Iterable[PartitionEventTime], out_of_orderness: timedelta) 
 def highest_watermark(parts: Iterable[PartitionEventTime], out_of_orderness: timedelta) -> datetime | None:
     """Return the watermark that there would be if only the part that came furthest counted: an upper bound."""
     instants = [part.instant for part in parts if part.instant is not None]
-    return shift_instant(max(instants), -out_of_orderness) if instants else None
+    if instants:
+        return shift_instant(max(instants), -out_of_orderness)
+    return None
 
 
 def advanced_event_times(
