@@ -6,16 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from recovery.checkpoints.checks import leads_to, preflight
+from recovery.checkpoints.facts import collect_pipeline_facts
+from recovery.escalation.levels import RecoveryLevel
 from tests.support.backfill_gaps import check, fill_from_archives, only_gap, skip_offsets, values, write_archive
 from tests.support.gap_table import driver, headrace
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from tests.support.simulated_cluster import Cluster
 from writer.audit.audit import audit
+from writer.clients.kafka import BrokerUnreachable
 from writer.core.errors import Fenced, LogChanged
 from writer.core.offsets import TopicPartition
 from writer.driver.table_watch import TableWatch
 from writer.offsets import skip_to_latest, start_decision
+from writer.offsets.spark_checkpoint import Checkpoints, NewRun
 from writer.sealing.manifest import Manifest, Manifests
 from writer.sealing.rules import SealBlocked, SealNow
 from writer.sealing.sealer import Sealer
@@ -46,6 +51,42 @@ def test_a_skip_fences_the_writer_that_runs(tmp_path):
     with pytest.raises(Fenced):
         driver.carry([log(values(0, 60))], {0: 60})
     assert driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)) == 50
+
+
+def plan_batch(driver: Driver, run: int, end: int) -> None:
+    """Write a checkpoint as Spark does, whose batch 0 read the topic from its beginning and is done."""
+    folder = Path(driver.config.checkpoints) / "clicks" / f"{run:06d}"
+    for name in ("offsets", "commits", "sources/0"):
+        (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id":"11111111-1111-1111-1111-111111111111"}')
+    (folder / "offsets" / "0").write_text(
+        f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":0}}\n{{"clicks":{{"0":{end}}}}}'
+    )
+    (folder / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    (folder / "sources" / "0" / "0").write_text('v1\n{"clicks":{"0":0}}')
+
+
+@pytest.mark.parametrize("newest_run", [1, 3])
+def test_a_start_after_a_skip_is_no_failure_that_a_supervisor_counts(tmp_path, newest_run):
+    driver = Driver(tmp_path)
+    driver.start()
+    driver.carry([log(values(0, 20))], {0: 20})
+    plan_batch(driver, newest_run, 20)
+    no_broker = BrokerUnreachable("it is not asked")
+
+    def find_level() -> RecoveryLevel | None:
+        return leads_to(preflight(collect_pipeline_facts(driver.config, "clicks", no_broker).facts))
+
+    assert find_level() == RecoveryLevel.WAIT, "only the broker is missed"
+    skip_offsets(driver, 50)
+    assert find_level() == RecoveryLevel.WAIT, "no new run is taken from its budget"
+    decision = Checkpoints(driver.config.checkpoints, "clicks").choose(
+        {("clicks", 0): 50}, "", driver.table.snapshot().closed
+    )
+    assert isinstance(decision, NewRun)
+    assert decision.run == newest_run + 1
+    driver.start(offset=50)
+    assert driver.table.snapshot().closed == newest_run, "no later start opens it again"
 
 
 def test_a_commit_between_look_and_skip_wins(tmp_path):

@@ -246,7 +246,7 @@ def test_a_closed_run_is_not_continued_and_none_is_read_where_a_new_one_is_wante
     Run(tmp_path, 2).started(5).planned(0, 9)
     assert checkpoints.choose({A: 5}, "", 1) == Resume(2)
     assert checkpoints.choose({A: 5}, "", 2) == NewRun(
-        3, "run 2 was closed: an earlier start, or an adoption, went on from other offsets"
+        3, "run 2 was closed: an earlier start, an adoption or a skip went on from other offsets"
     )
     with pytest.raises(CheckpointUnusable, match="5 records would be lost"):
         checkpoints.choose({A: 0}, "", 1)

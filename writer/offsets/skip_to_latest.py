@@ -18,6 +18,7 @@ from writer.core.errors import LogChanged
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.core.text import join_first
 from writer.offsets.log_check import log_check
+from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange, Refuse, incarnation_numbers, recreated_topics
 from writer.offsets.start_offsets import gap_hints, orphan_reason
 from writer.table.factory import main_table
@@ -163,7 +164,10 @@ def skip(
         "reason": reason,
         "topic_ids": {topic: preview.topic_ids[topic] for topic in topics},
     }
-    gap = Gap(uuid4().hex, preview.snapshot.epoch, ranges, "latest", facts, takes_over=True)
+    # The supervisor would take its checkpoint for one that fell behind, and count a failure.
+    newest_run = Checkpoints(config.checkpoints, pipeline, config.s3.settings).newest() or 0
+    epoch = preview.snapshot.epoch
+    gap = Gap(uuid4().hex, epoch, ranges, "latest", facts, takes_over=True, closed_run=newest_run)
     version = open_gap(_table(config, pipeline), pipeline, preview.snapshot, gap)
     return version, gap
 

@@ -106,7 +106,9 @@ class Checkpoints:
         """
         newest = self.newest()
         if newest is not None and newest <= closed:
-            reason = reason or f"run {newest} was closed: an earlier start, or an adoption, went on from other offsets"
+            reason = (
+                reason or f"run {newest} was closed: an earlier start, an adoption or a skip went on from other offsets"
+            )
         if reason:
             return NewRun((newest or 0) + 1, reason)
         decision = decide(newest, None if newest is None else self.next_batch(newest), frontier)

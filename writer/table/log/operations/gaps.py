@@ -28,6 +28,8 @@ class Gap(Operation):
     facts: Mapping[str, Any] = field(default_factory=dict)
     # The epoch rises with it: the holder of this one is fenced.
     takes_over: bool = False
+    # No start continues this run or an older one: they would begin before the ranges.
+    closed_run: int = 0
 
     @property
     def offsets(self) -> int:
@@ -43,12 +45,15 @@ class Gap(Operation):
         pipeline = snapshot.pipeline
         sums = snapshot.gap_sums
         range_ends = {offset_range.part: offset_range.end for offset_range in self.ranges}
-        return {
+        values = {
             **frontier_values(snapshot, range_ends, {}),
             f"{pipeline}/epoch": self.epoch + int(self.takes_over),
             f"{pipeline}/gaps": sums["gaps"] + 1,
             f"{pipeline}/gap_offsets": sums["gap_offsets"] + self.offsets,
         }
+        if self.closed_run:
+            values[f"{pipeline}/closed"] = max(self.closed_run, snapshot.closed)
+        return values
 
     def check(self, newest: PipelineSnapshot, previous: PipelineSnapshot, log: CheckedLog) -> None:  # noqa: ARG002 - of the base
         """Raise Fenced."""
