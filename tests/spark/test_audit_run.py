@@ -123,5 +123,5 @@ def test_dead_letters_of_a_schema_that_came_late_are_replayed_beside_the_writer(
     assert writer.wait(120) == 0
     oracle.check(lake, "events", site.ends(name))
     found = audited(site)
-    assert (found["adds_up"], found["replayed"], found["records"]["dead_letters"]) == (True, 1, 3)
+    assert (found["adds_up"], found["rows_moved"], found["records"]["dead_letters"]) == (True, 1, 3)
     assert oracle.rows(lake, "late", "WHERE late IS NOT NULL") == [("ab",)]

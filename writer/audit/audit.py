@@ -55,6 +55,11 @@ class Account:
         return self.reconciliation.adopted + self.reconciliation.unplaced
 
     @property
+    def rows_left(self) -> int:
+        """Rows that the table should hold: those of commits and adoptions, without what was taken out."""
+        return self.reconciliation.total("rows") + self.unplaced - sum(self.rows_taken.values())
+
+    @property
     def in_no_table(self) -> dict[str, int]:
         """Offsets that the account expects in no table, by why; those that a rewind took back count once."""
         lines = self.reconciliation.lines
@@ -268,7 +273,6 @@ def _compare_row_counts(history: PipelineHistory, account: Account) -> list[Prob
     """Compare the rows that the tables' logs count in their files with the accounting."""
     reconciliation = account.reconciliation
     pending = account.pending
-    rows = reconciliation.total("rows") + account.unplaced - sum(account.rows_taken.values())
     late = reconciliation.total("late") - sum(account.late_taken.values())
     dead_letters = (
         reconciliation.total("dead_letters")
@@ -281,7 +285,7 @@ def _compare_row_counts(history: PipelineHistory, account: Account) -> list[Prob
     dead_letters_fix = _describe_move([history.dead_letters], "table.dead_letters")
     return [
         *compare_totals("rows of the late table", *_with_pending(history.late, pending), late, late_fix),
-        *compare_totals("rows", [*history.main.files, *target_files], withdrawn, rows),
+        *compare_totals("rows", [*history.main.files, *target_files], withdrawn, account.rows_left),
         *compare_totals(
             "rows of the dead-letter table",
             *_with_pending([history.dead_letters], pending),

@@ -43,7 +43,7 @@ class PartitionSummary:
     # Offsets that lie in gaps.
     gaps: tuple[Span, ...] = ()
     # Rows that were dead letters once, less those that a reprocess made dead letters.
-    replayed: int = 0
+    rows_moved: int = 0
     # Offsets that rewinds took back: they count among the outcomes each time that they were read.
     rewound: int = 0
     # Records that were kept in the raw table, too.
@@ -264,7 +264,7 @@ def _check_moves(part: TopicPartition, moves: Mapping[str, int]) -> list[Problem
 def _add_moves(line: PartitionSummary, moves: Mapping[str, int]) -> PartitionSummary:
     """Add to a line what replays and reprocesses changed of its outcomes."""
     outcomes = {name: line.outcomes.get(name, 0) + moves.get(name, 0) for name in _OUTCOMES}
-    return replace(line, outcomes=outcomes, replayed=moves.get("rows", 0))
+    return replace(line, outcomes=outcomes, rows_moved=moves.get("rows", 0))
 
 
 def _account_line(

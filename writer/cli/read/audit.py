@@ -33,6 +33,8 @@ _OUTCOME_NAMES = {
 _PLURAL_S = re.compile(r"s\b")
 # Keys of JSON, where the log has another.
 _KEYS = {"late": "late_table"}
+# Rows that replays and reprocesses added, or took.
+_MOVED = "moved"
 _GAP_STATES: Sequence[Outcome] = ("open", "done", "lost", "rewound")
 _WAITING_TITLE = "commits that wait"
 # Columns that are shown although nothing stands in them.
@@ -77,7 +79,7 @@ def to_dict(audit: Audit, *, deep: bool) -> dict[str, Any]:
         "versions": [reconciliation.first, reconciliation.last],
         "records": {_KEYS.get(name, name): reconciliation.total(name) for name in ("read", *EXITS)},
         "filtered_by": {spec: dict(rules) for spec, rules in reconciliation.filtered.items()},
-        "replayed": sum(line.replayed for line in lines),
+        "rows_moved": sum(line.rows_moved for line in lines),
         "offsets_without_records": sum(line.without_records for line in lines),
         "offsets_in_gaps": sum(line.gap for line in lines),
         "offsets_rewound": sum(line.rewound for line in lines),
@@ -86,6 +88,7 @@ def to_dict(audit: Audit, *, deep: bool) -> dict[str, Any]:
         "gaps": {state: gap_states[state] for state in _GAP_STATES},
         "rows_removed": audit.rows_removed,
         "rows_removed_by": dict(audit.rows_taken),
+        "rows_left": audit.rows_left,
         "dead_letter_table_rows_removed": audit.dead_letters_removed,
         "dead_letter_table_rows_removed_by": dict(audit.dead_letters_taken),
         "late_table_rows_removed_by": dict(audit.late_taken),
@@ -119,7 +122,7 @@ def _partition_document(line: PartitionSummary, audit: Audit, *, deep: bool) -> 
         "start": line.range.start,
         "end": line.range.end,
         **{_KEYS.get(name, name): count for name, count in line.outcomes.items()},
-        "replayed": line.replayed,
+        "rows_moved": line.rows_moved,
         "offsets_without_records": line.without_records,
         "offsets_in_gaps": line.gap,
         "offsets_rewound": line.rewound,
@@ -178,6 +181,9 @@ def _notes(audit: Audit, *, deep: bool) -> Iterator[str]:
     for spec, rules in reconciliation.filtered.items():
         for rule, count in rules.items():
             yield f"{plural(count, 'record')} {_was(count)} filtered by {rule} of spec {spec}"
+    moved = sum(line.rows_moved for line in reconciliation.lines)
+    if any(line.rows_moved for line in reconciliation.lines):
+        yield f"{_MOVED}: replays of dead letters and reprocesses changed the number of rows by {moved:+,}"
     removals = {
         "": audit.rows_taken,
         " of the dead-letter table": audit.dead_letters_taken,
@@ -188,6 +194,8 @@ def _notes(audit: Audit, *, deep: bool) -> Iterator[str]:
         for cause, count in counts.items():
             if count:
                 yield f"{plural(count, 'row')}{table} {_was(count)} taken by {_describe_removal(cause)}"
+    if audit.rows_removed:
+        yield f"{plural(audit.rows_left, 'row')} {_is(audit.rows_left)} left in the table"
 
 
 def _targets_table(targets: Sequence[TargetCount]) -> Table:
@@ -245,6 +253,10 @@ def _describe_removal(cause: str) -> str:
     return f"{cause} of another client" if cause.isupper() else cause
 
 
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
 def _was(count: int) -> str:
     return "was" if count == 1 else "were"
 
@@ -257,12 +269,20 @@ def _partitions_table(audit: Audit, *, deep: bool) -> Table:
     problem_parts = {problem.part for problem in audit.problems}
     for number, line in enumerate(audit.reconciliation.lines):
         style = "red" if line.part in problem_parts else ""
-        table.add_row(line.part.full_name, *(f"{counts[number]:,}" for counts in columns.values()), style=style)
+        cells = [_write_count(title, counts[number]) for title, counts in columns.items()]
+        table.add_row(line.part.full_name, *cells, style=style)
     if table.rows:
         table.rows[-1].end_section = True
-    sums = ["" if title in ("from", "to") else f"{sum(counts):,}" for title, counts in columns.items()]
+    sums = ["" if title in ("from", "to") else _write_count(title, sum(counts)) for title, counts in columns.items()]
     table.add_row("all", *sums, style="bold")
     return table
+
+
+def _write_count(title: str, count: int) -> str:
+    """Write a number of a column. Rows that were moved have a sign."""
+    if title == _MOVED and count:
+        return f"{count:+,}"
+    return f"{count:,}"
 
 
 def _partition_columns(audit: Audit, *, deep: bool) -> Mapping[str, list[int]]:
@@ -278,7 +298,7 @@ def _partition_columns(audit: Audit, *, deep: bool) -> Mapping[str, list[int]]:
     columns |= {
         "no record": [line.without_records for line in lines],
         "gaps": [line.gap for line in lines],
-        "replayed": [line.replayed for line in lines],
+        _MOVED: [line.rows_moved for line in lines],
         "rewound": [line.rewound for line in lines],
         "raw": [line.raw for line in lines],
     }
