@@ -41,8 +41,8 @@ from writer.config.sections.table import Roll
 from writer.core.files import BucketFile, BucketKey
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.spark import session
-from writer.maintenance.compaction import in_spark
-from writer.maintenance.compaction_plan import RewritePace
+from writer.maintenance.compaction.compactor import in_spark
+from writer.maintenance.compaction.plan import RewritePace
 from writer.maintenance.rewrite import Job, Source, rewrite
 from writer.table.factory import table_at
 from writer.table.log.operations.rows import Batch

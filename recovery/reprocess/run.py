@@ -26,10 +26,10 @@ from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetSet
-from writer.maintenance.dead_letters import Selection, read_dead_letters
+from writer.maintenance.dead_letters.replay import DeadLetterReplay, ReplayResult
+from writer.maintenance.dead_letters.selection import Selection, read_dead_letters
 from writer.maintenance.local_pipeline import age_of
 from writer.maintenance.record_commit import RecordTable
-from writer.maintenance.replay import DeadLetterReplay, ReplayResult
 from writer.schemas.registry import SchemaSource
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import side_table

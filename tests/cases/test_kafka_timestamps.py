@@ -28,7 +28,7 @@ from writer.batch.staging.parquet_files import delta_statistics
 from writer.batch.task import _with_kafka_times
 from writer.clients import kafka_sample
 from writer.kafka_reader.columns import ColumnChoice
-from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.compaction.compactor import Compactor, here
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -38,7 +38,7 @@ from writer.audit.audit import audit
 from writer.cli.write.table_adopt import run_adopt
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
-from writer.maintenance.compaction import here
+from writer.maintenance.compaction.compactor import here
 from writer.output.tables import console
 from writer.table.iceberg import adoption
 from writer.table.iceberg.metadata.manifests import ManifestWriter

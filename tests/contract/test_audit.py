@@ -18,8 +18,8 @@ from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import GAP_FACTS, NOW, event
 from writer.cli.main import app
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.table.ledger.segment_store import FOLDER
 from writer.table.log.commits.starts import Adoption
 from writer.table.log.operations.gaps import Gap

@@ -26,12 +26,12 @@ from writer.avro.wire_format import CONFLUENT, Wire
 from writer.cli.write import delete_rows, schema_accept
 from writer.config.sections.connections import Registry
 from writer.core.errors import SchemaChanged
-from writer.maintenance.compaction import here
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.compaction.compactor import here
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.preflight.source_checks import _keys
 from writer.schemas.registry import SchemaNotFound, source

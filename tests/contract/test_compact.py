@@ -28,7 +28,7 @@ from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.write import compact
 from writer.driver.sealing.seal_request import SealRequest, seal_buckets
-from writer.maintenance.compaction import CompactionResult, Compactor, here
+from writer.maintenance.compaction.compactor import CompactionResult, Compactor, here
 from writer.maintenance.rewrite import Job
 from writer.sealing.sealer import Sealer
 from writer.table.log.operations.seals import Closing

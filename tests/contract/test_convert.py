@@ -31,9 +31,9 @@ from writer.cli.table.convert import run_convert
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.driver.sealing.seal_request import SealRequest, seal_buckets
-from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import DeadLetterReplay
+from writer.maintenance.compaction.compactor import Compactor, here
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.vacuum import find_unneeded
 from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client

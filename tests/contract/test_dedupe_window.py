@@ -13,8 +13,8 @@ from tests.support.sample_records import EVENT, NOW, value
 from writer.audit.audit import audit
 from writer.cli.write import compact
 from writer.driver.sealing.steps import beside_seals, seal_due
-from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.dedupe.late_rows import MARK, LateRows, compactor_of
+from writer.maintenance.compaction.compactor import Compactor, here
+from writer.maintenance.compaction.late_rows import MARK, LateRows, compactor_of
 from writer.maintenance.rewrite import Job
 from writer.sealing.sealer import Sealer
 from writer.table.log.operations.rows import RemovedRows, Rewrite

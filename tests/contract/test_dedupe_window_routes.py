@@ -18,7 +18,7 @@ from writer.commit import builder
 from writer.commit.targets import add_targets
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.sealing.steps import beside_seals, seal_due
-from writer.maintenance.compaction import here
+from writer.maintenance.compaction.compactor import here
 from writer.maintenance.local_pipeline import Piece, open_local_pipeline
 from writer.sealing.sealer import Sealer
 from writer.table.factory import all_tables

@@ -17,11 +17,11 @@ from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError, SchemaChanged
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_deletion import RowDeletion
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.table.log.operations.rows import RemovedRows, Rewrite
 from writer.table.log.operations.seals import Closing

@@ -26,12 +26,12 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, Fenced
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.driver.start.pipeline_start import enter_specs
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import Piece, open_local_pipeline
 from writer.maintenance.record_commit import RecordTable
-from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.preflight.source_checks import decoder_findings
 from writer.status.commit_explanation import KafkaOffset, search_ledger

@@ -22,10 +22,10 @@ from writer.avro.schema_plan import PROVENANCE
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.driver.start.pipeline_start import set_rules
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.local_pipeline import Piece, open_local_pipeline
 from writer.maintenance.record_commit import RecordTable
-from writer.maintenance.replay import DeadLetterReplay
 from writer.privacy import field_decryption
 from writer.privacy.encryption import decrypt_text
 from writer.privacy.keyring import read_keyring

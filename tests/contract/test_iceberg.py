@@ -30,7 +30,7 @@ from writer.config.sections.bucket_upkeep import Dedupe
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import OffsetSet
-from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.compaction.compactor import Compactor, here
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.iceberg.iceberg import SNAPSHOTS_KEPT
 from writer.table.iceberg.metadata.schema import MAPPING

@@ -21,7 +21,7 @@ from tests.support.table_formats import iceberg_table
 from writer.audit.audit import audit
 from writer.cli.table.convert import run_convert
 from writer.cli.write import delete_rows
-from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.output.tables import console

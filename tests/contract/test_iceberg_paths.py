@@ -21,7 +21,7 @@ from tests.support.sample_records import NOW, event
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.cli.write.table_adopt import run_adopt
-from writer.maintenance.compaction import here
+from writer.maintenance.compaction.compactor import here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.retention import Retention

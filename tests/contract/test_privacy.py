@@ -21,10 +21,10 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.driver.start.pipeline_start import check_rules, set_rules
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.record_commit import RecordTable
-from writer.maintenance.replay import DeadLetterReplay
 from writer.preflight import source_checks
 from writer.privacy.encryption import decrypt_text
 from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring

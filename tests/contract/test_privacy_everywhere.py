@@ -21,13 +21,13 @@ from writer.cli.main import app
 from writer.cli.read import dlq
 from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
-from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.compaction.compactor import Compactor, here
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.record_commit import RecordTable
-from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.preflight.samples import preview
 from writer.privacy.keyring import read_keyring, write_keyring

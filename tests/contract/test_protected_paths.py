@@ -20,12 +20,12 @@ from writer.cli.start.privacy import privacy
 from writer.cli.table.convert import run_convert
 from writer.commit.privacy import record_privacy
 from writer.core.errors import ConfigError
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.migration.promotion import Promotion, PromotionRequest
 from writer.maintenance.migration.shadow import shadow_writer_config
 from writer.maintenance.record_commit import RecordTable
-from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.preflight import source_checks
 from writer.privacy.path_policies import PathPolicy

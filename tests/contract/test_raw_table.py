@@ -23,7 +23,7 @@ from writer.cli.write import delete_rows
 from writer.cli.write.retention import run_retention
 from writer.core.errors import ConfigError
 from writer.driver.start.pipeline_start import make_tables
-from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.vacuum import find_unneeded

@@ -17,12 +17,12 @@ from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
-from writer.maintenance.compaction import here
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.compaction.compactor import here
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.table.log.operations.seals import Closing
 

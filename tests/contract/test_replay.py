@@ -17,8 +17,8 @@ from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, eve
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.core.errors import HeadraceError
-from writer.maintenance.dead_letters import DeadLettersGone, Selection
-from writer.maintenance.replay import DeadLetterReplay, ReplayResult
+from writer.maintenance.dead_letters.replay import DeadLetterReplay, ReplayResult
+from writer.maintenance.dead_letters.selection import DeadLettersGone, Selection
 from writer.schemas.registry import RegistryUnreachable
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations.rows import Replay
@@ -128,8 +128,8 @@ def test_a_registry_that_does_not_answer_changes_nothing(driver):
 
 
 def test_a_replay_makes_commits_of_bounded_size(driver, monkeypatch):
-    monkeypatch.setattr("writer.maintenance.replay.DEAD_LETTERS_AT_ONCE", 5)
-    monkeypatch.setattr("writer.maintenance.dead_letters._ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("writer.maintenance.dead_letters.replay.DEAD_LETTERS_AT_ONCE", 5)
+    monkeypatch.setattr("writer.maintenance.dead_letters.selection._ROWS_AT_ONCE", 3)
     found = replayed(driver)
     assert (found.chosen, found.rows) == (21, 7)
     assert len(found.versions) >= 3
@@ -218,7 +218,7 @@ import sys
 from pathlib import Path
 from tests.support.local_driver import Driver
 from tests.contract.test_replay import ALL, KNOWING, NOW
-from writer.maintenance.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
 DeadLetterReplay("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, KNOWING).run(ALL, NOW)
 """
 

@@ -15,8 +15,8 @@ from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config
 from writer.audit.audit import audit
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.wire_format import Wire
-from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 
 FUTURE = NOW + timedelta(days=3)
 FORMATS: dict[str, dict[str, Any]] = {

@@ -43,8 +43,8 @@ from writer.clients.kafka import Cluster
 from writer.core.errors import ConfigError, LimitReached
 from writer.core.files import BucketFile
 from writer.core.offsets import TopicPartition
-from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
 from writer.table.ledger.segment_store import LedgerStore

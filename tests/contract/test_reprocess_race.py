@@ -33,7 +33,7 @@ from tests.support.reprocess_lake import (
 from tests.support.sample_records import NOW
 from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetSet, TopicPartition
-from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.compaction.compactor import Compactor, here
 from writer.table.log.operations.rows import RemovedRows, Rewrite
 
 

@@ -24,11 +24,11 @@ from writer.core.log_mark import LogMark
 from writer.core.offsets import OffsetRange, Source, TopicPartition
 from writer.driver.sealing.steps import seal_due
 from writer.kafka_reader.requests.epoch_ends import EpochEnd
-from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.compaction.compactor import Compactor, here
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.replay import DeadLetterReplay
 from writer.offsets.log_check import LogCheck
 from writer.output.tables import console
 from writer.sealing.sealer import Sealer

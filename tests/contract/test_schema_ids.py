@@ -24,9 +24,9 @@ from writer.clients.driver_endpoint import DriverAlive
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, SchemaChanged
 from writer.driver.pipeline import PipelineRun
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.maintenance.replay import DeadLetterReplay
 from writer.schemas.schema_id_check import registry_name
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed

@@ -26,7 +26,7 @@ from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.engines.registration import registration
 from writer.engines.table_description import describe_table
-from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.output.tables import console

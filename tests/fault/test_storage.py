@@ -16,8 +16,8 @@ from tests.support.fixed_log_writer import TableLocation, carry, empty_locations
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW
 from writer.core.errors import HeadraceError
-from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 STEPS = {"local": 1, "s3": 5} if WHOLE else {"local": 7, "s3": 29}  # every so many, a different lot in each mode

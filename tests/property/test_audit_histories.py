@@ -26,11 +26,11 @@ from tests.support.sample_records import NOW, event
 from writer.audit.audit import Audit
 from writer.cli.write import delete_rows
 from writer.core.offsets import TopicPartition
-from writer.maintenance.compaction import Compactor, here
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.compaction.compactor import Compactor, here
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.replay import DeadLetterReplay
 from writer.output.tables import console
 from writer.table.log.foreign_writes import NothingToClose
 from writer.table.log.operations.seals import Closing, Sealing

@@ -20,7 +20,7 @@ from writer.audit.audit import audit
 from writer.batch.staging.key_window import ComparedBucket, KeyFilter, mark_repeats_in_window
 from writer.batch.staging.sorting import Dedupe
 from writer.driver.sealing.steps import beside_seals
-from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.dedupe.neighbours import TableBucket, neighbours
 from writer.maintenance.rewrite import Job
 from writer.sealing.rules import SealNow

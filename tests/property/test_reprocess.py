@@ -24,7 +24,7 @@ from tests.support.reprocess_lake import (
     start_writer,
 )
 from tests.support.sample_records import NOW
-from writer.maintenance.compaction import Compactor, here
+from writer.maintenance.compaction.compactor import Compactor, here
 from writer.table.log.foreign_writes import NothingToClose
 from writer.table.log.operations.seals import Closing
 

@@ -12,8 +12,8 @@ from writer.audit.audit import audit
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
 from writer.driver.spark import session as spark_session
-from writer.maintenance.compaction import in_spark
-from writer.maintenance.compaction_plan import RewritePace, pause_s
+from writer.maintenance.compaction.compactor import in_spark
+from writer.maintenance.compaction.plan import RewritePace, pause_s
 
 pytestmark = pytest.mark.slow
 

@@ -22,11 +22,11 @@ from tests.support.reprocess_lake import run_reprocess
 from tests.support.sample_records import NOW, Schemas
 from writer.cli.write import delete_rows
 from writer.core import logging
-from writer.maintenance.compaction import here
-from writer.maintenance.dead_letters import Selection
+from writer.maintenance.compaction.compactor import here
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.replay import DeadLetterReplay
 from writer.maintenance.vacuum import find_unneeded, remove
 from writer.output.tables import console
 from writer.privacy.keyring import read_keyring

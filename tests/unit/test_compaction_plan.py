@@ -10,7 +10,7 @@ from writer.batch.staging.sorting import Dedupe
 from writer.commit.builder import StagedTooLongAgo, check_age
 from writer.config.pipeline import Pipeline
 from writer.core.files import BucketFile
-from writer.maintenance.compaction_plan import GROUP_FILES, Policy, RewritePace, pause_s, plan
+from writer.maintenance.compaction.plan import GROUP_FILES, Policy, RewritePace, pause_s, plan
 
 TARGET = 1000
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -1,1 +1,1 @@
-"""Compaction, vacuum, retention, row deletion, the replay of dead letters, and the rotation of keys."""
+"""Work on tables beside the stream: compaction, retention, vacuum, deletion of rows, replay, migration, keys."""

@@ -15,15 +15,15 @@ from writer.config.pipelines import Config
 from writer.core.errors import SchemaChanged
 from writer.core.offsets import Span
 from writer.core.text import instant, iso, plural
-from writer.maintenance.dead_letter_listing import (
+from writer.maintenance.dead_letters.listing import (
     DeadLetterGroup,
     RecordPosition,
     decode_dead_letters,
     first_dead_letters,
     group_dead_letters,
 )
-from writer.maintenance.dead_letters import Selection
-from writer.maintenance.replay import DeadLetterReplay, ReplayResult
+from writer.maintenance.dead_letters.replay import DeadLetterReplay, ReplayResult
+from writer.maintenance.dead_letters.selection import Selection
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline, options_of, time_of
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import (

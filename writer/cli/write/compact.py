@@ -12,8 +12,8 @@ from writer.config.pipelines import Config
 from writer.core.files import BucketFile, BucketKey
 from writer.core.text import plural
 from writer.core.units import show_size
-from writer.maintenance.compaction import CompactionResult
-from writer.maintenance.compaction_run import CompactionRun
+from writer.maintenance.compaction.compactor import CompactionResult
+from writer.maintenance.compaction.request import CompactionRun
 from writer.output.bucket_names import bucket_of
 from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OnePipeline, OneTarget, load_table
 from writer.output.confirmation import DryRun, Yes, confirm

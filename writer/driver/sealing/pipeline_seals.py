@@ -15,8 +15,8 @@ from writer.driver.sealing.steps import Closer, Step, beside_seals, seal_due
 from writer.hooks.dispatcher import HookDispatcher, deliveries
 from writer.hooks.outbox import Health
 from writer.maintenance import retention
-from writer.maintenance.compaction import Compactor, Run, here, in_spark
-from writer.maintenance.compaction_plan import RewritePace
+from writer.maintenance.compaction.compactor import Compactor, Run, here, in_spark
+from writer.maintenance.compaction.plan import RewritePace
 from writer.maintenance.retention import PeriodicRetention
 from writer.sealing.bucket_states import BucketCounts, add_counts
 from writer.sealing.idleness import LogEndWatch

@@ -10,7 +10,7 @@ from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant
 from writer.driver.sealing.steps import Closer, beside_seals, numbers_now
-from writer.maintenance.compaction import here
+from writer.maintenance.compaction.compactor import here
 from writer.sealing.idleness import LogEndWatch
 from writer.sealing.manifest import Manifest, Reason, bucket_path
 from writer.sealing.rules import Close, SealBlocked, SealDecision, SealLater, SealNow

@@ -9,8 +9,8 @@ from functools import partial
 from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.maintenance.compaction import Run
-from writer.maintenance.dedupe.late_rows import compactor_of
+from writer.maintenance.compaction.compactor import Run
+from writer.maintenance.compaction.late_rows import compactor_of
 from writer.offsets.start_decision import incarnation_numbers
 from writer.sealing.idleness import LogEndWatch, frontier_by_source, is_held_back
 from writer.sealing.rules import AskKafka, Close, KeepOpen, SealNow, choose_close

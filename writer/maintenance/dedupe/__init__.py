@@ -1,1 +1,1 @@
-"""Dedupe across buckets: which buckets are compared, and the table of late rows."""
+"""Dedupe across buckets: which buckets are compared, and which of their rows are repeats."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from writer.commit import builder
 from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
-from writer.maintenance.dead_letters import Selection, read_dead_letters, split_by_incarnation, to_records
+from writer.maintenance.dead_letters.selection import Selection, read_dead_letters, split_by_incarnation, to_records
 from writer.maintenance.deletion.row_deletion import WHY
 from writer.maintenance.deletion.row_keys import Keys, RowFinder
 from writer.maintenance.local_pipeline import LocalPipeline

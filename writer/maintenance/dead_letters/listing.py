@@ -11,7 +11,7 @@ import pyarrow as pa
 from writer.commit.privacy import record_screen
 from writer.config.pipelines import Config
 from writer.maintenance import local_pipeline
-from writer.maintenance.dead_letters import Selection, read_dead_letters, to_records
+from writer.maintenance.dead_letters.selection import Selection, read_dead_letters, to_records
 from writer.maintenance.local_pipeline import record_positions
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import side_table

@@ -25,7 +25,7 @@ from writer.batch.task_report import Counts
 from writer.config.pipelines import Config
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetSet, TopicPartition
-from writer.maintenance.dead_letters import Selection, read_dead_letters, split_by_incarnation, to_records
+from writer.maintenance.dead_letters.selection import Selection, read_dead_letters, split_by_incarnation, to_records
 from writer.maintenance.local_pipeline import LocalPipeline, Piece
 from writer.maintenance.record_commit import RecordCommit, RecordTable
 from writer.schemas.registry import SchemaSource

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
-from writer.maintenance.compaction import CompactionResult, Compactor, here
-from writer.maintenance.dedupe.late_rows import compactor_of
+from writer.maintenance.compaction.compactor import CompactionResult, Compactor, here
+from writer.maintenance.compaction.late_rows import compactor_of
 from writer.sealing.manifest import bucket_path
 from writer.sealing.sealer import Sealer
 from writer.table.factory import existing_table

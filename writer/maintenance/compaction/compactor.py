@@ -20,7 +20,7 @@ from writer.config.pipeline import Pipeline
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketFile, BucketKey, group_by_bucket
-from writer.maintenance.compaction_plan import Piece, Policy, RewritePace, plan
+from writer.maintenance.compaction.plan import Piece, Policy, RewritePace, plan
 from writer.maintenance.dedupe.across_buckets import AcrossBuckets, Comparison
 from writer.maintenance.dedupe.neighbours import TableBucket
 from writer.maintenance.rewrite import Job, RewriteResult, Source, UnknownColumn, rewrite

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from writer.config.pipelines import Config
 from writer.core.files import BucketKey
-from writer.maintenance.compaction import Compactor, Run
+from writer.maintenance.compaction.compactor import Compactor, Run
 from writer.maintenance.dedupe.across_buckets import AcrossBuckets
 from writer.sealing.sealer import Sealer
 from writer.table.factory import side_table
