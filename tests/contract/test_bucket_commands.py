@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from tests.servers.scripted import Reply, serve_script
 from tests.support.sealed_lake import DAY, SealedLake
 from writer.cli.main import app
-from writer.sealing.bucket_overview import BucketOverview
+from writer.sealing.bucket_listing import BucketOverview
 from writer.sealing.sealer import Sealer
 
 

@@ -18,7 +18,7 @@ from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError
 from writer.driver.restart_policy import sentence
 from writer.driver.sealing.steps import Step
-from writer.sealing.bucket_overview import BucketOverview
+from writer.sealing.bucket_listing import BucketOverview
 from writer.sealing.sealer import BucketSnapshot, Sealer
 from writer.status.progress import Progress
 
