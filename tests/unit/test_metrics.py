@@ -92,7 +92,8 @@ def test_names_follow_the_rule():
 
 
 def test_gaps_are_counted_by_the_driver_and_over_the_table_s_life(board):
-    lost = {"ranges": [{"start": 5, "end": 25}, {"start": 0, "end": 2}], "cause": "retention"}
+    part = {"topic": "clicks", "incarnation": 1, "partition": 0}
+    lost = {"ranges": [{**part, "start": 5, "end": 25}, {**part, "start": 0, "end": 2}], "cause": "retention"}
     before = scraped(board)
     assert (before["headrace_gaps_total", "retention"], before["headrace_gaps_open",]) == (0, 0)
     board["clicks"].record_restart("a topic was created again")

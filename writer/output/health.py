@@ -62,10 +62,16 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
         yield "warning", "no driver runs it"
     if pipeline["pause"]:
         yield "warning", "paused"
-    # One that does not run asks Kafka nothing.
-    is_asking = pipeline["state"] in ("starting", "running", "paused", "draining")
+    # One that failed asks Kafka nothing, and its failure is told.
+    is_asking = pipeline["state"] not in ("failed", "unreadable")
     if is_asking and (lag["source_age_seconds"] or 0) > SOURCE_OLD_S:
         yield "warning", f"Kafka has not answered for {span(lag['source_age_seconds'])}"
+    elif (
+        is_asking and lag["at"] is None and pipeline["source"] == "driver" and pipeline["since_seconds"] > SOURCE_OLD_S
+    ):
+        yield "warning", "Kafka has not answered yet"
+    elif is_asking and pipeline["source"] == "lake" and lag["offsets"] is None:
+        yield "warning", f"lag not known: {pipeline['error'] or 'Kafka named no partition'}"
     if lag["headroom_seconds"] is not None and lag["headroom_seconds"] < HEADROOM_LOW_S:
         headroom_s = lag["headroom_seconds"]
         level: Level = "critical" if headroom_s < HEADROOM_BAD_S else "warning"

@@ -266,7 +266,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     """Return a label and a text for each line of a pipeline. A line without a text is left out."""
     totals = pipeline["totals"]
     lines = [
-        ("trouble", Text(pipeline["error"] or "", style="red")),
+        ("trouble", _trouble_text(pipeline)),
         ("file", config_text(pipeline.get("config"))),
         ("paused", _pause(pipeline)),
         ("rate limit", _rate_limit(pipeline.get("rate_limit"))),
@@ -298,6 +298,15 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     if pipeline["offset_commit_failures"]:
         lines.append(("mirror", Text(f"failed {plural(pipeline['offset_commit_failures'], 'time')}", style="yellow")))
     return [(label, text) for label, text in lines if text.plain]
+
+
+def _trouble_text(pipeline: Mapping[str, Any]) -> Text:
+    """Return the error of a pipeline; empty where the headline says it."""
+    error = pipeline["error"] or ""
+    halted = pipeline.get("halted")
+    if halted and error in halted["reason"]:
+        return Text()
+    return Text(error, style="red")
 
 
 def _count(count: int | None, noun: str, suffix: str) -> Text:

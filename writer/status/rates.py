@@ -24,6 +24,8 @@ class Rates:
 def rates(view: View, lag: LagSample, now: datetime) -> Rates:
     """Return the rates of a pipeline that a driver runs. The window is a minute, or kafka.lag_interval if longer."""
     window = max(RATE_WINDOW, lag.interval)
+    if view.state not in ("starting", "running", "paused", "draining"):
+        return Rates(window)
     arriving = lag.arriving_per_s(window.total_seconds()) if lag.is_fresh(now) else None
     committed = committed_per_s(view.commits, now, window)
     catch_up = None

@@ -6,6 +6,7 @@ from datetime import datetime
 from writer.batch.lateness import LATE_POLICIES
 from writer.sealing.bucket_states import BucketCounts
 from writer.status.model import DECODERS, GAP_CAUSES, OUTCOMES
+from writer.status.table_facts import TableContents
 from writer.table.pipeline_tables import TargetState
 from writer.web.metric_types import PARTITION, Metric, Reading, Value, by_name, by_partition, plain
 
@@ -31,6 +32,11 @@ def _since_bucket_time(read: Callable[[BucketCounts], datetime | None]) -> Calla
         return [] if counts is None else reading.since(read(counts))
 
     return values
+
+
+def _of_contents(read: Callable[[TableContents], float | None]) -> Callable[[Reading], list[Value]]:
+    """Read a count of what the tables hold; nothing before they were counted."""
+    return plain(lambda r: None if r.view.contents is None else read(r.view.contents))
 
 
 def _filter_counts(reading: Reading) -> list[Value]:
@@ -363,6 +369,31 @@ CATALOGUE: tuple[Metric[Reading], ...] = (
         "headrace_spilled_bytes_total",
         "Bytes that tasks of committed batches wrote to local disk because their budget was full.",
         plain(lambda r: r.view.totals.spilled_bytes),
+    ),
+    Metric(
+        "headrace_table_rows",
+        "Rows that the table holds, whoever wrote them; not there for a route, or where another client does not say.",
+        _of_contents(lambda contents: contents.rows),
+    ),
+    Metric(
+        "headrace_table_files",
+        "Files that the table holds; not there for a route.",
+        _of_contents(lambda contents: None if contents.rows is None else contents.files),
+    ),
+    Metric(
+        "headrace_table_bytes",
+        "Bytes of these files.",
+        _of_contents(lambda contents: None if contents.rows is None else contents.bytes),
+    ),
+    Metric(
+        "headrace_dead_letter_rows",
+        "Rows that the dead-letter table holds: records that are still no rows.",
+        _of_contents(lambda contents: contents.dead_letters),
+    ),
+    Metric(
+        "headrace_table_count_age_seconds",
+        "Seconds since these were counted: the files of a large table are listed with pauses.",
+        lambda r: [] if r.view.contents is None else r.age(r.view.contents.counted_at),
     ),
     Metric(
         "headrace_open_buckets",

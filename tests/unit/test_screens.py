@@ -1,0 +1,169 @@
+"""Every screen draws its figures from one document: the same figure under the same name, or that it is not known."""
+
+import re
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from tests.support.pipeline_states import NOW, healthy, pipeline_states
+from writer.output import fleet_screen
+from writer.output.status_screen import line, screen
+from writer.output.tables import show
+from writer.status.document import document
+from writer.status.model import View
+from writer.status.progress import Progress
+from writer.web.metrics_export import families
+
+STATES = pipeline_states()
+
+
+def described(view: View) -> dict[str, Any]:
+    source = "lake" if view.state == "unknown" else "driver"
+    pipeline: dict[str, Any] = document([view], NOW, source)["pipelines"]["clicks"]
+    return pipeline
+
+
+def printed(renderable: RenderableType, width: int = 240) -> str:
+    out = StringIO()
+    show(renderable, Console(file=out, width=width, highlight=False))
+    return out.getvalue()
+
+
+def terminal_lines(pipeline: dict[str, Any]) -> dict[str, str]:
+    """Return the lines of `headrace status`, by their labels."""
+    text = printed(screen({"pipelines": {"clicks": pipeline}}))
+    rows = re.findall(r"^  ([a-z ]+?)  +(.*?)\s*$", text, re.MULTILINE)
+    return {"headline": text.splitlines()[0], **dict(rows)}
+
+
+def metrics(view: View) -> dict[str, float]:
+    """Return the numbers that a scraper gets, summed over their labels."""
+    progress = Progress("clicks")
+    progress._view = view
+    sums: dict[str, float] = {}
+    for family in families({"clicks": progress}, NOW):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0) + sample.value
+    return sums
+
+
+def number(text: str) -> int:
+    """Return the first number of a text; none and no are 0."""
+    match = re.search(r"\d[\d,]*", text)
+    return 0 if match is None else int(match[0].replace(",", ""))
+
+
+@pytest.fixture(params=list(STATES))
+def state(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_the_lag_is_the_same_everywhere_or_not_known(state: str) -> None:
+    view = STATES[state]
+    pipeline = described(view)
+    offsets = pipeline["lag"]["offsets"]
+    text = terminal_lines(pipeline)["lag"]
+    row = next(fleet_screen.rows({"": {"pipelines": {"clicks": pipeline}}}, "", "worst").__iter__())
+    fleet = printed(fleet_screen.fleet([row]))
+    in_pipe = re.search(r"lag_offsets=(\d+)", line("clicks", pipeline, "x"))
+    if offsets is None:
+        assert text.startswith("not known")
+        assert (pipeline["lag"]["at"] is None) or " since 2026-11-20 11:50:00 UTC" in text
+        assert re.search(r"clicks +\S+ +\?", fleet)
+        assert in_pipe is None
+        assert metrics(view).get("headrace_lag_source_age_seconds", 0) > 60
+    else:
+        assert number(text) == offsets
+        assert in_pipe is not None
+        assert int(in_pipe[1]) == offsets
+        assert metrics(view)["headrace_lag_records"] == offsets
+
+
+def test_rows_and_dead_letters_are_those_of_the_tables(state: str) -> None:
+    view = STATES[state]
+    pipeline = described(view)
+    lines = terminal_lines(pipeline)
+    scraped = metrics(view)
+    assert pipeline["table"]["dead_letters"] == 17
+    assert number(lines["dead letters"]) == 17
+    assert scraped["headrace_dead_letter_rows"] == 17
+    if pipeline["targets"]:
+        assert "table" not in lines
+        assert "headrace_table_rows" not in scraped
+    else:
+        assert number(lines["table"]) == pipeline["table"]["rows"] == scraped["headrace_table_rows"] == 1_200_000
+    assert ("counted 10 min ago" in lines.get("table", "")) is (state == "storage down")
+
+
+def test_what_came_since_the_start_says_so(state: str) -> None:
+    view = STATES[state]
+    lines = terminal_lines(described(view))
+    rows = 0 if state == "fresh restart" else 400
+    assert lines["this start"].startswith(f"{rows:,} rows in ")
+    assert "since the start" in lines["dead letters"]
+    hook = lines["hook druid"]
+    assert hook.startswith("40 delivered")
+    assert ("since the start" in hook) is (view.state != "unknown")
+
+
+def test_an_open_gap_is_the_same_everywhere(state: str) -> None:
+    view = STATES[state]
+    pipeline = described(view)
+    scraped = metrics(view)
+    assert scraped["headrace_gaps_open"] == pipeline["gaps"]["count"]
+    assert scraped["headrace_gap_offsets_open"] == pipeline["gaps"]["offsets"]
+    text = terminal_lines(pipeline).get("gaps", "")
+    assert ("1 gap open, 300 offsets, Kafka holds them, `headrace backfill` brings them" in text) is (
+        state == "gap open"
+    )
+    assert ("1 open gap" in pipeline["health"]["reasons"]) is (state == "gap open")
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "reason"),
+    [
+        ("healthy", "ok", ""),
+        ("fresh restart", "ok", ""),
+        ("halted", "critical", "HALTED since 2026-11-20 11:51:00 UTC: another writer holds the table: epoch 4"),
+        ("fenced", "critical", "failed: another writer holds the table: epoch 4"),
+        ("held for a schema", "warning", "the batch waits for schema id 11 until 2026-11-20 12:02:00 UTC"),
+        ("registry 401", "warning", "the batch waits for schema id 11: the registry refuses the login (401)"),
+        ("paused", "warning", "paused"),
+        ("gap open", "warning", "1 open gap"),
+        ("storage down", "critical", "failed: cannot write to s3://lake/clicks: it does not answer"),
+        ("no Kafka", "warning", "Kafka has not answered for 10 min"),
+        ("route of three tables", "ok", ""),
+        ("lake without a driver", "warning", "no driver runs it"),
+        ("lake of a halted pipeline", "critical", "HALTED since 2026-11-20 11:51:00 UTC: another writer holds"),
+    ],
+)
+def test_the_health_says_what_is_wrong(name: str, level: str, reason: str) -> None:
+    pipeline = described(STATES[name])
+    assert pipeline["health"]["level"] == level
+    assert any(text.startswith(reason) for text in pipeline["health"]["reasons"]) is bool(reason)
+    row = fleet_screen.rows({"": {"pipelines": {"clicks": pipeline}}}, "", "worst")
+    assert reason in printed(fleet_screen.fleet(row))
+    assert reason in printed(fleet_screen.verdicts(row))
+
+
+def test_the_lake_and_a_driver_show_lines_of_the_same_names() -> None:
+    with_driver = terminal_lines(described(STATES["fresh restart"]))
+    without = terminal_lines(described(STATES["lake without a driver"]))
+    assert without.keys() <= with_driver.keys() | {"trouble"}, "a driver shows no less"
+
+
+def test_a_count_of_another_client_is_not_known() -> None:
+    view = healthy()
+    assert view.contents is not None
+    unknown = replace(view, contents=replace(view.contents, rows=None, dead_letters=None))
+    assert terminal_lines(described(unknown))["table"].startswith("rows of another client, who does not say how many")
+    assert "headrace_table_rows" not in metrics(unknown)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_state_fits_its_width(state: str, width: int) -> None:
+    text = printed(screen({"pipelines": {"clicks": described(STATES[state])}}), width)
+    assert all(len(row) <= width for row in text.splitlines())
