@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 from hypothesis import given, strategies as st
 
-from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
+from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition, cut_ranges
+from writer.table.row_removal import mask_spans, spans_of
 
 OFFSETS_MAX = 24
 PARTS = [TopicPartition("clicks", 1, 0), TopicPartition("clicks", 2, 0), TopicPartition("orders", 1, 7)]
@@ -81,3 +83,25 @@ def test_its_json_names_each_part_once_in_the_order_in_which_parts_came() -> Non
     offsets = OffsetSet.of([OffsetRange(first, 5, 9), OffsetRange(last, 0, 2), OffsetRange(first, 9, 10)])
 
     assert offsets.to_json() == [["orders", 1, 7, [[5, 10]]], ["clicks", 1, 0, [[0, 2]]]]
+
+
+@given(range_lists, st.integers(1, OFFSETS_MAX))
+def test_ranges_are_cut_into_full_groups_in_their_order(ranges: list[OffsetRange], size: int) -> None:
+    groups = cut_ranges(ranges, size)
+
+    pieces = [(r.part, offset) for group in groups for r in group for offset in range(r.start, r.end)]
+    assert pieces == [(r.part, offset) for r in ranges for offset in range(r.start, r.end)]
+    assert all(sum(r.count for r in group) == size for group in groups[:-1])
+    assert all(0 < sum(r.count for r in group) <= size for group in groups)
+
+
+@given(range_lists)
+def test_masks_and_spans_of_arrays_are_those_of_plain_sets(ranges: list[OffsetRange]) -> None:
+    part = PARTS[0]
+    spans = OffsetSet.of(ranges).get(part, ())
+    expected = {offset for p, offset in offsets_of(ranges) if p == part}
+    offsets = np.arange(OFFSETS_MAX)[::-1]
+
+    mask = mask_spans(offsets, spans)
+    assert {int(offset) for offset in offsets[mask]} == expected
+    assert spans_of(offsets[mask]) == list(spans)

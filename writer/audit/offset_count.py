@@ -15,7 +15,7 @@ from writer.batch.staging import table_file
 from writer.core.files import BucketFile
 from writer.core.offsets import OffsetRange, OffsetSet, Span, TopicPartition, cut_ranges, merge_spans
 from writer.storage.base import Store
-from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, mask_spans, spans_of
+from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, mask_spans, spans_of_rising
 
 # Bytes in memory, one for each offset.
 OFFSETS_AT_ONCE = 256 * 2**20
@@ -136,7 +136,9 @@ class _OffsetCounter:
         outside = batch.offsets[is_outside]
         if len(outside):
             file_offsets = self.file_offsets.setdefault(batch.part, FileOffsets())
-            file_offsets.astray = merge_spans([*file_offsets.astray, *spans_of(outside, SPANS_SHOWN)])[:SPANS_SHOWN]
+            file_offsets.astray = merge_spans(
+                [*file_offsets.astray, *spans_of_rising(np.unique(outside), SPANS_SHOWN)]
+            )[:SPANS_SHOWN]
 
     def end_pass(self, gaps: OffsetSet) -> None:
         """Add up the counts of the windows. Offsets in gaps hold nothing, and are not missing."""
@@ -227,5 +229,5 @@ def _add_spans(
         if len(shown_spans) >= SPANS_SHOWN:
             return shown_spans[:SPANS_SHOWN]
         positions = np.flatnonzero(condition(counts[index : index + _COUNTS_AT_ONCE]))
-        shown_spans = merge_spans([*shown_spans, *spans_of(positions + start + index, SPANS_SHOWN)])
+        shown_spans = merge_spans([*shown_spans, *spans_of_rising(positions + (start + index), SPANS_SHOWN)])
     return shown_spans[:SPANS_SHOWN]

@@ -217,17 +217,21 @@ def mask_offsets(batch: pa.RecordBatch, offsets: OffsetSet) -> np.ndarray:
     return np.asarray(np.logical_or.reduce(masks))
 
 
-def spans_of(offsets: np.ndarray, spans_max: int | None = None) -> list[Span]:
-    """Return the spans of offsets, in any order: a span ends where the next offset is missing. `spans_max`: the first.
+def spans_of(offsets: np.ndarray) -> list[Span]:
+    """Return the spans of offsets, in any order: a span ends where the next offset is missing.
 
     Example: [7, 3, 4, 4, 8] → [(3, 5), (7, 9)].
     """
-    ordered = np.unique(offsets)
-    if not len(ordered):
+    return spans_of_rising(np.unique(offsets))
+
+
+def spans_of_rising(offsets: np.ndarray, spans_max: int | None = None) -> list[Span]:
+    """Return the spans of offsets that rise, each once; with `spans_max` the first few."""
+    if not len(offsets):
         return []
-    cuts = np.flatnonzero(np.diff(ordered) != 1)[:spans_max]
-    starts = ordered[np.concatenate(([0], cuts + 1))]
-    ends = ordered[np.concatenate((cuts, [len(ordered) - 1]))] + 1
+    cuts = np.flatnonzero(np.diff(offsets) != 1)[:spans_max]
+    starts = offsets[np.concatenate(([0], cuts + 1))]
+    ends = offsets[np.concatenate((cuts, [len(offsets) - 1]))] + 1
     return list(zip(starts.tolist(), ends.tolist(), strict=True))[:spans_max]
 
 
