@@ -19,7 +19,14 @@ from writer.audit.reconciliation import reconcile
 from writer.core.files import BucketFile
 from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
 from writer.storage.local import LocalStore
-from writer.table.ledger.segment import merge_runs, merge_segments
+from writer.table.ledger.segment import (
+    CommittedRange,
+    CutRange,
+    LedgerSegment,
+    RewoundRange,
+    merge_runs,
+    merge_segments,
+)
 from writer.table.ledger.segment_reader import read_segments
 from writer.table.ledger.segment_store import LedgerUnreadable, from_json, to_json
 
@@ -151,6 +158,37 @@ def test_an_entry_of_a_kind_that_a_newer_version_writes_is_strange():
     assert one.violations == (), "it moves neither rows nor offsets"
     (one,) = read_segments([(4, entry({"kind": "later"}, [(PARTS[0], 7)]))], "p")
     assert one.violations == ("version 4 is of the kind 'later', which a newer headrace writes",)
+
+
+def test_an_entry_whose_range_ends_before_it_begins_is_named():
+    place = {"topic": "a.b", "incarnation": 1, "partition": 0}
+    (segment,) = read_segments([(4, entry({"kind": "batch", "ranges": [{**place, "start": 9, "end": 5}]}))], "p")
+    (violation,) = segment.violations
+    assert violation.startswith("version 4 says nothing that can be read: ValueError")
+    assert "a range needs 0 <= start <= end, got [9, 5)" in violation
+
+
+def test_a_page_has_the_parts_of_ranges_beside_their_offsets():
+    part = PARTS[2]
+    offset_range = OffsetRange(part, 5, 9)
+    segment = LedgerSegment(
+        2,
+        7,
+        committed_ranges=(CommittedRange(offset_range, 2, 3, {"read": 4, "rows": 4}),),
+        rewound_ranges=(RewoundRange(offset_range, 6),),
+        cut_ranges=(CutRange(offset_range, 7, 2, is_proven=True),),
+    )
+    page = to_json(segment, "p", "id")
+    place = '"topic": "c@x", "incarnation": 1, "partition": 7}'
+    assert json.dumps(page["committed_ranges"]) == (
+        '[{"part": null, "start": 5, "end": 9, "first": 2, "last": 3, "outcomes": {"read": 4, "rows": 4}, '
+        f'"without_records": 0, "unexplained": 0, "gap": false, "specs": 0, {place}]'
+    )
+    assert json.dumps(page["backs"]) == f'[{{"version": 6, "start": 5, "end": 9, {place}]'
+    assert json.dumps(page["cuts"]) == (
+        f'[{{"version": 7, "start": 5, "end": 9, "successor": 2, "is_proven": true, {place}]'
+    )
+    assert from_json(page, "page 2") == segment
 
 
 OFFSETS = st.lists(st.tuples(st.sampled_from(PARTS[:2]), st.integers(0, 36)), max_size=30)
