@@ -8,14 +8,14 @@ from functools import partial
 
 from recovery.checkpoints.checks import CheckFacts, TopicIds
 from recovery.checkpoints.reader import CheckpointContent, read_checkpoint
-from recovery.lease.factory import leases_of
-from recovery.lease.kubernetes_api import ApiFailed
 from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
 from writer.config.pipelines import Config
 from writer.config.sections.topic_selection import TopicSelection
 from writer.core.errors import ConfigError, TopicMissing
 from writer.core.offsets import TopicPartition
 from writer.kafka_reader.errors import ReadFailed
+from writer.lease.factory import leases_of
+from writer.lease.kubernetes_api import ApiFailed
 from writer.offsets import run_record
 from writer.offsets.log_check import LogCheck, fetch_log_ranges, log_check
 from writer.offsets.spark_checkpoint import Checkpoints, Offsets

@@ -12,8 +12,6 @@ from rich.text import Text
 from recovery.escalation.decide import DependencyUnavailable, Event, Failed, Frontier, Policy, attempt_times, decide
 from recovery.escalation.levels import RecoveryLevel
 from recovery.escalation.state import Memory, document, read
-from recovery.lease.factory import leases_of
-from recovery.lease.lease import LeaseRecord
 from recovery.supervisor import frontier_check
 from recovery.supervisor.main import supervise
 from recovery.supervisor.pipeline_state import describe
@@ -27,6 +25,8 @@ from writer.core.errors import ConfigError
 from writer.core.signals import on_hangup
 from writer.core.text import instant, iso
 from writer.core.units import show_duration
+from writer.lease.factory import leases_of
+from writer.lease.lease import LeaseRecord
 from writer.output.cli_options import AsJson, ConfigFile, Pipelines, WatchConfig
 from writer.output.tables import emit_whole, label_grid
 

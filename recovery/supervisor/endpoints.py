@@ -9,9 +9,9 @@ from typing import Any
 from prometheus_client.metrics_core import Metric as Family
 
 from recovery.escalation.state import document
-from recovery.lease.holder import LeaseHolder
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from writer.core.text import iso
+from writer.lease.holder import LeaseHolder
 from writer.web.http_server import Get
 from writer.web.metric_types import Metric
 from writer.web.metrics_export import metric_family, operator_endpoints, read_pipelines

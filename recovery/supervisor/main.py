@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 
-from recovery.lease.factory import leases_of, replaced_store_epoch
-from recovery.lease.holder import LeaseHolder
 from recovery.supervisor import frontier_check
 from recovery.supervisor.driver_process import adopt_orphans, channel_folder
 from recovery.supervisor.endpoints import SupervisorStatus, supervisor_endpoints
@@ -21,6 +19,8 @@ from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.signals import StopEvents, describe_process, on_signals
+from writer.lease.factory import leases_of, replaced_store_epoch
+from writer.lease.holder import LeaseHolder
 from writer.web.http_server import answering
 
 _CLOSE_NOTIFIER_WITHIN = timedelta(seconds=5)

@@ -21,7 +21,6 @@ from recovery.escalation.diagnosis import (
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
 from recovery.escalation.state import Memory, write
-from recovery.lease.holder import LeaseHolder
 from recovery.supervisor import frontier_check, notifications
 from recovery.supervisor.driver_process import Driver, reap
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
@@ -36,6 +35,7 @@ from writer.core.errors import ExitCode, HeadraceError, most_severe
 from writer.core.signals import StopEvents
 from writer.driver.clock_steps import ClockComparison
 from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
+from writer.lease.holder import LeaseHolder
 
 _STEP_S = 0.2
 _HEALTH_CHECK_S = 2.0

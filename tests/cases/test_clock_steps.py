@@ -15,7 +15,6 @@ from recovery.escalation.diagnosis import DriverHealth, Timeouts, parse_health, 
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
 from recovery.escalation.state import Memory as RecoveryMemory
-from recovery.lease.holder import LeaseHolder
 from recovery.supervisor.driver_process import ConditionTimes
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
 from recovery.supervisor.recovery_actions import Refusal
@@ -31,6 +30,7 @@ from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
 from writer.driver.supervisor_channel import ChannelFolder
 from writer.hooks.outbox import OutboxEntry
+from writer.lease.holder import LeaseHolder
 from writer.sealing.rules import SealLater, SealNow, Unsealed, choose_seals
 from writer.status.document import document
 from writer.status.lag_sample import Lag, LagSample

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from recovery.lease.holder import LeaseHolder
-from recovery.lease.kubernetes_api import Api
-from recovery.lease.kubernetes_lease import KubernetesLeases, LeaseContent
-from recovery.lease.lease import Leases, ObservedLease, StoreLeases, is_free, observe
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.servers.leases import account, lease_api
 from tests.servers.objects import ObjectServer
+from writer.lease.holder import LeaseHolder
+from writer.lease.kubernetes_api import Api
+from writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent
+from writer.lease.lease import Leases, ObservedLease, StoreLeases, is_free, observe
 from writer.storage.locations import store_at
 
 SHORT = timedelta(seconds=2)
@@ -236,10 +236,10 @@ HOLDER = """
 import sys, time
 from datetime import timedelta
 from pathlib import Path
-from recovery.lease.holder import LeaseHolder
-from recovery.lease.kubernetes_api import Api
-from recovery.lease.kubernetes_lease import KubernetesLeases, LeaseContent
-from recovery.lease.lease import LeaseRecord, StoreLeases
+from writer.lease.holder import LeaseHolder
+from writer.lease.kubernetes_api import Api
+from writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent
+from writer.lease.lease import LeaseRecord, StoreLeases
 from writer.storage.locations import store_at
 held = LeaseHolder({"clicks": eval(sys.argv[1])}, "paused", expires_after=timedelta(seconds=2))
 while not held.try_take("clicks"):

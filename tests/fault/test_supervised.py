@@ -11,8 +11,6 @@ import pytest
 
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
-from recovery.lease.holder import LeaseHolder
-from recovery.lease.lease import StoreLeases
 from recovery.supervisor.driver_process import channel_folder
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import Refusal
@@ -22,6 +20,8 @@ from tests.support.sample_records import config
 from writer.clients import notifications
 from writer.config.pipelines import Config
 from writer.core.signals import StopEvents
+from writer.lease.holder import LeaseHolder
+from writer.lease.lease import StoreLeases
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

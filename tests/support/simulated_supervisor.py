@@ -13,8 +13,6 @@ import yaml
 
 from recovery.escalation.diagnosis import DriverHealth, PipelineHealth
 from recovery.escalation.state import Memory
-from recovery.lease.holder import LeaseHolder
-from recovery.lease.lease import LeaseRecord
 from recovery.supervisor import supervisor as module
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.supervisor import Reloads, Supervisor
@@ -25,6 +23,8 @@ from writer.core.signals import StopEvents
 from writer.driver import pipeline_runner
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
+from writer.lease.holder import LeaseHolder
+from writer.lease.lease import LeaseRecord
 from writer.status.model import View
 from writer.status.progress import PipelineProgress, Progress
 from writer.web.endpoints import starts

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from recovery.lease.factory import leases_of
-from recovery.lease.holder import LeaseHolder
 from recovery.supervisor.driver_process import channel_folder
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import actions
@@ -18,6 +16,8 @@ from writer.clients import notifications
 from writer.config.loader import load
 from writer.core import logging
 from writer.core.signals import StopEvents
+from writer.lease.factory import leases_of
+from writer.lease.holder import LeaseHolder
 
 
 def supervise(config_file: Path, name: str, command: Sequence[str]) -> int:

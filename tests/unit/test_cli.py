@@ -62,7 +62,7 @@ def test_screens_write_instants_in_one_way():
         "writer/batch/lateness.py", "writer/batch/schema_reader.py",  # reasons of dead letters, on storage
         "writer/core/logging.py", "writer/offsets/checkpoint_backups.py",  # lines of the log; names of folders
         "writer/output/bucket_names.py", "writer/demo/verification.py",  # names of buckets; a query
-        "recovery/lease/kubernetes_lease.py", "writer/scaling/spark_executors.py",  # forms of Kubernetes and Spark
+        "writer/lease/kubernetes_lease.py", "writer/scaling/spark_executors.py",  # forms of Kubernetes and Spark
     }  # fmt: skip
     files = [path for top in ("writer", "recovery", "autoscaler") for path in (ROOT / top).rglob("*.py")]
     found = {str(path.relative_to(ROOT)) for path in files if other.search(path.read_text())}

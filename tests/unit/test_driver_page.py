@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from recovery.lease.holder import LeaseHolder
 from recovery.supervisor.endpoints import SupervisorStatus, supervisor_endpoints
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from tests.servers.secured import Authority
@@ -25,6 +24,7 @@ from writer.config.sections.bucket_upkeep import Seal
 from writer.config.sections.connections import Http
 from writer.core.errors import ConfigError
 from writer.core.files import BucketFile, BucketKey
+from writer.lease.holder import LeaseHolder
 from writer.sealing.bucket_states import BucketState, ListedBucket, SealFacts, list_bucket
 from writer.sealing.manifest import Manifest
 from writer.sealing.rules import SealBlocked, SealDecision, SealLater, SealNow, Unsealed

@@ -14,9 +14,16 @@ from rich.console import Console
 from recovery.checkpoints.checks import preflight
 from recovery.checkpoints.facts import collect_pipeline_facts
 from recovery.cli import supervisor
-from recovery.lease.factory import leases_of, replaced_store_epoch
-from recovery.lease.kubernetes_api import Api, ApiFailed, in_pod
-from recovery.lease.kubernetes_lease import (
+from recovery.supervisor.settings import store
+from tests.servers.leases import LeaseApi, account, lease_api, refusal
+from tests.servers.scripted import HttpRequest, Reply, serve_script
+from tests.servers.secured import Authority
+from tests.support.sample_records import config
+from writer.config.pipelines import Config
+from writer.core.errors import ConfigError
+from writer.lease.factory import leases_of, replaced_store_epoch
+from writer.lease.kubernetes_api import Api, ApiFailed, in_pod
+from writer.lease.kubernetes_lease import (
     PIPELINE,
     RELEASED_BY,
     KubernetesLeases,
@@ -28,14 +35,7 @@ from recovery.lease.kubernetes_lease import (
     lease_name,
     parse_record,
 )
-from recovery.lease.lease import LeaseRecord, StoreLeases
-from recovery.supervisor.settings import store
-from tests.servers.leases import LeaseApi, account, lease_api, refusal
-from tests.servers.scripted import HttpRequest, Reply, serve_script
-from tests.servers.secured import Authority
-from tests.support.sample_records import config
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
+from writer.lease.lease import LeaseRecord, StoreLeases
 
 NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)
 ABOUT = LeaseContent("headrace-clicks", "clicks", timedelta(seconds=20))

@@ -13,13 +13,13 @@ from recovery.escalation import state
 from recovery.escalation.decide import Failed, Frontier, Healthy, Policy, decide
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
-from recovery.lease.holder import LeaseHolder
-from recovery.lease.lease import StoreLeases
 from recovery.supervisor.endpoints import CATALOGUE, SupervisorStatus, supervisor_endpoints
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
 from recovery.supervisor.settings import store, with_short_timeouts
 from tests.support.sample_records import config
 from writer.config.pipelines import Config
+from writer.lease.holder import LeaseHolder
+from writer.lease.lease import StoreLeases
 
 KILLED = Verdict("killed", RecoveryLevel.RESTART, halt=False, message="The driver was killed (SIGKILL).")
 WRONG = Verdict("configuration", None, halt=True, message="The topic is not there.")

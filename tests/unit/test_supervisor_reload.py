@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from recovery.escalation.diagnosis import DriverHealth, PipelineHealth, Timeouts, unresponsive_reason
-from recovery.lease.holder import LeaseHolder
 from recovery.supervisor.main import _driver_command
 from recovery.supervisor.settings import timeouts
 from tests.support.simulated_supervisor import BROKEN, Release, release
 from writer.config.loader import ReloadableConfig
 from writer.core.errors import LimitReached
+from writer.lease.holder import LeaseHolder
 
 Make = Callable[..., Release]
 

@@ -3,10 +3,10 @@
 import os
 from typing import assert_never
 
-from recovery.lease.kubernetes_api import in_pod
-from recovery.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
-from recovery.lease.lease import Leases, StoreLeases
 from writer.config.pipelines import Config
+from writer.lease.kubernetes_api import in_pod
+from writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
+from writer.lease.lease import Leases, StoreLeases
 from writer.storage.base import Store
 
 

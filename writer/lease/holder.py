@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from recovery.lease.lease import EXPIRES_AFTER, LeaseRecord, Leases, ObservedLease, is_free, observe
 from writer.core import logging
+from writer.lease.lease import EXPIRES_AFTER, LeaseRecord, Leases, ObservedLease, is_free, observe
 
 _CLOSE_WITHIN_S = 5.0
 # A lease is renewed so many times before it would expire.

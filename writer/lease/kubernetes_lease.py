@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from recovery.lease.kubernetes_api import Api, ApiFailed, Json, Verb
-from recovery.lease.lease import LeaseRecord
+from writer.lease.kubernetes_api import Api, ApiFailed, Json, Verb
+from writer.lease.lease import LeaseRecord
 
 # Annotations of a Lease.
 PIPELINE = "headrace/pipeline"
