@@ -104,6 +104,7 @@ def _exit_codes() -> list[str]:
         errors.FrontierLost,
         errors.Fenced,
         errors.LimitReached,
+        errors.Occupied,
     )
     lines += [f"| {kind.exit_code} | {(kind.__doc__ or '').splitlines()[0]} |" for kind in kinds]
     order = ", ".join(str(code.value) for code in errors.ExitCode)

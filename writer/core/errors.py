@@ -11,6 +11,7 @@ HeadraceError            1  crash: restart
 ├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run --yes
 ├── FrontierLost         3  the table does not say how far it has come: it must be put together anew
 ├── Fenced               4  another run owns the pipeline: do not restart this one
+├── Occupied             6  a supervisor runs the pipeline: nothing was begun
 └── LimitReached         5  stopped by a limit of the configuration
 
 Every message says what happened, where, and what to do.
@@ -33,6 +34,8 @@ class ExitCode(IntEnum):
     CONFIGURATION = 2
     # A start with a new run helps.
     CHECKPOINT = 3
+    # Nothing was begun.
+    OCCUPIED = 6
     # The most severe: any start takes the pipeline away from the writer that runs.
     FENCED = 4
 
@@ -140,6 +143,12 @@ class Fenced(HeadraceError):
     """Another writer has taken this pipeline over."""
 
     exit_code = ExitCode.FENCED
+
+
+class Occupied(HeadraceError):
+    """A supervisor runs this pipeline; a run by hand has to say `--take-over`."""
+
+    exit_code = ExitCode.OCCUPIED
 
 
 class LimitReached(HeadraceError):

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,8 @@ from writer.core.signals import on_hangup
 from writer.core.text import join_first
 from writer.driver import main as job, supervisor_channel
 from writer.driver.restart_policy import sentence
+from writer.lease.factory import leases_of
+from writer.lease.occupancy import check_unoccupied
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
 from writer.output.confirmation import DryRun, Yes, confirm
@@ -45,6 +48,10 @@ def run(
     ] = False,
     pipeline: Pipelines = None,
     watch_config: WatchConfig = False,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Also while a supervisor runs it: the supervisor's driver ends with exit 4."),
+    ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -53,17 +60,21 @@ def run(
     SIGHUP, or `headrace reload`, reads the file again: pipelines that were added, changed or removed begin, begin anew
     or drain, beside the others.
 
+    While a supervisor runs one of the pipelines, it is refused. After a supervisor that was killed it waits for the end
+    of its lease (`supervisor.lease_expiry`).
+
     Exit codes: 0 done, 1 crash (restart), 2 configuration (do not restart), 3 checkpoint unusable (run again with
-    --new-run --yes), 4 fenced by another run, 5 stopped by a limit.
+    --new-run --yes), 4 fenced by another run, 5 stopped by a limit, 6 a supervisor runs it.
     """
+    options = RunOptions(once=once, watched=watch_config, takes_over=take_over)
     if not new_run:
         if dry_run:
             raise ConfigError("--dry-run shows what --new-run would do. `headrace validate` checks any other start.")
-        _run(config, pipeline, once=once, new_run=False, watched=watch_config)
+        _run(config, pipeline, options, new_run=False)
 
     def work(*, write: bool) -> bool:
         if write:
-            _run(config, pipeline, once=once, new_run=True, watched=watch_config)
+            _run(config, pipeline, options, new_run=True)
         settings = load(config)
         _show_new_run(settings, settings.chosen(pipeline))
         return True
@@ -71,7 +82,18 @@ def run(
     confirm(work, yes=yes, dry_run=dry_run)
 
 
-def _run(path: Path, only: list[str] | None, *, once: bool, new_run: bool, watched: bool) -> None:
+@dataclass(frozen=True)
+class RunOptions:
+    """How the writer is run."""
+
+    once: bool
+    # It reads its file again when that changes.
+    watched: bool
+    # A supervisor that runs a pipeline is no reason against it.
+    takes_over: bool
+
+
+def _run(path: Path, only: list[str] | None, options: RunOptions, *, new_run: bool) -> None:
     """Run the writer to its end. Raises HeadraceError, Exit."""
     logging.set_up()
     reload = threading.Event()
@@ -82,13 +104,23 @@ def _run(path: Path, only: list[str] | None, *, once: bool, new_run: bool, watch
         link.begin()
     try:
         # A supervisor may have been started with a pipeline that the file does not have now.
-        file = ReloadableConfig(path, only, reload, watched=watched, missing_ok=link is not None)
-        code = run_writer(file, once=once, new_run=new_run, listening=_print_page_url)
+        file = ReloadableConfig(path, only, reload, watched=options.watched, missing_ok=link is not None)
+        if link is None and not options.takes_over:
+            _check_supervisors(file)
+        code = run_writer(file, once=options.once, new_run=new_run, listening=_print_page_url)
     except Exception as error:
         if link is not None:
             link.report(None, error)
         raise
     raise typer.Exit(code)
+
+
+def _check_supervisors(file: ReloadableConfig) -> None:
+    """Raise Occupied while a supervisor runs one of the pipelines."""
+    config = file.config
+    stores = {name: Checkpoints(config.checkpoints, name, config.s3.settings).store for name in file.names}
+    looks = {name: leases_of(config, name, store).look for name, store in stores.items()}
+    check_unoccupied(looks, config.supervisor.lease_expiry)
 
 
 def run_writer(
