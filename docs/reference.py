@@ -1,6 +1,7 @@
 """Writes docs/REFERENCE.md from the code: every command, every configuration key, every exit code. `make reference`.
 
-And docs/headrace.schema.json, the JSON schema of the configuration file.
+And the JSON schema of the configuration file: docs/headrace.schema.json, and the chart's copy, by which it checks the
+file of the pipelines.
 """
 
 import json
@@ -23,6 +24,7 @@ from writer.core.units import show_duration, show_size
 
 _PAGE = re.compile(re.escape(f"{ADDRESS}/docs/") + r"([A-Z]+)\.md(#[\w-]+)?")
 KEYS = Path(__file__).parent / "json_keys.yaml"
+CHART_FILES = Path(__file__).parents[1] / "helm" / "headrace" / "files"
 
 
 def text() -> str:
@@ -203,4 +205,5 @@ def schema_text() -> str:
 
 if __name__ == "__main__":
     (Path(__file__).parent / "REFERENCE.md").write_text(text(), encoding="utf-8")
-    (Path(__file__).parent / "headrace.schema.json").write_text(schema_text(), encoding="utf-8")
+    for folder in (Path(__file__).parent, CHART_FILES):
+        (folder / "headrace.schema.json").write_text(schema_text(), encoding="utf-8")

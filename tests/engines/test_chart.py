@@ -21,6 +21,14 @@ CI = {path.stem: path for path in VALUES}
 BY_NAME = {"argvalues": VALUES, "ids": [path.stem for path in VALUES]}
 
 
+VIEWS = {"topics": ["views"], "table": {"location": "s3://lake/views"}, "event_time": {"field": "at"}}
+# A file that the chart takes; the mistakes below are made in it.
+FILE = {
+    "kafka": {"bootstrap_servers": "kafka:9092"}, "registry": {"url": "http://registry:8081"},
+    "checkpoints": "s3://lake/checkpoints", "pipelines": {"views": VIEWS},
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with cluster(tmp_path_factory.mktemp("kubernetes") / "cluster") as found:
@@ -92,6 +100,70 @@ def test_a_wrong_value_is_refused_with_a_sentence_that_names_it(flags: list[str]
     assert said in answer
 
 
+def template_file(path: Path, document: Json) -> tuple[int, str]:
+    """Render the chart with a file of the pipelines."""
+    (path / "pipelines.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    return helm("template", "clicks", CHART, "-f", CI["bare"], "--set-file", f"config={path / 'pipelines.yaml'}")
+
+
+def with_views(**settings: Any) -> Json:
+    return {**FILE, "pipelines": {"views": {**VIEWS, **settings}}}
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({**FILE, "kafak": {}}, "file: unknown key 'kafak'; known here: autoscaler, "),
+        ({**FILE, "kafka": {"bootstrap_server": "kafka:9092"}}, "kafka: unknown key 'bootstrap_server'"),
+        ({**FILE, "kafka": "kafka:9092"}, "kafka: it is a single value; write a mapping"),
+        ({**FILE, "pipelines": {"views": {**VIEWS, "topcs": ["x"]}}}, "pipelines.views: unknown key 'topcs'"),
+        ({key: FILE[key] for key in FILE if key != "registry"}, "registry: it is missing"),
+        ({**FILE, "pipelines": {"views": {"topics": ["views"]}}}, "pipelines.views.table: it is missing"),
+        ({**FILE, "defaults": {"comit": {}}}, "defaults: unknown key 'comit'"),
+        (with_views(commit={"max_dealy": "1 min"}), "pipelines.views.commit: unknown key 'max_dealy'; known here: "),
+        (with_views(on_data_loss="ignore"), 'pipelines.views.on_data_loss: "ignore" is none of record, stop'),
+        (with_views(specs={"com.Click": {"whre": "x"}}), "pipelines.views.specs.com.Click: unknown key 'whre'"),
+        (with_views(hooks=[{"type": "webhook", "name": "a", "url": "http://a", "tries": 1}]), "hooks.0: unknown key"),
+        (with_views(hooks={"type": "webhook"}), "pipelines.views.hooks: it is a mapping; write a list"),
+        (with_views(topics={"pattern": "a.*", "mx": 3}), "pipelines.views.topics: unknown key 'mx'"),
+        ({**FILE, "catalog": {"type": "sql", "uri": "sqlite:////lake/catalog.db"}}, "catalog.uri is a file of SQLite"),
+        ({**FILE, "catalog": {"type": "sql", "uri": "SQLite+pysqlite:////c.db"}}, "catalog.uri is a file of SQLite"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_file_of_the_pipelines_is_refused_at_install(
+    tmp_path: Path, document: Json, said: str
+) -> None:
+    code, answer = template_file(tmp_path, document)
+    assert code != 0
+    assert said in answer
+
+
+def test_each_mistake_in_the_file_has_a_line(tmp_path: Path) -> None:
+    document = {**with_views(comit={}, rol={}, seal={"late": "tabel"}), "extra": 1}
+    _, answer = template_file(tmp_path, document)
+    lines = [line for line in answer.splitlines() if line.startswith("  ")]
+    assert [line.strip().partition(";")[0] for line in lines] == [
+        "file: unknown key 'extra'", "pipelines.views: unknown key 'comit'", "pipelines.views: unknown key 'rol'",
+        'pipelines.views.seal.late: "tabel" is none of reopen, late_table, dead_letter',
+    ]  # fmt: skip
+
+
+def test_every_configuration_of_the_documentation_is_taken(tmp_path: Path) -> None:
+    """What headrace takes, the chart takes; places and sections that a cluster decides apart."""
+    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+    blocks = [b for page in pages for b in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
+    documents = [
+        *map(yaml.safe_load, blocks),
+        with_views(topics={"pattern": "a.*"}),
+        with_views(retention="${env:KEEP}"),
+    ]
+    documents.append({**FILE, "defaults": {"event_time": {"field": "at"}}, "pipelines": {"views": {"topics": ["v"]}}})
+    assert len(documents) > 10
+    for document in documents:
+        _, answer = template_file(tmp_path, document)
+        assert "the file of the pipelines cannot be used" not in answer, document
+
+
 def _json(flag: str) -> str:
     key, _, value = flag.partition("=")
     return f"{key}={yaml.safe_dump(value, default_style=chr(34)).strip()}" if "\n" in flag or "{" in flag else flag
@@ -160,8 +232,9 @@ def test_further_containers_and_secrets_of_images_reach_the_pods() -> None:
 
 def test_the_file_of_the_pipelines_arrives_verbatim(tmp_path: Path) -> None:
     text = (
-        "# a comment\nkafka: {bootstrap_servers: 'kafka:9092'}  # and another\n\npipelines:\n  a_b: &x\n"
-        "    topics: ['${env:TOPIC}', \"{{ .Release.Name }}\"]\n    zone: Köln\n"
+        "# a comment\nkafka: {bootstrap_servers: 'kafka:9092'}  # and another\nregistry: {url: 'http://registry'}\n\n"
+        "checkpoints: s3://lake/checkpoints\npipelines:\n  a_b: &x\n    topics: ['${env:TOPIC}', "
+        "\"{{ .Release.Name }}\"]\n    table: {location: s3://lake/Köln}\n    event_time: {field: at}\n"
     )
     (tmp_path / "pipelines.yaml").write_text(text)
     flags = ["--set-file", f"config={tmp_path / 'pipelines.yaml'}"]
@@ -172,7 +245,7 @@ def test_the_file_of_the_pipelines_arrives_verbatim(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "rolls"),
     [
-        ({"pipelines": {"views": {"topics": ["views"], "table": {"location": "s3://lake/views"}}}}, False),
+        ({"pipelines": {"views": VIEWS}}, False),
         ({"defaults": {"event_time": {"field": "at"}}}, False),
         ({"kafka": {"bootstrap_servers": "other:9092"}}, True),
     ],

@@ -185,7 +185,7 @@ class Config(Strict):
         """Return the JSON schema of the file, for editors: durations and sizes are text, as they are in the file."""
         schema = cls.model_json_schema(mode="serialization")
         pipeline = schema["$defs"]["Pipeline"]
-        schema["properties"]["defaults"] |= {"properties": pipeline["properties"]}
+        schema["properties"]["defaults"] |= {"properties": pipeline["properties"], "additionalProperties": False}
         # The defaults may hold every key that a pipeline needs, and the pipeline is then empty.
         needed = {"properties": {"pipelines": {"additionalProperties": {"required": pipeline.pop("required")}}}}
         schema["anyOf"] = [{"required": ["defaults"]}, needed]

@@ -112,6 +112,7 @@ is refused before anything is installed. */}}
 {{- fail (printf "\n\nconfig: spark.master is %q, and executors.enabled is true. Take spark.master out of the file, or set executors.enabled=false.\n" $spark.master) -}}
 {{- end -}}
 {{- include "headrace.places" (list . $config) -}}
+{{- include "headrace.checkFile" (list . $config) -}}
 {{- toJson $config -}}
 {{- end }}
 
