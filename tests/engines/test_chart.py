@@ -1,5 +1,6 @@
 """The chart on a real API server: what it renders is accepted, may no more than it needs, and leaves nothing behind."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -78,6 +79,11 @@ def test_vacuum_deletes_only_where_the_values_say_so(values: str, deletes: bool)
         (["existingConfigMap=ours"], "existingConfigMap: it holds the file of the pipelines, and config gives"),
         (["config=", "existingConfigMap=ours"], "pipelines: the chart does not see the file of existingConfigMap."),
         (["pipelines[0]=clicks"], "pipelines: config names them itself."),
+        (["page.ingress.enabled=true"], "page.ingress.host: the ingress needs a host"),
+        (["page.httpRoute.enabled=true"], "page.httpRoute.parentRefs: the route belongs to no gateway."),
+        (["page.ingress.hst=a.b"], "at '/page/ingress': additional properties 'hst' not allowed"),
+        (["podLabels.app\\.kubernetes\\.io/name=x"], "invalid propertyName 'app.kubernetes.io/name'"),
+        (["extraInitContainers[0].name=token", "extraInitContainers[0].image=x"], "at '/extraInitContainers/0/name'"),
         (["image.digest=sha256:abc"], "at '/image/digest': 'sha256:abc' does not match pattern"),
         (["supervisor.lease=file"], "at '/supervisor/lease': value must be one of 'store', 'kubernetes'"),
         (["config="], "config: the file of the pipelines is missing. Give it as it is: --set-file"),
@@ -216,6 +222,63 @@ def test_the_pipelines_file_may_be_another_config_map_for_every_pod() -> None:
     assert "clicks-headrace-clicks" in role["rules"][1]["resourceNames"]
 
 
+def test_every_pod_has_the_labels_of_pods_and_no_other_object_has_them() -> None:
+    objects = render(CI["platform"])
+    found = dict(pods(objects))
+    assert len(found) > 5
+    assert {pod["metadata"]["labels"]["sidecar.example.com/inject"] for pod in found.values()} == {"false"}
+    assert not any("sidecar.example.com/inject" in one["metadata"]["labels"] for one in objects if one["kind"] != "Pod")
+
+
+@pytest.mark.parametrize(("values", "own"), [("platform", ["token", "autoscaler"]), ("local", [])])
+def test_further_init_containers_run_before_those_of_the_chart(values: str, own: list[str]) -> None:
+    further = json.dumps(yaml.safe_load(CI["platform"].read_text())["extraInitContainers"])
+    objects = render(CI[values], "--set-json", f"extraInitContainers={further}")
+    (driver,) = [found for found in objects if found["kind"] == "StatefulSet"]
+    names = [one["name"] for one in driver["spec"]["template"]["spec"]["initContainers"]]
+    assert names == ["keys", *own]
+
+
+def test_no_way_leads_to_the_page_from_outside_unless_one_is_asked_for() -> None:
+    for values, path in CI.items():
+        kinds = [found["kind"] for found in render(path)]
+        assert "HTTPRoute" not in kinds
+        assert ("Ingress" in kinds) == (values == "monitored")
+        assert kinds.count("Service") == (2 if values == "monitored" else 1)
+
+
+def test_an_ingress_leads_to_the_page_of_the_driver() -> None:
+    objects = {f"{found['kind']}/{found['metadata']['name']}": found for found in render(CI["monitored"])}
+    ingress = objects["Ingress/clicks-headrace-page"]["spec"]
+    assert ingress["ingressClassName"] == "nginx"
+    assert ingress["tls"] == [{"secretName": "headrace-tls", "hosts": ["headrace.example.com"]}]
+    (rule,) = ingress["rules"]
+    (path,) = rule["http"]["paths"]
+    assert (rule["host"], path["path"]) == ("headrace.example.com", "/")
+    assert path["backend"]["service"] == {"name": "clicks-headrace-page", "port": {"name": "driver"}}
+    service = objects["Service/clicks-headrace-page"]["spec"]
+    driver = objects["StatefulSet/clicks-headrace"]["spec"]["template"]
+    assert service["selector"].items() <= driver["metadata"]["labels"].items()
+    assert "clusterIP" not in service
+    ports = {port["name"]: port["containerPort"] for port in driver["spec"]["containers"][0]["ports"]}
+    assert [(port["targetPort"], port["port"]) for port in service["ports"]] == [("driver", ports["driver"])]
+
+
+def test_a_route_of_a_gateway_lets_requests_look_and_no_more() -> None:
+    flags = [
+        "page.httpRoute.enabled=true",
+        "page.httpRoute.parentRefs[0].name=public",
+        "page.httpRoute.hostnames[0]=h.io",
+    ]
+    objects = render(CI["default"], *(word for flag in flags for word in ("--set", flag)))
+    (route,) = [found for found in objects if found["kind"] == "HTTPRoute"]
+    assert route["spec"]["parentRefs"] == [{"name": "public"}]
+    assert route["spec"]["hostnames"] == ["h.io"]
+    (rule,) = route["spec"]["rules"]
+    assert [match["method"] for match in rule["matches"]] == ["GET"]
+    assert rule["backendRefs"] == [{"name": "clicks-headrace-page", "port": 9643}]
+
+
 def test_further_containers_and_secrets_of_images_reach_the_pods() -> None:
     objects = render(CI["platform"])
     found = dict(pods(objects))
@@ -234,7 +297,7 @@ def test_the_file_of_the_pipelines_arrives_verbatim(tmp_path: Path) -> None:
     text = (
         "# a comment\nkafka: {bootstrap_servers: 'kafka:9092'}  # and another\nregistry: {url: 'http://registry'}\n\n"
         "checkpoints: s3://lake/checkpoints\npipelines:\n  a_b: &x\n    topics: ['${env:TOPIC}', "
-        "\"{{ .Release.Name }}\"]\n    table: {location: s3://lake/Köln}\n    event_time: {field: at}\n"
+        '"{{ .Release.Name }}"]\n    table: {location: s3://lake/Köln}\n    event_time: {field: at}\n'
     )
     (tmp_path / "pipelines.yaml").write_text(text)
     flags = ["--set-file", f"config={tmp_path / 'pipelines.yaml'}"]

@@ -23,6 +23,7 @@ Json = dict[str, Any]
 PLACES = {
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "CronJob": "/apis/batch/v1/namespaces/{}/cronjobs",
+    "Ingress": "/apis/networking.k8s.io/v1/namespaces/{}/ingresses",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "Pod": "/api/v1/namespaces/{}/pods",

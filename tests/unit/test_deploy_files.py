@@ -67,6 +67,11 @@ def test_the_chart_has_the_alerts_of_the_project():
     )
 
 
+def test_the_chart_checks_files_by_the_schema_of_the_configuration():
+    made = script("reference", ROOT / "docs")
+    assert (CHART / "files/headrace.schema.json").read_text() == made.schema_text(), "stale: run `make reference`"
+
+
 def test_the_chart_and_the_image_have_the_version_of_the_project():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())

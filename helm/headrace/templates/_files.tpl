@@ -73,7 +73,7 @@ kind: Pod
 metadata:
   labels:
 {{ include "headrace.selector" (list . "executor") | indent 4 }}
-{{- with merge dict $e.labels .Values.commonLabels }}
+{{- with merge dict $e.labels .Values.podLabels .Values.commonLabels }}
 {{ toYaml . | indent 4 }}
 {{- end }}
 {{- with $e.annotations }}

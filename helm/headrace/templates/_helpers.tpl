@@ -244,7 +244,7 @@ priorityClassName: {{ . }}
 {{- define "headrace.verbPod" -}}
 metadata:
   labels:
-{{ include "headrace.labels" (list .top .component) | indent 4 }}
+{{ include "headrace.labels" (list .top .component .top.Values.podLabels) | indent 4 }}
 spec:
   restartPolicy: {{ .restart | default "Never" }}
   serviceAccountName: {{ include "headrace.executorServiceAccount" .top }}
