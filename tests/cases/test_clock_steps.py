@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -23,10 +23,10 @@ from tests.support.autoscaler_facts import NOW, POLICY, batches, facts, pipeline
 from tests.support.commits import LIMITS, NOON, account, facts as commit_facts
 from tests.support.sample_records import config
 from tests.support.simulated_supervisor import EndlessPipeline, Query, SentEvents
+from tests.support.stepped_clocks import Clocks
 from writer.config.sections.bucket_upkeep import Seal
 from writer.config.sections.resource_limits import Commit
 from writer.core.signals import StopEvents
-from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
 from writer.driver.supervisor_channel import ChannelFolder
 from writer.hooks.outbox import OutboxEntry
@@ -44,30 +44,6 @@ SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "min
 SIZES = (SECOND, 2 * MINUTE, HOUR, DAY)
 STEPS = [sign * size for size in SIZES for sign in (1, -1)]
 A = ("clicks", 0)
-
-
-class Clocks:
-    """A wall clock and a monotonic one, which a test moves."""
-
-    def __init__(self) -> None:
-        self.monotonic_s = 1_000.0
-        self.wall_s = NOON.timestamp()
-
-    def pass_time(self, seconds: float) -> None:
-        self.monotonic_s += seconds
-        self.wall_s += seconds
-
-    def step(self, by: timedelta) -> None:
-        self.wall_s += by.total_seconds()
-
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(self.wall_s, UTC)
-
-    def seconds(self) -> float:
-        return self.monotonic_s
-
-    def comparison(self) -> ClockComparison:
-        return ClockComparison(lambda: self.wall_s, self.seconds)
 
 
 # --- what finds a step --------------------------------------------------------------------------------------------

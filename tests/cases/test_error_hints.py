@@ -18,7 +18,7 @@ from bucketers import factory
 from bucketers.arrow import fields_of
 from bucketers.timestamps import UNITS, event_time, find_refusal
 from tests.support.sample_records import EVENT, NOW, config, records, value
-from tests.unit.test_validate import found
+from tests.support.validation import sample_findings
 from writer.batch.bucketing import Clock
 from writer.config.sections.kafka_client import _DENIED, _check_options
 from writer.core.errors import ConfigError
@@ -197,12 +197,12 @@ def test_a_logical_type_beside_the_type_is_named_and_the_field_is_not_proposed(t
     schema = misplaced("micros")
     batch = records([value(1, schema, {"id": 1, "at": NOW, "note": None, "ts": int(NOW.timestamp() * 1e6)})])
     rule = {"field": "ts", "unit": "logical"}
-    finding = found(batch, tmp_path, {1: schema}, event_time=rule)["event_time"]
+    finding = sample_findings(batch, tmp_path, {1: schema}, event_time=rule)["event_time"]
     assert "logicalType 'timestamp-micros' beside the type instead of in it" in finding.message
     assert finding.fix == "Set event_time.unit to us, or event_time.field to one that is: at."
-    fixed = found(batch, tmp_path / "fixed", {1: schema}, event_time={**rule, "unit": "us"})["event_time"]
+    fixed = sample_findings(batch, tmp_path / "fixed", {1: schema}, event_time={**rule, "unit": "us"})["event_time"]
     assert fixed.status == "ok"
-    other = found(batch, tmp_path / "other", {1: schema}, event_time={**rule, "field": "at"})["event_time"]
+    other = sample_findings(batch, tmp_path / "other", {1: schema}, event_time={**rule, "field": "at"})["event_time"]
     assert other.status == "ok"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from tests.contract.test_read_commands_kafka import headrace, write
 from tests.support import oracle
+from tests.support.read_commands import headrace, write
 from tests.support.writer_process import Site, Writer
 from writer.demo.devstack.events import SCHEMAS, encoder, generate
 

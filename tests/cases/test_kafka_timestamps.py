@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from hypothesis import example, given, settings, strategies as st
 from bucketers.timestamps import kafka_times
 from recovery.backfill.archive_source import _to_timestamps
 from recovery.backfill.kafka_source import _to_batch as fetched
-from tests.contract.test_read_commands_kafka import headrace, write
-from tests.property.test_kafka_batches import read as read_natively
 from tests.support import oracle
 from tests.support.audits import describe_problems, run_audit
+from tests.support.batch_reader import read as read_natively
 from tests.support.example_counts import share
 from tests.support.kafka_batches import Raw, Rec
+from tests.support.kafka_times import EPOCH, expected_instant
 from tests.support.local_driver import Driver, log
+from tests.support.read_commands import headrace, write
 from tests.support.sample_records import NOW, event
 from tests.support.writer_process import Site
 from writer.batch.lateness import Lateness, follow_event_times
@@ -31,7 +32,6 @@ from writer.kafka_reader.columns import ColumnChoice
 from writer.maintenance.compaction.compactor import Compactor, here
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_MS = -62_135_596_800_000  # the beginning of the year 1
 END_MS = 253_402_300_800_000  # that of the year 10,000
 ODD_MS = {
@@ -44,17 +44,6 @@ ODD_MS = {
     "the greatest": 2**63 - 1,
 }
 GOOD_MS = int(NOW.timestamp() * 1000)
-
-
-def expected(number: int, per_second: int = 1_000) -> datetime | None:
-    """Compute an instant by Python's integers and its calendar."""
-    seconds, rest = divmod(number, per_second)
-    micros = rest * 1_000_000 // per_second
-    try:
-        at = EPOCH + timedelta(seconds=seconds, microseconds=micros)
-    except OverflowError:
-        return None
-    return None if (seconds, micros) == (-1, 999_000) else at
 
 
 class Message:
@@ -86,13 +75,15 @@ class Message:
 @settings(max_examples=share(300))
 def test_any_number_is_an_instant_of_the_calendar_or_null(numbers: list[int], unit: str) -> None:
     per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[unit]
-    assert kafka_times(pa.array(numbers, pa.int64()), unit).to_pylist() == [expected(n, per_second) for n in numbers]
+    assert kafka_times(pa.array(numbers, pa.int64()), unit).to_pylist() == [
+        expected_instant(n, per_second) for n in numbers
+    ]
 
 
 @given(st.lists(INT64, min_size=1, max_size=9))
 @settings(max_examples=share(100))
 def test_each_reader_gives_any_timestamp_the_same_meaning(numbers: list[int]) -> None:
-    oracle = [expected(number) for number in numbers]
+    oracle = [expected_instant(number) for number in numbers]
     batches = [Raw((Rec(at, number, None, b"v"),), at, at + 1) for at, number in enumerate(numbers)]
     native, _ = read_natively(b"".join(one.encode() for one in batches), 0, len(numbers))
     messages: Any = [Message(number) for number in numbers]
@@ -108,7 +99,7 @@ def test_each_reader_gives_any_timestamp_the_same_meaning(numbers: list[int]) ->
 def test_of_sparks_rows_what_spark_may_have_moved_is_null(micros: list[int]) -> None:
     batch = pa.record_batch({"timestamp": pa.array(micros, pa.timestamp("us", "UTC"))})
     year_1900 = -2_208_988_800_000_000
-    oracle = [expected(number, 1_000_000) if number >= year_1900 else None for number in micros]
+    oracle = [expected_instant(number, 1_000_000) if number >= year_1900 else None for number in micros]
     assert _with_kafka_times(batch).column("timestamp").to_pylist() == oracle
 
 
@@ -123,7 +114,7 @@ def test_a_timestamp_that_is_not_believed_does_not_bound_how_far_a_partition_has
         "_kafka_time": kafka_times(pa.array([number], pa.int64())),
     })  # fmt: skip
     seen = follow_event_times(rows, pa.array([at], pa.timestamp("us", "UTC")), window, NOW, Lateness())
-    kafka = expected(number)
+    kafka = expected_instant(number)
     believed = kafka is not None and window[0] <= kafka <= window[1]
     reached = min(at, kafka) if believed and kafka is not None else at
     assert seen == {("clicks", 0): (reached - EPOCH) // timedelta(microseconds=1)}

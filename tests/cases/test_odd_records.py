@@ -9,11 +9,11 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from tests.cases.test_kafka_timestamps import expected
-from tests.contract.test_read_commands_kafka import headrace
 from tests.servers.produce import produce
 from tests.support import oracle
 from tests.support.kafka_batches import Header, Raw, Rec
+from tests.support.kafka_times import expected_instant
+from tests.support.read_commands import headrace
 from tests.support.writer_process import NOW, Site
 from writer.config import loader
 from writer.web import live_records
@@ -108,7 +108,7 @@ def test_odd_records_on_a_real_broker_are_accounted_for_and_every_command_shows_
     assert raw == {**{at: record.value for at, record in enumerate(records)}, len(records): value}
 
     odd_count = len(ODD_TIMES)
-    instants = [expected(time_ms) for time_ms in ODD_TIMES]
+    instants = [expected_instant(time_ms) for time_ms in ODD_TIMES]
     assert offsets(times) == dict(enumerate(instants))
     assert offsets(times.with_name("times_dead_letters")) == dict(enumerate(instants, odd_count))
     assert offsets(times.with_name("times_raw")) == dict(enumerate([*instants, *instants]))

@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,57 +22,15 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from tests.support import hive_readers
+from tests.support.partition_names import NAMES, NOW, VALUES, stage, write_table
 from tests.support.sample_records import config
-from tests.support.table_formats import OPENED
-from tests.support.tables import P0, P1, batch, delta_client, iceberg_table_of
+from tests.support.tables import delta_client, iceberg_table_of
 from writer.batch.staging.bucket_folders import bucket_folder, folder_bytes_max, hive_folder, hive_value
-from writer.batch.staging.parquet_files import Destination, delta_statistics
-from writer.core.files import StagedFile
 from writer.maintenance.vacuum_plan import NeededFiles, Stored, unneeded_in_table
-from writer.storage.locations import store_at
 from writer.table.iceberg.metadata.manifests import ManifestWriter, make_avro_names
 
 # By the specification of Avro 1.11, section "Names".
 AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-NAMES = [
-    "straße_bucket",
-    "日本",
-    "²x",
-    "x²",
-    "\u0660x",
-    "e\u0301",
-    "😀",
-    "1st",
-    "a b",
-    "user-id",
-    "../x",
-    "a/b",
-    "a=b",
-    "a%b",
-]
-VALUES = ("DE", "ä/ö", None)
-NOW = datetime(2026, 11, 20, 5, tzinfo=UTC)
-
-
-def stage(location: str, column: str, value: str | None) -> StagedFile:
-    """Write a file with one row as a task does."""
-    destination = Destination(store_at(location), (column,), "test", 2**20)
-    path, sink = destination.open((value,))
-    with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as out:
-        out.write_table(pa.table({"id": [1]}))
-    metadata, size = out.writer.metadata, sink.tell()
-    sink.close()
-    return StagedFile(path, (value,), 1, size, delta_statistics(metadata), NOW, NOW, {("clicks", 0): 1})
-
-
-def write_table(location: str, form: str, column: str) -> list[StagedFile]:
-    """Make a table with a bucket column of this name, and commit a file for each value."""
-    table = OPENED[form](location, "events")
-    table.create(pa.schema([("id", pa.int64()), (column, pa.string())]), [column])
-    epoch = table.begin({P0: 0, P1: 0}, {"clicks": ["uuid-1"]})
-    files = [stage(location, column, value) for value in VALUES]
-    table.append(batch(epoch, 0, len(files), *files), table.snapshot())
-    return files
 
 
 def partition_fields(table: Table) -> list[dict[str, Any]]:

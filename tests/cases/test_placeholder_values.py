@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from bucketers.timestamps import event_time
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, value
-from tests.unit.test_wire_formats import EVERY, record, table
+from tests.support.wire_formats import EVERY, record, table
 from writer.avro.wire_format import CONFLUENT, refusal_reasons
 from writer.batch.bucketing import TimeRule, assign_buckets
 from writer.config.sections.table import EventTime

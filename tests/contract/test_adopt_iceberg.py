@@ -8,32 +8,25 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.expressions import EqualTo
-from pyiceberg.manifest import (
-    DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestWriterV2,
-)
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.transforms import HourTransform, IdentityTransform
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType, TimeType
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimeType
 
-from tests.contract.test_adopt_table import old_rows
-from tests.contract.test_compact import compactor
 from tests.support.effect_failures import Died, die_after
+from tests.support.foreign_iceberg import (
+    START,
+    adopt,
+    create_foreign_table,
+    delete_rows_by_file,
+    foreign_client,
+)
+from tests.support.foreign_rows import old_rows
 from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, event
+from tests.support.small_files import compactor
 from writer.audit.audit import audit
 from writer.cli.write.table_adopt import run_adopt
 from writer.core.errors import ConfigError
@@ -41,58 +34,18 @@ from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction.compactor import here
 from writer.output.tables import console
 from writer.table.iceberg import adoption
-from writer.table.iceberg.metadata.manifests import ManifestWriter
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
 
-START = {"offsets": {"clicks": {0: 100}}}
 HOURS = {f"{NOW - n * timedelta(hours=1):%Y-%m-%dT%H}" for n in range(3)}
-COLUMNS = (
-    NestedField(1, "id", LongType(), required=False), NestedField(2, "at", TimestamptzType(), required=False),
-    NestedField(3, "note", StringType(), required=False), NestedField(4, "legacy", LongType(), required=False),
-    NestedField(5, "hour", StringType(), required=False),
-)  # fmt: skip
 NONE = old_rows().slice(0, 0)
 BY_TIME = PartitionSpec(PartitionField(2, 1000, HourTransform(), "at_hour"))
-BY_HOUR = PartitionSpec(PartitionField(5, 1000, IdentityTransform(), "hour"))
-
-
-def in_catalog(root: Path) -> tuple[Catalog, tuple[str, ...]]:
-    settings = pipeline_config(root, "iceberg")
-    place = settings.catalog_place("clicks", settings.pipelines["clicks"].table.location)
-    assert place is not None
-    return load_catalog(place.catalog, **dict(place.settings)), place.identifier
-
-
-def theirs(root: Path) -> Table:
-    catalog, name = in_catalog(root)
-    return catalog.load_table(name)
-
-
-def foreign(
-    root: Path, *more: NestedField, spec: PartitionSpec = BY_HOUR, rows: pa.Table | None = None, **properties: str
-) -> Table:
-    """A table with six rows of three hours, in files with field ids."""
-    root.mkdir(exist_ok=True)
-    catalog, name = in_catalog(root)
-    catalog.create_namespace_if_not_exists(name[:-1])
-    schema, location = Schema(*COLUMNS, *more), f"file://{root}/lake/clicks"
-    table = catalog.create_table(name, schema, location, spec, properties=properties)
-    found = old_rows() if rows is None else rows
-    for piece in filter(len, (found.slice(0, 4), found.slice(4))):
-        table.append(piece)
-    return table
-
-
-def adopted(root: Path, *, write: bool = True, **settings: Any) -> None:
-    config = pipeline_config(root, "iceberg", **{"start": START, **settings})
-    run_adopt(config, "clicks", write=write, now=NOW, as_json=True, out=console())
 
 
 def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Path) -> None:
-    foreign(tmp_path)
+    create_foreign_table(tmp_path)
     with pytest.raises(ForeignChange, match=r"`headrace table adopt` says whether it can be adopted"):
         Driver(tmp_path, "iceberg", start=START)
-    adopted(tmp_path)
+    adopt(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
     driver.start(offset=100)
     driver.carry([log({at: event(at, event_time=NOW) for at in range(100, 130)} | {130: b"broken"})], {0: 131})
@@ -114,7 +67,7 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
 
 def seen(root: Path) -> None:
     """Assert that a reader finds the old rows, of files with field ids, beside ours, of files without."""
-    table = theirs(root).scan().to_arrow().sort_by([("id", "ascending")])
+    table = foreign_client(root).scan().to_arrow().sort_by([("id", "ascending")])
     assert table.num_rows == 36
     assert table.column("id").to_pylist() == [*range(100, 130), *range(1000, 1006)]
     assert table.column("legacy").to_pylist() == [None] * 30 + [1] * 6
@@ -125,77 +78,80 @@ def seen(root: Path) -> None:
 
 
 def test_an_adoption_is_shown_first_and_written_with_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    foreign(tmp_path)
-    adopted(tmp_path, write=False)
+    create_foreign_table(tmp_path)
+    adopt(tmp_path, write=False)
     told = json.loads(capsys.readouterr().out)
     assert (told["version"], told["rows"], told["files"], told["buckets"]) == (None, 6, 5, 3)
     assert told["columns_added"] == ["_topic", "_incarnation", "_partition", "_offset", "_kafka_time"]
     assert told["rows_compared"] > 0
-    before = theirs(tmp_path)
-    adopted(tmp_path)
+    before = foreign_client(tmp_path)
+    adopt(tmp_path)
     assert json.loads(capsys.readouterr().out)["version"] == 0
-    after = theirs(tmp_path)
+    after = foreign_client(tmp_path)
     assert after.metadata.current_snapshot_id == before.metadata.current_snapshot_id, "no snapshot was added"
     assert (after.properties["write.delete.mode"], after.properties["headrace.version"]) == ("copy-on-write", "0")
     with pytest.raises(ConfigError, match="It belongs to pipeline 'clicks' already"):
-        adopted(tmp_path)
+        adopt(tmp_path)
 
 
 def test_what_others_write_after_it_is_seen_and_deletes_stay(tmp_path: Path) -> None:
-    foreign(tmp_path)
-    adopted(tmp_path)
+    create_foreign_table(tmp_path)
+    adopt(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
     driver.start(offset=100)
-    theirs(tmp_path).delete(EqualTo("id", 1003))
+    foreign_client(tmp_path).delete(EqualTo("id", 1003))
     driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
-    assert theirs(tmp_path).scan().count() == 9
-    theirs(tmp_path).append(old_rows().slice(0, 1))
+    assert foreign_client(tmp_path).scan().count() == 9
+    foreign_client(tmp_path).append(old_rows().slice(0, 1))
     with pytest.raises(ForeignChange, match="another client ran INSERT"):
         driver.carry([log({at: event(at) for at in range(104, 106)})], {0: 106})
 
 
 def test_a_table_without_rows_is_adopted(tmp_path: Path) -> None:
-    foreign(tmp_path, rows=NONE)
-    adopted(tmp_path)
+    create_foreign_table(tmp_path, rows=NONE)
+    adopt(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
     driver.start(offset=100)
     driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
-    assert theirs(tmp_path).scan().count() == 4
+    assert foreign_client(tmp_path).scan().count() == 4
 
 
 def test_a_table_that_is_written_meanwhile_is_not_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign(tmp_path)
+    create_foreign_table(tmp_path)
     honest = adoption.takeover_actions
 
     def meanwhile(*given: Any) -> Any:
-        theirs(tmp_path).append(old_rows().slice(0, 1))
+        foreign_client(tmp_path).append(old_rows().slice(0, 1))
         return honest(*given)
 
     monkeypatch.setattr(adoption, "takeover_actions", meanwhile)
     with pytest.raises(CommitFailed, match="was written to meanwhile"):
-        adopted(tmp_path)
-    assert "headrace.version" not in theirs(tmp_path).properties
+        adopt(tmp_path)
+    assert "headrace.version" not in foreign_client(tmp_path).properties
     monkeypatch.undo()
-    adopted(tmp_path)
+    adopt(tmp_path)
 
 
 def test_after_a_death_at_any_effect_it_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended, after = False, 0
     while not ended:
         root = tmp_path / str(after)
-        foreign(root)
+        create_foreign_table(root)
         at_effect = die_after(monkeypatch, after)
         next(at_effect)
         with suppress(Died):
-            adopted(root)
+            adopt(root)
             ended = True
         next(at_effect)
         with suppress(ConfigError):  # it is done
-            adopted(root)
+            adopt(root)
         driver = Driver(root, "iceberg", start=START)
         driver.start(offset=100)
         driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
-        assert (theirs(root).scan().count(), driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0))) == (
+        assert (
+            foreign_client(root).scan().count(),
+            driver.table.snapshot().frontier(TopicPartition("clicks", 1, 0)),
+        ) == (
             10,
             104,
         )
@@ -221,36 +177,6 @@ def third_version(table: Table) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
 
 
-class Deletes(ManifestWriterV2):
-    """Writes a manifest of delete files, which pyiceberg does not."""
-
-    def content(self) -> ManifestContent:
-        return ManifestContent.DELETES
-
-
-def rows_deleted(table: Table, **of_file: Any) -> None:
-    """Commit as a client that deletes rows without writing their files anew; `of_file`: of the delete file."""
-    made, folder, current = ManifestWriter(table), f"{table.location()}/metadata", table.metadata.current_snapshot()
-    (first, *_) = adoption.live_files(table, current)
-    file = DataFile.from_args(
-        **{"content": DataFileContent.POSITION_DELETES, "file_path": f"{table.location()}/data/deletes.parquet",
-           "file_format": FileFormat.PARQUET, "partition": first.partition, "record_count": 1, "file_size_in_bytes": 1,
-           **of_file}
-    )  # fmt: skip
-    out = table.io.new_output(f"{folder}/deletes.avro")
-    with Deletes(table.spec(), table.schema(), out, made.snapshot_id, "deflate") as manifest:
-        manifest.add_entry(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, data_file=file))
-    assert current is not None
-    listed = made._write_list([manifest.to_manifest_file(), *current.manifests(table.io)])
-    snapshot = Snapshot.model_validate({
-        "snapshot-id": made.snapshot_id, "parent-snapshot-id": made.parent_id, "manifest-list": listed,
-        "sequence-number": table.metadata.next_sequence_number(), "schema-id": table.metadata.current_schema_id,
-        "timestamp-ms": table.metadata.last_updated_ms + 1, "summary": {"operation": "delete"},
-    })  # fmt: skip
-    to = SetSnapshotRefUpdate.model_validate({"ref-name": "main", "type": "branch", "snapshot-id": made.snapshot_id})
-    table.catalog.commit_table(table, (), (AddSnapshotUpdate(snapshot=snapshot), to))
-
-
 def partitioned_later(table: Table) -> None:
     with table.update_spec() as change:
         change.add_identity("hour")
@@ -268,7 +194,7 @@ def partitioned_later(table: Table) -> None:
         ({"more": NestedField(6, "_offset", StringType(), required=False)}, None, "_offset is string by now"),
         ({"more": NestedField(6, "clock", TimeType(), required=False)}, None, "column clock is time, which"),
         ({"spec": UNPARTITIONED_PARTITION_SPEC}, partitioned_later, "is partitioned in an older way"),
-        ({}, rows_deleted, "Row deletes lie on its files"),
+        ({}, delete_rows_by_file, "Row deletes lie on its files"),
         ({}, renamed, "column remark was note before"),
         ({}, dropped, "column note was another one of that name before"),
     ],
@@ -279,13 +205,13 @@ def test_a_table_that_does_not_fit_is_not_adopted_and_the_refusal_gives_the_reas
     tmp_path: Path, made: dict[str, Any], changed: Callable[[Table], None] | None, reason: str
 ) -> None:
     more = [made.pop("more")] if "more" in made else []
-    table = foreign(tmp_path, *more, **made)
+    table = create_foreign_table(tmp_path, *more, **made)
     if changed:
         changed(table)
     with pytest.raises(ConfigError, match="cannot be adopted") as refused:
-        adopted(tmp_path)
+        adopt(tmp_path)
     assert re.search(reason, str(refused.value)), str(refused.value)
-    assert "headrace.version" not in theirs(tmp_path).properties
+    assert "headrace.version" not in foreign_client(tmp_path).properties
 
 
 def test_without_a_start_the_offsets_that_its_columns_name_are_proposed(tmp_path: Path) -> None:
@@ -293,7 +219,7 @@ def test_without_a_start_the_offsets_that_its_columns_name_are_proposed(tmp_path
             NestedField(7, "kafka_partition", LongType(), required=False),
             NestedField(8, "kafka_offset", LongType(), required=False)]  # fmt: skip
     rows = old_rows(kafka_topic=["clicks"] * 6, kafka_partition=[0] * 6, kafka_offset=list(range(6)))
-    foreign(tmp_path, *more, rows=rows)
+    create_foreign_table(tmp_path, *more, rows=rows)
     config = pipeline_config(tmp_path, "iceberg")
     with pytest.raises(ConfigError, match=r"end at \{offsets: \{clicks: \{0: 6\}\}\}"):
         run_adopt(config, "clicks", write=True, now=NOW, as_json=True, out=console())

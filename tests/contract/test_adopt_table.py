@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 import bucketers
+from tests.support.foreign_rows import HOUR, old_rows
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
 from writer.audit.audit import audit
@@ -28,19 +28,7 @@ from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations.rows import Rewrite
 from writer.table.takeover import obstacles
 
-HOUR = timedelta(hours=1)
 START = {"offsets": {"clicks": {0: 100}}}
-
-
-def old_rows(**more: Any) -> pa.Table:
-    """Six rows of three hours, as a plain job writes them."""
-    times = [NOW - n % 3 * HOUR for n in range(6)]
-    return pa.table(
-        {
-            "id": pa.array(range(1000, 1006), pa.int64()), "at": pa.array(times, pa.timestamp("us", "UTC")),
-            "note": ["old"] * 6, "legacy": [1] * 6, "hour": [f"{at:%Y-%m-%dT%H}" for at in times], **more,
-        }
-    )  # fmt: skip
 
 
 def foreign(root: Path, rows: pa.Table | None = None, **settings: Any) -> str:

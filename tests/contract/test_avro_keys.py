@@ -14,12 +14,12 @@ from fastavro import parse_schema, schemaless_writer
 from pydantic import ValidationError
 from rich.console import Console
 
-from tests.contract.test_compact import compactor
-from tests.contract.test_record_columns import adds_up, started
 from tests.support import oracle
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets
 from tests.support.local_driver import Driver, log
+from tests.support.record_columns import check_sound, start_driver
 from tests.support.sample_records import EVENT, NOW, Schemas, event
+from tests.support.small_files import compactor
 from writer.audit.audit import audit
 from writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
 from writer.avro.wire_format import CONFLUENT, Wire
@@ -72,12 +72,12 @@ def dead(driver: Driver) -> list[tuple[Any, ...]]:
 
 
 def test_a_table_that_exists_has_a_struct_from_the_next_commit_on(tmp_path: Path, form: str) -> None:
-    started(tmp_path, form).carry([log({0: event(0)})], {0: 1})
-    driver = started(tmp_path, form, AVRO, schemas=KNOWN)
+    start_driver(tmp_path, form).carry([log({0: event(0)})], {0: 1})
+    driver = start_driver(tmp_path, form, AVRO, schemas=KNOWN)
     carried(driver, {1: user(1), 2: None, 3: user(4)})
     expected = [(0, None), (1, {"id": 1, "region": "eu"}), (2, None), (3, {"id": 4, "region": None})]
     assert shown(driver.lake) == expected
-    adds_up(driver)
+    check_sound(driver)
     delete_rows.run_delete(
         driver.config,
         DeletionRequest("clicks", where("_key.id = 1"), NOW),
@@ -91,7 +91,7 @@ def test_a_table_that_exists_has_a_struct_from_the_next_commit_on(tmp_path: Path
 
 
 def test_the_key_s_schema_changes_as_a_value_s(tmp_path: Path, form: str) -> None:
-    driver = started(tmp_path, form, AVRO, schemas=KNOWN)
+    driver = start_driver(tmp_path, form, AVRO, schemas=KNOWN)
     carried(driver, {0: user(0)})
     carried(driver, {1: key({"id": 2**40, "region": None, "shard": 3}, 6), 2: user(2)})  # 6 is not registered for it
     assert shown(driver.lake) == [
@@ -104,7 +104,7 @@ def test_the_key_s_schema_changes_as_a_value_s(tmp_path: Path, form: str) -> Non
     pieces = compactor(driver).plan(snapshot, [bucket], open_too=True)[bucket]
     compactor(driver).carry_out(snapshot, pieces, here)
     assert shown(driver.lake) == before
-    adds_up(driver)
+    check_sound(driver)
 
 
 @pytest.mark.parametrize(
@@ -117,33 +117,33 @@ def test_the_key_s_schema_changes_as_a_value_s(tmp_path: Path, form: str) -> Non
     ],
 )
 def test_a_key_that_cannot_be_decoded_is_a_dead_letter_or_null(tmp_path: Path, bad: bytes, why: str) -> None:
-    driver = started(tmp_path, "delta", AVRO, schemas=KNOWN)
+    driver = start_driver(tmp_path, "delta", AVRO, schemas=KNOWN)
     carried(driver, {0: user(0), 1: bad, 2: user(2)})
     assert [at for at, _ in shown(driver.lake)] == [0, 2]
     ((at, schema_id, error),) = dead(driver)
     assert (at, schema_id) == (1, 1)
     assert error.startswith(why)
-    adds_up(driver)
-    lenient = started(tmp_path, "delta", {**AVRO, "undecodable": "null"}, schemas=KNOWN)
+    check_sound(driver)
+    lenient = start_driver(tmp_path, "delta", {**AVRO, "undecodable": "null"}, schemas=KNOWN)
     carried(lenient, {3: bad, 4: user(4)})
     assert DeadLetterReplay("clicks", lenient.config, lenient.schemas).run(Selection(), NOW).rows == 1
     assert [(at, found and found["id"]) for at, found in shown(driver.lake)] == [
         (0, 0), (1, None), (2, 2), (3, None), (4, 4)
     ]  # fmt: skip
-    adds_up(lenient)
+    check_sound(lenient)
 
 
 def test_a_key_of_any_type_is_a_column_and_an_unregistered_one_comes_with_its_first_batch(
     tmp_path: Path, form: str
 ) -> None:
-    driver = started(tmp_path, form, {"key": {"type": "avro", "name": "owner"}}, schemas=Schemas(BY_ID, [1]))
+    driver = start_driver(tmp_path, form, {"key": {"type": "avro", "name": "owner"}}, schemas=Schemas(BY_ID, [1]))
     carried(driver, {0: None})
     assert "owner" not in driver.table.snapshot().columns().names, "no schema of it is known yet"
     carried(driver, {1: key("ü", 7), 2: None})
     assert shown(driver.lake, "owner") == [(0, None), (1, "ü"), (2, None)]
     assert driver.table.snapshot().columns().field("owner").type == pa.string()
-    adds_up(driver)
-    other = started(tmp_path / "other", form, AVRO, schemas=Schemas(BY_ID, [1]))
+    check_sound(driver)
+    other = start_driver(tmp_path / "other", form, AVRO, schemas=Schemas(BY_ID, [1]))
     carried(other, {0: key([1, 2], 8), 1: key([], 8)})
     assert shown(other.lake) == [(0, [1, 2]), (1, [])]
 
@@ -166,12 +166,12 @@ FORMATS: dict[str, dict[str, Any]] = {
 )
 def test_keys_have_a_wire_format_of_their_own(tmp_path: Path, named: str, told_by: str) -> None:
     columns = {"key": {"type": "avro", "wire": FORMATS[named]}}
-    driver = started(tmp_path, "delta", columns, schemas=KNOWN)
+    driver = start_driver(tmp_path, "delta", columns, schemas=KNOWN)
     wire = driver.settings.columns.key.wire.fixed  # type: ignore[union-attr]
     assert wire is not None
     schema_id = crc_fingerprint(json.dumps(USER)) if wire.ids == "fingerprint" else 5
     schemas = Schemas({**BY_ID, schema_id: USER}, [1], [schema_id])
-    driver = started(tmp_path, "delta", columns if told_by == "the configuration" else AVRO, schemas=schemas)
+    driver = start_driver(tmp_path, "delta", columns if told_by == "the configuration" else AVRO, schemas=schemas)
     headers = {} if wire.header is None else {
         at: {wire.header: wire.kafka_header_value(schema_id) or b""} for at in range(30)
     }  # fmt: skip
@@ -188,7 +188,7 @@ def test_keys_have_a_wire_format_of_their_own(tmp_path: Path, named: str, told_b
 def test_what_an_id_of_a_key_means_is_kept_and_another_schema_refused_until_it_is_accepted(
     tmp_path: Path, form: str
 ) -> None:
-    driver = started(tmp_path, form, AVRO, schemas=KNOWN)
+    driver = start_driver(tmp_path, form, AVRO, schemas=KNOWN)
     carried(driver, {0: user(0)})
     kept = driver.table.transactions()["clicks/schema/127.0.0.1%3A1/confluent/5"]
     assert kept == schema_fingerprint(json.dumps(USER)), "as the registry has it"
@@ -200,17 +200,17 @@ def test_what_an_id_of_a_key_means_is_kept_and_another_schema_refused_until_it_i
     assert schema_accept.run_accept(
         driver.config, "clicks", rebuilt, ["5"], since, write=True, now=NOW, as_json=False, out=out
     )
-    later = started(tmp_path, form, AVRO, schemas=rebuilt)
+    later = start_driver(tmp_path, form, AVRO, schemas=rebuilt)
     carried(later, {1: user(1), 2: user(2)}, came=since - timedelta(seconds=1))
     assert [at for at, _ in shown(driver.lake)] == [0]
     assert dead(driver)[0][2].startswith("the key: schema id 5 means another schema since 2026-11-20T13:00:00Z")
 
 
 def test_a_copy_and_an_archive_bring_them_to_a_gap(tmp_path: Path, form: str) -> None:
-    driver = started(tmp_path, form, AVRO, schemas=KNOWN)
+    driver = start_driver(tmp_path, form, AVRO, schemas=KNOWN)
     carried(driver, {0: user(0)})
     skip_offsets(driver, 2)
-    other = started(tmp_path / "other", form, AVRO, schemas=KNOWN)
+    other = start_driver(tmp_path / "other", form, AVRO, schemas=KNOWN)
     carried(other, {0: user(0), 1: user(1)})
     fill_from_archives(driver, Path(other.lake))
     skip_offsets(driver, 3)
@@ -219,11 +219,11 @@ def test_a_copy_and_an_archive_bring_them_to_a_gap(tmp_path: Path, form: str) ->
     pq.write_table(pa.Table.from_batches([records]), tmp_path / "archive" / "part-0.parquet")
     fill_from_archives(driver, tmp_path / "archive")
     assert [found["id"] for _, found in shown(driver.lake)] == [0, 1, 2]
-    adds_up(driver)
+    check_sound(driver)
 
 
 def test_late_rows_and_preview_have_them(tmp_path: Path, form: str) -> None:
-    driver = started(tmp_path, form, AVRO, schemas=KNOWN, seal={"late": "late_table"})
+    driver = start_driver(tmp_path, form, AVRO, schemas=KNOWN, seal={"late": "late_table"})
     walk = open_local_pipeline("clicks", driver.config, driver.schemas)
     (group,) = walk.assign_buckets(log({0: event(0)}, keys={0: user(3)}), NOW).groups
     assert group.rows.column("_key").to_pylist() == [{"id": 3, "region": "eu"}]
@@ -239,7 +239,7 @@ def test_files_have_schemas_of_keys_apart(tmp_path: Path) -> None:
         (tmp_path / f"{name}.avsc").write_text(json.dumps(schema))
     files = {"files": {1: str(tmp_path / "event.avsc")}, "key_files": {5: str(tmp_path / "user.avsc")}}
     known = source(Registry.model_validate(files))
-    driver = started(tmp_path, "delta", AVRO, schemas=known)
+    driver = start_driver(tmp_path, "delta", AVRO, schemas=known)
     assert "region" not in driver.row_columns().names
     carried(driver, {0: user(1)})
     assert shown(driver.lake) == [(0, {"id": 1, "region": "eu"})]

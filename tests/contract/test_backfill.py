@@ -216,14 +216,14 @@ def test_a_claim_keeps_others_away_until_its_time_is_over(driver):
 
 
 def test_a_compaction_beside_a_backfill_moves_rows_and_doubles_none(driver, tmp_path):
-    from tests.contract.test_compact import compacted
+    from tests.support.small_files import compact_bucket
 
     write_archive(tmp_path, values(0, 120))
     place = write_archive(tmp_path, values(0, 80), partition=1)
     thread = threading.Thread(target=fill_from_archives, args=(driver, place), kwargs={"rows_max": 10})
     thread.start()
     while thread.is_alive():
-        compacted(driver)
+        compact_bucket(driver)
     thread.join()
     assert only_gap(driver).state == "done"
     check(driver, 220 - 22, 22)

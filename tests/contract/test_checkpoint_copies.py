@@ -7,7 +7,7 @@ import pytest
 
 from recovery.checkpoints.reader import read_checkpoint
 from tests.servers.objects import ObjectServer
-from tests.unit.test_spark_checkpoint import Run
+from tests.support.checkpoint_files import CheckpointRun
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.storage.locations import store_at
@@ -19,7 +19,7 @@ AT = datetime(2026, 11, 22, 1, tzinfo=UTC)
 @pytest.fixture(params=["disk", "s3"])
 def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoints:
     """A run with two batches done and a torn third, where the parameter says."""
-    run = Run(tmp_path / "made").started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1)
+    run = CheckpointRun(tmp_path / "made").started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1)
     (run.path / "metadata").write_text('{"id":"a76f7e84-306b-4262-ab49-81df29c41119"}')
     (run.path / "offsets/2").write_bytes(b"v1")
     location = str(tmp_path / "checkpoints")

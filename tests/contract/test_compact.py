@@ -12,7 +12,6 @@ from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,73 +23,37 @@ from typer.testing import CliRunner
 from tests.support import hive_readers, oracle
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, value
+from tests.support.small_files import (
+    BUCKET,
+    HOUR,
+    carry,
+    close,
+    compact_bucket,
+    compactor,
+    files,
+    fill_table,
+    offsets,
+    row,
+)
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.cli.write import compact
 from writer.driver.sealing.seal_request import SealRequest, seal_buckets
-from writer.maintenance.compaction.compactor import CompactionResult, Compactor, here
+from writer.maintenance.compaction.compactor import here
 from writer.maintenance.rewrite import Job
 from writer.sealing.sealer import Sealer
-from writer.table.log.operations.seals import Closing
-
-HOUR = NOW.replace(minute=0) - timedelta(hours=1)
-BUCKET = (f"{HOUR:%Y-%m-%dT%H}",)
 
 
 @pytest.fixture
 def driver(tmp_path: Path, form: str) -> Driver:
-    return filled(tmp_path, form)
-
-
-def filled(root: Path, form: str, commits: int = 6, **settings: Any) -> Driver:
-    """Commits of ten events each, all in one hour; an id comes twice in each commit, and in the next again."""
-    driver = Driver(root, form, **settings)
-    driver.start()
-    for n in range(commits):
-        carry(driver, n)
-    return driver
-
-
-def carry(driver: Driver, n: int) -> None:
-    values = {10 * n + i: value(1, EVENT, row(10 * n + i, i)) for i in range(10)}
-    driver.carry([log(values)], {0: 10 * n + 10})
-
-
-def row(offset: int, i: int) -> dict[str, Any]:
-    return {"id": (offset - i) // 10 * 8 + i, "at": HOUR + timedelta(seconds=offset % 3600), "note": None}
-
-
-def compactor(driver: Driver) -> Compactor:
-    return Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
-
-
-def compacted(driver: Driver) -> list[CompactionResult]:
-    snapshot = driver.table.snapshot()
-    made = compactor(driver)
-    pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
-    return list(made.carry_out(snapshot, pieces, here))
-
-
-def close(driver: Driver) -> None:
-    """Close the bucket, as the watermark does."""
-    closing = Closing(uuid4().hex, HOUR + timedelta(hours=1), {"reason": "watermark"})
-    driver.table.append(closing, driver.table.snapshot())
-
-
-def offsets(driver: Driver) -> list[int]:
-    """What a reader finds."""
-    return sorted(driver.table.rows().to_table(columns=["_offset"]).column("_offset").to_pylist())
-
-
-def files(driver: Driver) -> int:
-    return len(driver.table.bucket_files(driver.table.snapshot(), BUCKET))
+    return fill_table(tmp_path, form)
 
 
 def test_small_files_become_one_and_every_row_stays(driver: Driver) -> None:
-    (one,) = compacted(driver)
+    (one,) = compact_bucket(driver)
     assert (one.removed, one.files, one.rows, one.taken) == (6, 1, 60, 0)
     assert (files(driver), offsets(driver)) == (1, list(range(60)))
-    assert compacted(driver) == []
+    assert compact_bucket(driver) == []
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
     assert found.rows_removed == 0
@@ -99,15 +62,15 @@ def test_small_files_become_one_and_every_row_stays(driver: Driver) -> None:
 
 
 def test_the_writer_goes_on_after_it(driver: Driver) -> None:
-    compacted(driver)
+    compact_bucket(driver)
     carry(driver, 6)
     assert (files(driver), offsets(driver)) == (2, list(range(70)))
-    compacted(driver)
+    compact_bucket(driver)
     assert (files(driver), offsets(driver)) == (1, list(range(70)))
 
 
 def test_readers_of_the_files_see_what_readers_of_the_log_see(driver: Driver, form: str) -> None:
-    compacted(driver)
+    compact_bucket(driver)
     lake = Path(driver.lake)
     oracle.check_exactly(lake, {("clicks", 1, 0): range(60)})
     if form == "parquet":
@@ -115,10 +78,10 @@ def test_readers_of_the_files_see_what_readers_of_the_log_see(driver: Driver, fo
 
 
 def test_a_repeated_key_is_taken_out_once_the_bucket_is_closed_and_the_account_knows(tmp_path: Path, form: str) -> None:
-    driver = filled(tmp_path, form, compact={"at_seal": True, "dedupe": {"key": ["id"]}})
-    assert compacted(driver)[0].taken == 0
+    driver = fill_table(tmp_path, form, compact={"at_seal": True, "dedupe": {"key": ["id"]}})
+    assert compact_bucket(driver)[0].taken == 0
     close(driver)
-    (one,) = compacted(driver)
+    (one,) = compact_bucket(driver)
     ids = [(10 * n + i) - 10 * n - i + 8 * n + i for n in range(6) for i in range(10)]
     first = {one: at for at, one in reversed(list(enumerate(ids)))}
     assert (one.rows, one.taken) == (60, 60 - len(first))
@@ -126,13 +89,15 @@ def test_a_repeated_key_is_taken_out_once_the_bucket_is_closed_and_the_account_k
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
     assert (found.rows_removed, found.reconciliation.removals[0].operation) == (one.taken, "dedupe")
-    assert compacted(driver) == []
+    assert compact_bucket(driver) == []
 
 
 def test_the_ledger_keeps_what_dedupe_took(tmp_path: Path, form: str) -> None:
-    driver = filled(tmp_path, form, interval=1, compact={"at_seal": True, "dedupe": {"key": ["id"], "keep": "last"}})
+    driver = fill_table(
+        tmp_path, form, interval=1, compact={"at_seal": True, "dedupe": {"key": ["id"], "keep": "last"}}
+    )
     close(driver)
-    (one,) = compacted(driver)
+    (one,) = compact_bucket(driver)
     driver.table.tidy()
     carry(driver, 6)
     found = audit(driver.config, "clicks", since=None, deep=True)
@@ -141,7 +106,7 @@ def test_the_ledger_keeps_what_dedupe_took(tmp_path: Path, form: str) -> None:
 
 
 def test_a_row_lost_in_a_rewritten_file_is_still_found(driver: Driver) -> None:
-    compacted(driver)
+    compact_bucket(driver)
     (file,) = driver.table.bucket_files(driver.table.snapshot(), BUCKET)
     path = Path(driver.lake) / file.path
     pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
@@ -151,17 +116,17 @@ def test_a_row_lost_in_a_rewritten_file_is_still_found(driver: Driver) -> None:
 
 
 def test_rows_are_put_in_order_when_the_bucket_is_closed(tmp_path: Path, form: str) -> None:
-    driver = filled(tmp_path, form, compact={"at_seal": True, "sort_by": ["id"]})
+    driver = fill_table(tmp_path, form, compact={"at_seal": True, "sort_by": ["id"]})
     close(driver)
-    compacted(driver)
+    compact_bucket(driver)
     (file,) = driver.table.bucket_files(driver.table.snapshot(), BUCKET)
     ids = pq.read_table(Path(driver.lake) / file.path, partitioning=None).column("id").to_pylist()
     assert ids == sorted(ids)
-    assert compacted(driver) == []
+    assert compact_bucket(driver) == []
 
 
 def test_a_bucket_is_rewritten_before_it_is_sealed(tmp_path: Path, form: str) -> None:
-    driver = filled(tmp_path, form, compact={"at_seal": True, "dedupe": {"key": ["id"]}})
+    driver = fill_table(tmp_path, form, compact={"at_seal": True, "dedupe": {"key": ["id"]}})
     seal_buckets(
         "clicks", driver.config, SealRequest(None, HOUR + timedelta(hours=1), with_gap=False, dry_run=False), NOW
     )
@@ -225,7 +190,7 @@ def _together(count: int) -> list[Any]:
 
 
 def test_threads_that_compact_while_the_writer_commits_keep_every_row(tmp_path: Path, form: str) -> None:
-    driver = filled(tmp_path, form, commits=2)
+    driver = fill_table(tmp_path, form, commits=2)
     problems: list[BaseException] = []
     done = threading.Event()
 
@@ -233,7 +198,7 @@ def test_threads_that_compact_while_the_writer_commits_keep_every_row(tmp_path: 
         other = Driver(tmp_path, form)
         try:
             while not done.is_set():
-                compacted(other)
+                compact_bucket(other)
         except BaseException as error:  # noqa: BLE001 - told below
             problems.append(error)
 
@@ -248,7 +213,7 @@ def test_threads_that_compact_while_the_writer_commits_keep_every_row(tmp_path: 
         for thread in threads:
             thread.join(60)
     assert problems == []
-    compacted(driver)
+    compact_bucket(driver)
     assert (files(driver), offsets(driver)) == (1, list(range(200)))
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
@@ -259,7 +224,7 @@ def test_another_client_that_came_first_is_looked_at_again(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "headrace")
-    driver = filled(tmp_path, "delta")
+    driver = fill_table(tmp_path, "delta")
     snapshot = driver.table.snapshot()
     made = compactor(driver)
     pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
@@ -276,16 +241,16 @@ def test_another_client_that_came_first_is_looked_at_again(
     assert f"bucket=hour={BUCKET[0]}" in conflict
     left = list(range(8, 60)) if what == "delete" else list(range(60))
     assert offsets(driver) == left
-    compacted(driver)
+    compact_bucket(driver)
     assert (files(driver), offsets(driver)) == (1, left)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
 
 
 def test_another_client_that_came_second_is_refused(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "delta")
+    driver = fill_table(tmp_path, "delta")
     theirs = DeltaTable(driver.lake)
-    compacted(driver)
+    compact_bucket(driver)
     with pytest.raises(CommitFailedError):
         theirs.delete("id < 8")
     assert offsets(driver) == list(range(60))
@@ -319,7 +284,7 @@ def test_the_log_names_a_bucket_by_its_folder(driver: Driver, caplog: pytest.Log
 def test_a_file_that_is_gone_is_named(driver: Driver) -> None:
     (Path(driver.lake) / driver.table.bucket_files(driver.table.snapshot(), BUCKET)[0].path).unlink()
     with pytest.raises(Exception, match=r"that the table at .* names is gone"):
-        compacted(driver)
+        compact_bucket(driver)
 
 
 def written(driver: Driver, root: Path) -> Path:

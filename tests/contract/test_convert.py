@@ -18,13 +18,13 @@ from deltalake.exceptions import CommitFailedError
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from tests.contract.test_replay import FUTURE, KNOWING, mixed
-from tests.contract.test_rewind import Cluster, back
 from tests.servers.objects import ObjectServer
 from tests.support import oracle
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets, write_archive
 from tests.support.effect_failures import Died, die_after
 from tests.support.local_driver import Died as DriverDied, Driver, log, pipeline_config
+from tests.support.replay_records import BOTH_SCHEMAS, FUTURE, mixed_values
+from tests.support.rewound_cluster import Cluster, run_rewind
 from tests.support.sample_records import NOW, WIDER, event, value
 from writer.audit.audit import audit
 from writer.cli.table.convert import run_convert
@@ -53,7 +53,7 @@ def before(root: Path, form: str) -> Driver:
     driver = Driver(root, form, seal=SEAL)
     driver.start()
     for at in range(0, 40, 10):
-        driver.carry([log(mixed(at, at + 10))], {0: at + 10})
+        driver.carry([log(mixed_values(at, at + 10))], {0: at + 10})
     assert compacted(driver)
     seal_buckets("clicks", driver.config, SealRequest(None, NOW.replace(minute=0) - HOUR, False, False), NOW)
     driver.carry([log({at: event(at, event_time=NOW - 3 * HOUR) for at in range(40, 45)})], {0: 45})
@@ -63,7 +63,7 @@ def before(root: Path, form: str) -> Driver:
     driver.table.grow([pa.field("extra", pa.int64())], driver.epoch)
     kept = driver.table.snapshot().version
     driver.carry([log({at: event(at, event_time=NOW) for at in range(70, 80)})], {0: 80})
-    assert back(driver, kept, Cluster(200)) == 0
+    assert run_rewind(driver, kept, Cluster(200)) == 0
     driver.start()
     driver.carry([log({at: event(at, event_time=NOW) for at in range(70, 75)})], {0: 75})
     return driver
@@ -112,7 +112,7 @@ def test_rows_offsets_and_history_are_those_of_before_and_the_writer_goes_on(tmp
     assert facts(old) == known, "it was only shown"
     assert converted(tmp_path)
     assert not converted(tmp_path), "nothing is left to do"
-    new = Driver(tmp_path, "iceberg", seal=SEAL, schemas=KNOWING)
+    new = Driver(tmp_path, "iceberg", seal=SEAL, schemas=BOTH_SCHEMAS)
     assert facts(new) == known
     assert files == {
         p for p in Path(old.lake).rglob("*.parquet") if "_delta_log" not in p.parts and "_headrace/log" not in str(p)
@@ -129,7 +129,7 @@ def goes_on(driver: Driver, root: Path) -> None:
     """Read on, replay, bring the gap back and rewind over the change."""
     driver.start()
     driver.carry([log({at: event(at, event_time=NOW) for at in range(75, 80)})], {0: 80})
-    assert DeadLetterReplay("clicks", driver.config, KNOWING).run(Selection(), FUTURE).rows == 8
+    assert DeadLetterReplay("clicks", driver.config, BOTH_SCHEMAS).run(Selection(), FUTURE).rows == 8
     (brought,) = fill_from_archives(
         driver, write_archive(root, {at: event(at, event_time=NOW) for at in range(45, 60)})
     )
@@ -137,7 +137,7 @@ def goes_on(driver: Driver, root: Path) -> None:
     found = facts(driver)
     assert sorted(o for what in ("rows", "dead letters", "late") for o in found[what]["clicks", 0]) == list(range(80))
     (ended,) = [entry.version for entry in driver.table.history() if entry.kind == "convert"]
-    assert back(driver, ended - 2, Cluster(200)) == 0
+    assert run_rewind(driver, ended - 2, Cluster(200)) == 0
     driver.start()
     at = driver.table.snapshot().frontier(P0)
     assert at == 70
@@ -150,7 +150,7 @@ def test_a_delta_log_that_was_cleaned_up_goes_on_from_its_checkpoint(tmp_path: P
     driver = Driver(tmp_path, "delta", seal=SEAL, interval=4)
     driver.start()
     for at in range(0, 100, 10):
-        driver.carry([log(mixed(at, at + 10))], {0: at + 10})
+        driver.carry([log(mixed_values(at, at + 10))], {0: at + 10})
     known = facts(driver)
     checkpointed = json.loads(Path(driver.lake, "_delta_log", "_last_checkpoint").read_text())["version"]
     gone = [path for path in Path(driver.lake, "_delta_log").glob("*.json") if int(path.stem) < checkpointed]
@@ -161,7 +161,7 @@ def test_a_delta_log_that_was_cleaned_up_goes_on_from_its_checkpoint(tmp_path: P
     new = Driver(tmp_path, "iceberg", seal=SEAL, interval=4)
     new.start()
     for at in range(100, 160, 10):  # the journal's own checkpoints stand beside the one of Delta
-        new.carry([log(mixed(at, at + 10))], {0: at + 10})
+        new.carry([log(mixed_values(at, at + 10))], {0: at + 10})
     found = facts(Driver(tmp_path, "iceberg", seal=SEAL, interval=4))
     assert found["account"]["read"] == known["account"]["read"] + 60
     assert [offset for offset in found["rows"]["clicks", 0] if offset < 100] == known["rows"]["clicks", 0]
@@ -175,11 +175,11 @@ def test_on_s3_it_is_the_same(tmp_path: Path, form: str, on_s3: ObjectServer) ->
     table = {"location": f"{on_s3.bucket()}/lake/clicks"}
     driver = Driver(tmp_path, form, seal=SEAL, table=table)
     driver.start()
-    driver.carry([log(mixed(0, 10))], {0: 10})
+    driver.carry([log(mixed_values(0, 10))], {0: 10})
     assert converted(tmp_path, table=table)
     new = Driver(tmp_path, "iceberg", seal=SEAL, table=table)
     new.start()
-    new.carry([log(mixed(10, 20))], {0: 20})
+    new.carry([log(mixed_values(10, 20))], {0: 20})
     found = audit(new.config, "clicks", since=None, deep=True)
     assert (found.adds_up, found.reconciliation.total("read")) == (True, 20), found.problems
     assert [theirs(new, place).scan().count() for place in (new.lake, new.dead_letters)] == [14, 6]
@@ -192,10 +192,10 @@ def test_on_s3_it_is_the_same(tmp_path: Path, form: str, on_s3: ObjectServer) ->
 def test_a_writer_of_the_old_format_stops_with_a_sentence(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form, seal=SEAL)
     driver.start()
-    driver.carry([log(mixed(0, 10))], {0: 10})
+    driver.carry([log(mixed_values(0, 10))], {0: 10})
     converted(tmp_path)
     with pytest.raises(TableConverted, match=r"`headrace convert` makes .* nothing follows version 3 of its old log"):
-        driver.carry([log(mixed(10, 20))], {0: 20})
+        driver.carry([log(mixed_values(10, 20))], {0: 20})
     with pytest.raises(TableConverted):
         Driver(tmp_path, form, seal=SEAL)
     assert TableConverted.exit_code == 2
@@ -205,11 +205,11 @@ def test_a_writer_of_the_old_format_stops_with_a_sentence(tmp_path: Path, form: 
 def test_readers_of_delta_keep_the_rows_and_other_clients_neither_write_nor_vacuum(tmp_path: Path) -> None:
     driver = Driver(tmp_path, "delta", seal=SEAL)
     driver.start()
-    driver.carry([log(mixed(0, 10))], {0: 10})
+    driver.carry([log(mixed_values(0, 10))], {0: 10})
     converted(tmp_path)
     new = Driver(tmp_path, "iceberg", seal=SEAL)
     new.start()
-    new.carry([log(mixed(10, 20))], {0: 20})
+    new.carry([log(mixed_values(10, 20))], {0: 20})
     table = DeltaTable(driver.lake)
     assert (table.count(), new.table.rows().count_rows()) == (7, 14)
     for write in (lambda: table.delete("id = 1"), table.optimize.compact):
@@ -226,7 +226,7 @@ def test_readers_of_delta_keep_the_rows_and_other_clients_neither_write_nor_vacu
 def test_a_file_older_than_a_widening_that_iceberg_does_not_know_is_refused_until_it_is_compacted(
     tmp_path: Path,
 ) -> None:
-    driver = Driver(tmp_path, "delta", seal=SEAL, schemas=KNOWING)
+    driver = Driver(tmp_path, "delta", seal=SEAL, schemas=BOTH_SCHEMAS)
     driver.start()
     for at in range(2):
         driver.carry([log({at: value(2, WIDER, {"id": at, "at": NOW, "note": None, "extra": 1})})], {0: at + 1})
@@ -294,9 +294,9 @@ def test_what_is_no_table_of_the_pipeline_is_refused(tmp_path: Path) -> None:
 def short(root: Path, form: str) -> Driver:
     driver = Driver(root, form, seal=SEAL)
     driver.start()
-    driver.carry([log(mixed(0, 10))], {0: 10})
+    driver.carry([log(mixed_values(0, 10))], {0: 10})
     with suppress(DriverDied):
-        driver.carry([log(mixed(10, 20))], {0: 20}, die="after_commit")  # its dead letters wait
+        driver.carry([log(mixed_values(10, 20))], {0: 20}, die="after_commit")  # its dead letters wait
     return driver
 
 
@@ -329,12 +329,12 @@ def check_again(root: Path, form: str) -> int:
     with suppress(TableConverted):
         old = Driver(root, form, seal=SEAL)
         old.start()
-        old.carry([log(mixed(20, 30))], {0: 30})
+        old.carry([log(mixed_values(20, 30))], {0: 30})
         end = 30
     converted(root)
     new = Driver(root, "iceberg", seal=SEAL)
     new.start()
-    new.carry([log(mixed(end, 40))], {0: 40})
+    new.carry([log(mixed_values(end, 40))], {0: 40})
     assert new.table.snapshot().frontier(P0) == 40
     found = {at: oracle.offsets(Path(at))["clicks", 0] for at in (new.lake, new.dead_letters)}
     assert sorted(offset for offsets in found.values() for offset in offsets) == list(range(40))

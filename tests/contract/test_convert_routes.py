@@ -8,8 +8,8 @@ import pytest
 
 from tests.support import oracle
 from tests.support.effect_failures import Died, die_after
+from tests.support.route_targets import PART, RouteTables
 from tests.support.sample_records import NOW
-from tests.unit.test_targets import PART, Started
 from writer.cli.table.convert import run_convert
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -21,20 +21,20 @@ from writer.table.log.foreign_writes import CommitFailed
 EVERY = pytest.param(1, marks=pytest.mark.long)  # effect at which it dies; else one of so many
 
 
-def routed(root: Path, form: str, names: tuple[str, ...] = ("a", "b")) -> Started:
-    return Started(root, {"targets": {name: str(root / name) for name in names}}, form=form)
+def routed(root: Path, form: str, names: tuple[str, ...] = ("a", "b")) -> RouteTables:
+    return RouteTables(root, {"targets": {name: str(root / name) for name in names}}, form=form)
 
 
-def alone(root: Path, log: str, form: str) -> Started:
+def alone(root: Path, log: str, form: str) -> RouteTables:
     """A route whose log has one format, and its table b another."""
     b = {"location": str(root / "b"), "format": form, "name": "shop.b"}
     if form != "iceberg":
         del b["name"]
     name = {"table": {"name": "shop.log"}} if log == "iceberg" else {}
-    return Started(root, {"targets": {"a": str(root / "a"), "b": b}}, form=log, **name)
+    return RouteTables(root, {"targets": {"a": str(root / "a"), "b": b}}, form=log, **name)
 
 
-def alone_in_iceberg(old: Started, name: str = "shop.b") -> Config:
+def alone_in_iceberg(old: RouteTables, name: str = "shop.b") -> Config:
     config = old.config.model_dump(mode="json", exclude_unset=True)
     config["pipelines"]["p"]["route"]["targets"]["b"] |= {"format": "iceberg", "name": name}
     return Config.model_validate(config)
@@ -57,7 +57,7 @@ def test_the_tables_of_a_route_are_converted_with_the_log_that_fills_them(tmp_pa
     assert not run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
     with pytest.raises(TableConverted):
         routed(tmp_path, "delta")
-    new = Started(tmp_path, config["pipelines"]["p"]["route"], form="iceberg", table={"name": "shop.log"})
+    new = RouteTables(tmp_path, config["pipelines"]["p"]["route"], form="iceberg", table={"name": "shop.log"})
     known = new.tables.main.snapshot().targets()
     assert {(one.format, one.table) for one in known.values()} == {("iceberg", "shop.a"), ("iceberg", "shop.b")}
     assert counts(tmp_path) == [2, 1]

@@ -1,13 +1,14 @@
 """A repeat that comes hours later goes, in every format, and the account knows it."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from tests.support.dedupe_window import BASE, MUCH_LATER, WINDOW, bucket
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, value
 from writer.audit.audit import audit
@@ -19,10 +20,6 @@ from writer.maintenance.rewrite import Job
 from writer.sealing.sealer import Sealer
 from writer.table.log.operations.rows import RemovedRows, Rewrite
 from writer.table.log.operations.seals import Closing
-
-BASE = NOW - timedelta(hours=10)
-MUCH_LATER = datetime.now(UTC) + timedelta(days=3_650)  # no bucket rests
-WINDOW = {"key": ["id"], "window": "3 h"}
 
 
 def made(root: Path, form: str, **settings: Any) -> Driver:
@@ -64,10 +61,6 @@ def check(driver: Driver, *, rows: int = 0, late: int = 0) -> None:
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
     assert (found.rows_taken.get("dedupe", 0), found.late_taken.get("dedupe", 0)) == (rows, late)
-
-
-def bucket(hour: int) -> tuple[str]:
-    return (f"{BASE + timedelta(hours=hour):%Y-%m-%dT%H}",)
 
 
 def test_a_repeat_of_an_earlier_bucket_goes_when_its_own_is_sealed(tmp_path: Path, form: str) -> None:

@@ -1,105 +1,24 @@
 """Repeats that come hours later to one table of a route go there, and nothing of its other tables does."""
 
-from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.contract.test_dedupe_window import BASE, MUCH_LATER, WINDOW, bucket
-from tests.support.local_driver import log
-from tests.support.sample_records import EVENT, NOW, Schemas, config, value
-from writer.audit.audit import audit
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.dead_letters import DEAD_LETTERS
+from tests.support.dedupe_window import bucket
+from tests.support.routed_window import Routed
 from writer.cli.write import compact
-from writer.commit import builder
-from writer.commit.targets import add_targets
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.driver.sealing.steps import beside_seals, seal_due
-from writer.maintenance.compaction.compactor import here
-from writer.maintenance.local_pipeline import Piece, open_local_pipeline
-from writer.sealing.sealer import Sealer
-from writer.table.factory import all_tables
-
-P0 = TopicPartition("clicks", 1, 0)
-SCHEMAS = {1: EVENT, 2: {**EVENT, "name": "Other"}}
-
-
-class Routed:
-    """A pipeline of two tables, Event and Other; repeats of the former go within a window."""
-
-    def __init__(self, root: Path, form: str, dedupe: Any = WINDOW, **event: Any) -> None:
-        self.places = {name: str(root / "lake" / name.lower()) for name in ("Event", "Other")}
-        event = {"location": self.places["Event"], "compact": {"at_seal": True, "dedupe": dedupe}, **event}
-        route = {"by": "record", "targets": {"Event": event, "Other": self.places["Other"]}}
-        self.config = config(root, table={"location": str(root / "log"), "format": form}, route=route)
-        self.tables, settings = all_tables("clicks", self.config), self.config.pipelines["clicks"]
-        self.tables.main.create(PROVENANCE, [])
-        self.tables.side(settings.dead_letters).create(DEAD_LETTERS, [])
-        self.epoch = self.tables.main.begin({P0: 0}, {"clicks": ["uuid-1"]})
-
-    def carry(self, rows: Sequence[tuple[int, int, int]], came: int = 0) -> None:
-        """Commit rows of these schemas, ids and hours; `came`: minutes of Kafka's time."""
-        main = self.tables.main
-        self.tables.apply_side_files()
-        walk = open_local_pipeline("clicks", self.config, Schemas(SCHEMAS, [1, 2]), tables=self.tables)
-        snapshot, start = main.snapshot(), main.snapshot().frontier(P0) or 0
-        values = {
-            start + n: value(schema, SCHEMAS[schema], {"id": one, "at": BASE + timedelta(hours=hour), "note": None})
-            for n, (schema, one, hour) in enumerate(rows)
-        }
-        records, closed = log(values, kafka_time=NOW + timedelta(minutes=came)), snapshot.closed_targets
-        assert walk.targets is not None
-        targets = walk.targets
-        report = builder.merge_reports([
-            walk.run(
-                lambda _: [Piece(records)],
-                lambda _: add_targets(walk.task_plan(NOW, "1", {"clicks": 1}), targets, closed),
-            )
-        ])  # fmt: skip
-        walk.grow(main, main)
-        batch = builder.batch(
-            report, [OffsetRange(P0, start, start + len(rows))], epoch=self.epoch, settled=self.tables.settled,
-            side=walk.side_files(report), seen={}, closed=(None, closed),
-            facts={"started": NOW.isoformat(), **builder.target_facts(report)},
-        )  # fmt: skip
-        main.append(batch, main.snapshot())
-        self.tables.apply_side_files()
-
-    def sealed(self, hours: int, *, late: bool = False) -> Sealer:
-        """Close the buckets of both tables up to an hour and seal them, as the driver does. Returns Event's sealer."""
-        found = {}
-        for target in self.places:
-            sealer = found[target] = Sealer("clicks", self.config, target, self.tables)
-            steps = beside_seals(sealer, self.config.at_target("clicks", target), here)
-            sealer.close(sealer.follow(), BASE + timedelta(hours=hours), "command", NOW)
-            if late and "late rows" in steps:
-                steps["late rows"](sealer, MUCH_LATER)
-            seal_due(sealer, MUCH_LATER)
-        return found["Event"]
-
-    def offsets(self, place: str) -> list[int]:
-        rows = self.tables.side(place).rows().to_table(columns=["_offset"])
-        return sorted(rows["_offset"].to_pylist())
-
-    def check(self, *, rows: int, late: int = 0) -> None:
-        found = audit(self.config, "clicks", since=None, deep=True)
-        assert found.adds_up, found.problems
-        assert (found.rows_taken.get("dedupe", 0), found.late_taken.get("dedupe", 0)) == (rows, late)
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
 def test_a_repeat_of_an_earlier_bucket_goes_from_its_table_alone(tmp_path: Path, form: str) -> None:
     lake = Routed(tmp_path, form)
     lake.carry([(1, 1, 0), (2, 1, 0), (1, 2, 0)])
-    first = lake.sealed(2)
+    first = lake.seal(2)
     lake.carry([(1, 1, 2), (2, 1, 2), (1, 3, 4), (2, 1, 4)])
-    sealer = lake.sealed(5)
+    sealer = lake.seal(5)
     assert lake.offsets(lake.places["Event"]) == [0, 2, 5]
     assert lake.offsets(lake.places["Other"]) == [1, 4, 6], "without dedupe each stays, whatever the other table has"
-    assert len(first.sealed) == 1
+    assert len(first.seal) == 1
     found = {one.bucket: (one.version, one.rows, one.deduped) for one in sealer.manifests.all()}
     assert found == {bucket(0): (1, 2, 0), bucket(2): (1, 0, 1), bucket(4): (1, 1, 0)}
     lake.check(rows=1)
@@ -110,9 +29,9 @@ def test_late_rows_and_those_that_kafka_had_first_are_judged_in_a_table_of_a_rou
     lake = Routed(tmp_path, form, seal={"late": "late_table"})
     place = f"{lake.places['Event']}_late"
     lake.carry([(1, 1, 2), (2, 1, 2), (1, 2, 4)])
-    lake.sealed(5, late=True)
+    lake.seal(5, late=True)
     lake.carry([(1, 1, 0), (1, 2, 0), (2, 1, 0), (1, 3, 4), (1, 3, 3)], came=5)  # the second lies outside the window
-    lake.sealed(5, late=True)
+    lake.seal(5, late=True)
     assert (lake.offsets(lake.places["Event"]), lake.offsets(place)) == ([0, 2], [4, 6])
     assert lake.offsets(lake.places["Other"]) == [1, 5]
     lake.check(rows=0, late=2)
@@ -124,13 +43,13 @@ def test_buckets_from_before_the_window_are_deduped_by_the_command(
 ) -> None:
     old = Routed(tmp_path, form, {"key": ["id"]})
     old.carry([(1, 1, 0), (2, 1, 0), (1, 1, 2), (1, 2, 2), (2, 1, 2)])
-    old.sealed(4)
+    old.seal(4)
     lake = Routed(tmp_path, form)
     assert lake.offsets(lake.places["Event"]) == [0, 2, 3]
     settings = lake.config.at_target("clicks", "Event")
     compact.run_compact("clicks", settings, None, write=True, as_json=False)
     assert "1 row taken by dedupe" in capsys.readouterr().out
     assert (lake.offsets(lake.places["Event"]), lake.offsets(lake.places["Other"])) == ([0, 3], [1, 4])
-    found = {one.bucket: (one.version, one.rows) for one in lake.sealed(4).manifests.all()}
+    found = {one.bucket: (one.version, one.rows) for one in lake.seal(4).manifests.all()}
     assert found == {bucket(0): (1, 1), bucket(2): (2, 1)}
     lake.check(rows=1)

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.contract.test_dedupe_window_routes import Routed
 from tests.fixtures.make_lake import TAGGED
 from tests.support import oracle
 from tests.support.fixture_lakes import FIXTURES, Facts, archives, kinds_of, lake_facts, table_of, unpack
 from tests.support.local_driver import Driver, log
+from tests.support.routed_window import Routed
 from tests.support.sample_records import EVENT, NOW, Schemas, event, value
 from writer.audit.audit import audit
 from writer.cli.main import app

@@ -3,7 +3,6 @@
 import json
 import pickle
 from base64 import b64decode, b64encode
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,13 @@ import pytest
 
 from recovery.backfill import source_factory
 from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
-from tests.contract.test_privacy import hashed, ring_at
 from tests.servers.csfle import CsfleRegistry, serving
 from tests.support.backfill_gaps import Silent, skip_offsets
+from tests.support.encrypted_fields import CLEAR, EVENT, dead_letter_rows, emails, event, start_driver
 from tests.support.field_encryption import SECRET, Producer, rule
-from tests.support.local_driver import Driver, log
-from tests.support.sample_records import NOW, TIME, config, value
+from tests.support.local_driver import log
+from tests.support.private_table import hash_of, keyring_at
+from tests.support.sample_records import NOW, config, value
 from writer.avro.schema_plan import PROVENANCE
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
@@ -34,48 +34,14 @@ from writer.table.factory import all_tables
 
 pytestmark = pytest.mark.usefixtures("secret_of_producers")
 CLIENTS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "fixtures" / "csfle.json").read_text())
-CLEAR = {"PII": "clear", "CARD": "clear", "SECRET": "clear"}
-EVENT: dict[str, Any] = {
-    "type": "record", "name": "Event", "namespace": "shop",
-    "fields": [
-        {"name": "id", "type": "long"}, {"name": "at", "type": TIME},
-        {"name": "email", "type": ["null", "string"], "confluent:tags": ["PII"]},
-    ],
-}  # fmt: skip
-
-
-def started(root: Path, registry: CsfleRegistry, *, tags: Any = CLEAR, decrypt: Any = None, **settings: Any) -> Driver:
-    decrypt = {"shop-kek": {"env": "SHOP_SECRET"}} if decrypt is None else decrypt
-    privacy = {"tags": tags, **({"decrypt": decrypt} if decrypt else {}), **settings.pop("privacy", {})}
-    sections = {"keys": {"file": ring_at(root).place.file}}
-    driver = Driver(
-        root, schemas=ConfluentRegistry(registry.url), privacy=privacy, sections=sections,  # type: ignore[arg-type]
-        limits={"max_failed_ratio": 1}, **settings,
-    )  # fmt: skip
-    driver.start()
-    return driver
-
-
-def event(number: int, email: str | None, schema_id: int = 1) -> bytes:
-    return value(schema_id, EVENT, {"id": number, "at": NOW - timedelta(minutes=1), "email": email})
-
-
-def emails(driver: Driver) -> dict[int, Any]:
-    rows = driver.table.rows().to_table(columns=["id", "email"]).to_pylist()
-    return {row["id"]: row["email"] for row in rows}
-
-
-def letters(driver: Driver) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = driver.side(driver.dead_letters).rows().to_table().sort_by("_offset").to_pylist()
-    return rows
 
 
 def of_clients(root: Path, registry: CsfleRegistry, **settings: Any) -> list[dict[str, Any]]:
     """Rows of what Confluent's own client wrote."""
-    driver = started(root, registry, **settings)
+    driver = start_driver(root, registry, **settings)
     values = [b64decode(one) for one in CLIENTS["values"]]
     driver.carry([log(dict(enumerate(values)))], {0: len(values)})
-    assert not letters(driver)
+    assert not dead_letter_rows(driver)
     rows: list[dict[str, Any]] = driver.table.rows().to_table().sort_by("_offset").to_pylist()
     return rows
 
@@ -96,11 +62,11 @@ def test_what_confluents_own_client_encrypted_is_in_the_clear(tmp_path: Path) ->
 def test_policies_see_the_clear_value(tmp_path: Path) -> None:
     with serving(CsfleRegistry.of(CLIENTS["registry"])) as registry:
         rows = of_clients(tmp_path, registry, tags={"PII": "hash", "CARD": {"mask": 4}, "SECRET": "encrypt"})
-    assert [row["email"] for row in rows] == [hashed(tmp_path, f"maria{n}@example.org") for n in range(4)]
-    assert rows[0]["names"] == [hashed(tmp_path, one) for one in ("Zoë", "", "Max")]
-    assert rows[0]["address"] == {"street": hashed(tmp_path, "Ring 1"), "city": "Wien"}
+    assert [row["email"] for row in rows] == [hash_of(tmp_path, f"maria{n}@example.org") for n in range(4)]
+    assert rows[0]["names"] == [hash_of(tmp_path, one) for one in ("Zoë", "", "Max")]
+    assert rows[0]["address"] == {"street": hash_of(tmp_path, "Ring 1"), "city": "Wien"}
     assert {row["card"] for row in rows} == {"****1111"}
-    key = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
+    key = read_keyring(keyring_at(tmp_path)).encryption_keys["k1"]
     assert [decrypt_text(row["note"], key) for row in rows] == [f"note {n}".encode() for n in range(4)]
 
 
@@ -117,7 +83,7 @@ def test_keys_are_asked_for_once_and_stand_nowhere_in_a_plan(tmp_path: Path, reg
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     producer = Producer(registry)
     value = producer.encrypt("maria")
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     driver.carry([log({0: event(0, value)})], {0: 1})
     assert emails(driver) == {0: "maria"}
     assert [path for path in registry.asked if "/deks/" in path] == [
@@ -135,24 +101,24 @@ def test_a_value_that_does_not_decrypt_is_a_dead_letter_alone(tmp_path: Path, re
     producer = Producer(registry)
     sealed = [producer.encrypt(f"maria{n}") for n in range(4)]
     broken = b64encode(b64decode(sealed[1])[:-1] + b"?").decode()
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     values = [sealed[0], broken, "not encrypted at all", None, "bWFyaWE=", sealed[3]]
     driver.carry([log({at: event(at, one) for at, one in enumerate(values)})], {0: 6})
     assert emails(driver) == {0: "maria0", 3: None, 5: "maria3"}
-    found = letters(driver)
+    found = dead_letter_rows(driver)
     assert [one["_offset"] for one in found] == [1, 2, 4]
     why = (
         "field 'email' does not decrypt with the KEK 'shop-kek': it was encrypted with another data key, or not at all"
     )
     assert {one["error"] for one in found} == {why}
-    key = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
+    key = read_keyring(keyring_at(tmp_path)).encryption_keys["k1"]
     assert decrypt_text(found[0]["value"].decode(), key) == event(1, broken), "as Kafka has it, and encrypted here"
 
 
 def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Path, registry: CsfleRegistry) -> None:
     """The first key, that of the first value, and later ones; versions that there are not cost no question a value."""
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII", days="1")]})
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     producer = Producer(registry)
     driver.carry([log({0: event(0, producer.encrypt("a", version=1)), 1: event(1, None)})], {0: 2})
     driver._pipeline.schemas.forget_rejections(0)
@@ -165,7 +131,9 @@ def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Pat
     driver.carry([log({**lost, 6: event(6, producer.encrypt("c", version=1))})], {0: 7})
     assert emails(driver)[6] == "c"
     assert len(registry.asked) - before < 9, "asked once more, not for each value"
-    assert {one["error"].rpartition(": ")[2] for one in letters(driver)} == {"the registry has no such data key"}
+    assert {one["error"].rpartition(": ")[2] for one in dead_letter_rows(driver)} == {
+        "the registry has no such data key"
+    }
     driver._pipeline.schemas.forget_rejections(0)
     driver.carry([log({7: event(7, producer.encrypt("d", version=3))})], {0: 8})
     assert emails(driver)[7] == "d"
@@ -174,9 +142,9 @@ def test_a_key_that_comes_later_is_asked_for_when_a_value_names_it(tmp_path: Pat
 def test_a_replay_decrypts_what_the_registry_has_by_now(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     producer = Producer(CsfleRegistry())
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     driver.carry([log({0: event(0, producer.encrypt("maria"))})], {0: 1})
-    assert len(letters(driver)) == 1
+    assert len(dead_letter_rows(driver)) == 1
     registry.keks, registry.deks = producer.registry.keks, producer.registry.deks
     assert DeadLetterReplay("clicks", driver.config, ConfluentRegistry(registry.url)).run(Selection(), NOW).rows == 1
     assert emails(driver) == {0: "maria"}
@@ -188,15 +156,15 @@ def test_a_raw_table_has_records_as_kafka_has_them_and_a_backfill_decrypts(
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     producer = Producer(registry)
     place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
-    before = started(tmp_path, registry, table=place)
+    before = start_driver(tmp_path, registry, table=place)
     values = {at: event(at, producer.encrypt(f"maria{at}")) for at in range(3)}
     before.carry([log(values)], {0: 3})
-    key = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
+    key = read_keyring(keyring_at(tmp_path)).encryption_keys["k1"]
     raw = before.side(place["raw"]).rows().to_table().sort_by("_offset")["value"].to_pylist()
     assert [decrypt_text(one.decode(), key) for one in raw] == list(values.values())
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     skip_offsets(driver, 3)
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     filling = RecordTable("clicks", driver.config, driver.schemas)
     fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
     assert emails(driver) == {at: f"maria{at}" for at in range(3)}
@@ -208,7 +176,7 @@ def test_one_schema_of_two_subjects_has_the_keys_of_both(tmp_path: Path, registr
         registry.register(f"{topic}-value", EVENT, ruleSet=rules)
     mine, theirs = Producer(registry), Producer(registry, "views-value")
     values = [mine.encrypt("a"), theirs.encrypt("b"), theirs.encrypt("c"), mine.encrypt("d")]
-    driver = started(tmp_path, registry, topics=["clicks", "views"])
+    driver = start_driver(tmp_path, registry, topics=["clicks", "views"])
     driver.carry([log({at: event(at, one) for at, one in enumerate(values)})], {0: 4})
     assert emails(driver) == dict(enumerate("abcd"))
     assert not any("others" in path for path in registry.asked if "dek" in path)
@@ -219,12 +187,12 @@ def test_an_avro_key_is_decrypted_by_its_own_rules(tmp_path: Path, registry: Csf
     registry.register("clicks-value", EVENT)
     registry.register("clicks-key", key, ruleSet={"domainRules": [rule("PII", days="1")]})
     producer = Producer(registry, "clicks-key")
-    driver = started(tmp_path, registry, columns={"key": "avro"}, privacy={"fields": {"_key": "clear"}})
+    driver = start_driver(tmp_path, registry, columns={"key": "avro"}, privacy={"fields": {"_key": "clear"}})
     sealed = [producer.encrypt("maria", version=1), "no"]
     keys = {at: value(2, key, {"user": one}) for at, one in enumerate(sealed)}
     driver.carry([log({0: event(0, None), 1: event(1, None)}, keys=keys)], {0: 2})
     assert driver.table.rows().to_table(columns=["_key"])["_key"].to_pylist() == [{"user": "maria"}]
-    (letter,) = letters(driver)
+    (letter,) = dead_letter_rows(driver)
     assert letter["error"].startswith("the key: field '_key.user' does not decrypt with the KEK 'shop-kek'")
 
 
@@ -234,20 +202,20 @@ def test_branches_of_a_union_decrypt_by_their_types(tmp_path: Path, registry: Cs
     registry.register("clicks-value", both, ruleSet={"domainRules": [rule("PII")]})
     sealed = Producer(registry).encrypt
     values = [sealed("a"), sealed(b"b"), 5, None]
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     rows = {
         at: value(1, both, {"id": at, "at": NOW, "email": None, "x": one if at != 2 else ("long", one)})
         for at, one in enumerate(values)
     }
     driver.carry([log(rows)], {0: 4})
-    assert not letters(driver)
+    assert not dead_letter_rows(driver)
     found = driver.table.rows().to_table(columns=["_offset", "x"]).sort_by("_offset")["x"].to_pylist()
     assert [found[0]["member1"], found[1]["member2"], found[2]["member0"]] == ["a", b"b", 5]
 
 
 def test_a_route_sends_on_what_is_decrypted(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    keys, lake = {"file": ring_at(tmp_path).place.file}, tmp_path / "lake"
+    keys, lake = {"file": keyring_at(tmp_path).place.file}, tmp_path / "lake"
     settings = config(
         tmp_path, privacy={"tags": CLEAR, "decrypt": {"shop-kek": {"env": "SHOP_SECRET"}}}, sections={"keys": keys},
         limits={"max_failed_ratio": 1}, route={"by": "record", "targets": {"shop.Event": str(lake / "event")}},
@@ -273,7 +241,7 @@ def test_each_value_of_a_batch_is_decrypted_once(
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII", algorithm="AES256_SIV")]})
     producer, count = Producer(registry), 6_000
     few = [producer.encrypt(f"maria{n}", "AES256_SIV") for n in range(5)]
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     asked = list[int]()
     each = field_decryption._FieldDecryption._decrypt_each
 
@@ -289,7 +257,7 @@ def test_each_value_of_a_batch_is_decrypted_once(
 
 def test_the_log_has_the_names_of_keks_and_a_command_keeps_to_them(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     (entry,) = (one.facts for one in driver.table.history() if one.kind == "privacy")
     assert entry["policies"]["decrypt"] == ["shop-kek"]
     privacy = driver.settings.privacy.model_copy(update={"decrypt": {}})  # type: ignore[union-attr]
@@ -302,7 +270,7 @@ def test_the_log_has_the_names_of_keks_and_a_command_keeps_to_them(tmp_path: Pat
 
 def test_a_preview_decrypts(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     local_pipeline = open_local_pipeline("clicks", driver.config, ConfluentRegistry(registry.url), with_table=False)
     steps, sample = local_pipeline._decode(log({0: event(0, Producer(registry).encrypt("maria"))}), NOW)
     assert [group.rows["email"].to_pylist() for group in sample.groups] == [["maria"]]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_field_decryption import CLEAR, EVENT, emails, event, letters, started
-from tests.contract.test_privacy import hashed
 from tests.servers.csfle import CsfleRegistry
+from tests.support.encrypted_fields import CLEAR, EVENT, dead_letter_rows, emails, event, start_driver
 from tests.support.field_encryption import Producer, rule
 from tests.support.local_driver import log
+from tests.support.private_table import hash_of
 from tests.support.sample_records import NOW, config, value
 from writer.avro.wire_format import Wire
 from writer.core.errors import ConfigError
@@ -37,14 +37,14 @@ def test_a_class_of_ones_own_asks_a_kms(tmp_path: Path, registry: CsfleRegistry)
     sealed, key = producer.encrypt("maria"), producer.key("AES256_GCM")
     registry.deks[0]["encryptedKeyMaterial"] = b64encode((b"\x1a\x20" + key)[::-1]).decode()
     aws = {"shop-kek": {"type": f"{__name__}:Kms", "options": {"region": "eu"}}}
-    driver = started(tmp_path, registry, decrypt=aws)
+    driver = start_driver(tmp_path, registry, decrypt=aws)
     driver.carry([log({0: event(0, sealed)})], {0: 1})
     assert emails(driver) == {0: "maria"}
     with pytest.raises(ConfigError, match=r"'shop-kek' is one of aws-kms, and privacy\.decrypt\.shop-kek has a secret"):
-        started(tmp_path / "b", registry)
+        start_driver(tmp_path / "b", registry)
     registry.keks["shop-kek"]["kmsKeyId"] = "arn:2"
     with pytest.raises(ConfigError, match=r"privacy\.decrypt: eu has no key aws-kms://arn:2"):
-        started(tmp_path / "c", registry, decrypt=aws)
+        start_driver(tmp_path / "c", registry, decrypt=aws)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_start_is_refused_without_the_kek(
     Producer(registry).encrypt("maria")
     monkeypatch.setenv("SHOP_SECRET", secret)
     with pytest.raises(ConfigError) as raised:
-        started(tmp_path, registry)
+        start_driver(tmp_path, registry)
     assert str(raised.value).startswith("pipelines.clicks.privacy.decrypt: ")
     assert message in str(raised.value)
 
@@ -98,11 +98,11 @@ def test_a_schema_that_cannot_be_decrypted_is_rejected_alone(
 ) -> None:
     registry.register("clicks-value", {**EVENT, "doc": "plain"})
     registry.register("clicks-value", schema, **beside)
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     rejected = value(2, schema, {"id": 1, "at": NOW, "email": "?", "note": None, "x": None})
     driver.carry([log({0: event(0, "maria"), 1: rejected})], {0: 2})
     assert emails(driver) == {0: "maria"}
-    (letter,) = letters(driver)
+    (letter,) = dead_letter_rows(driver)
     assert letter["error"].startswith("schema id 2: ")
     assert message in letter["error"]
 
@@ -110,15 +110,15 @@ def test_a_schema_that_cannot_be_decrypted_is_rejected_alone(
 def test_a_tag_beside_the_schema_counts_where_the_field_has_a_policy(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", NOTED, ruleSet={"domainRules": [rule("BESIDE")]}, **BESIDE)
     sealed = Producer(registry).encrypt("ring twice")
-    driver = started(tmp_path, registry, privacy={"fields": {"note": "hash"}})
+    driver = start_driver(tmp_path, registry, privacy={"fields": {"note": "hash"}})
     driver.carry([log({0: value(1, NOTED, {"id": 0, "at": NOW, "email": "m", "note": sealed})})], {0: 1})
-    assert driver.table.rows().to_table(columns=["note"])["note"].to_pylist() == [hashed(tmp_path, "ring twice")]
+    assert driver.table.rows().to_table(columns=["note"])["note"].to_pylist() == [hash_of(tmp_path, "ring twice")]
     assert emails(driver) == {0: "m"}, "no rule encrypts it"
 
 
 def test_validate_names_what_is_decrypted(tmp_path: Path, registry: CsfleRegistry) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     found = source_checks._privacy("clicks", driver.config, driver._pipeline.schemas)
     assert [(one.status, one.message) for one in found] == [("ok", "decrypted: email")]
 
@@ -130,7 +130,7 @@ def test_rules_that_a_reader_does_not_undo_leave_a_field_as_it_is(
     tmp_path: Path, registry: CsfleRegistry, change: Any
 ) -> None:
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [{**rule("PII"), **change}]})
-    driver = started(tmp_path, registry)
+    driver = start_driver(tmp_path, registry)
     driver.carry([log({0: event(0, "maria")})], {0: 1})
     assert emails(driver) == {0: "maria"}
 
@@ -139,7 +139,7 @@ def test_a_dek_registry_that_does_not_answer_holds_a_start(tmp_path: Path, regis
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
     registry.down = True
     with pytest.raises(RegistryUnreachable, match="does not answer"):
-        started(tmp_path, registry)
+        start_driver(tmp_path, registry)
 
 
 def test_decrypt_needs_a_registry(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_decrypt_needs_a_registry(tmp_path: Path) -> None:
 def test_ids_of_another_kind_are_refused(tmp_path: Path, registry: CsfleRegistry, ids: Any) -> None:
     """No registry tells rules by them, and an encrypted field would be taken for a clear one."""
     registry.register("clicks-value", EVENT, ruleSet={"domainRules": [rule("PII")]})
-    schemas = started(tmp_path, registry)._pipeline.schemas
+    schemas = start_driver(tmp_path, registry)._pipeline.schemas
     schemas._wire = Wire("confluent", ids)
     with pytest.raises(ConfigError, match=rf"clicks\.privacy\.decrypt needs ids of Confluent's.*have {ids} ids"):
         schemas._with_decryption(schemas.plan, 7, "{}")

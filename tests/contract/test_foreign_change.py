@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from deltalake import DeltaTable, write_deltalake
 
-from recovery.cli import rewind
-from recovery.rewind.execution import RewindExecution
-from tests.contract.test_rewind import Cluster
 from tests.support.audits import P0, describe_problems, mixed_values, run_audit
 from tests.support.local_driver import Driver, log
+from tests.support.reverted_change import revert_change
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
 from writer.cli.read.audit import run_audit as audit_verb
@@ -63,15 +60,6 @@ def rows(driver: Driver) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["_offset"])
 
 
-def back(driver: Driver, to: int, *, write: bool = True, cluster: Any = None) -> int:
-    way = RewindExecution(driver.config, "clicks", cluster or Cluster(60))
-    try:
-        rewind.run(way, driver.config, to, write=write, accept_loss=False, now=NOW, as_json=False, out=console())
-    except typer.Exit as ended:
-        return ended.exit_code
-    return 0
-
-
 def accepted(driver: Driver, *, write: bool = True, as_json: bool = False) -> None:
     table_adopt.run_accept(driver.config, "clicks", write=write, now=NOW, as_json=as_json, out=console())
 
@@ -99,13 +87,13 @@ def test_a_rewind_to_the_last_version_of_its_own_undoes_it(
     tmp_path: Path, driver: Changed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     untouched = rows(changed(tmp_path / "beside", lambda *_: None))
-    assert back(driver, driver.own, write=False) == 0
+    assert revert_change(driver, driver.own, write=False) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "What others did is undone: another client ran" in shown
     assert "0 offsets" in shown
     with pytest.raises(ForeignChange):
         driver.tables.apply_side_files()
-    assert back(driver, driver.own) == 0
+    assert revert_change(driver, driver.own) == 0
     assert rows(driver) == untouched
     with pytest.raises(Fenced):
         driver.carry([log(mixed_values(0, 60))], {0: 60})
@@ -118,7 +106,7 @@ def test_a_rewind_to_the_last_version_of_its_own_undoes_it(
 
 
 def test_a_rewind_further_back_undoes_it_and_reads_the_same_again(driver: Changed) -> None:
-    assert back(driver, driver.first) == 0
+    assert revert_change(driver, driver.first) == 0
     assert driver.table.snapshot().frontier(P0) == 20
     made = goes_on(driver, 40)
     assert [row["_offset"] for row in rows(made)] == [at for at in range(40) if at % 10 not in (3, 5, 7)]
@@ -133,10 +121,10 @@ def test_files_that_a_vacuum_removed_do_not_come_back(tmp_path: Path, capsys: py
     for path in Path(driver.lake).rglob("*.parquet"):
         if str(path) not in kept and "_delta_log" not in str(path):
             path.unlink()
-    assert back(driver, driver.own) == 2
+    assert revert_change(driver, driver.own) == 2
     shown = " ".join(capsys.readouterr().out.split())
     assert "a VACUUM removed them. Choose the version that a RESTORE went back to." in shown
-    assert back(driver, driver.first) == 0, "whose files are those of now"
+    assert revert_change(driver, driver.first) == 0, "whose files are those of now"
     made = goes_on(driver, 40)
     for deep in (False, True):
         found = run_audit(made, deep=deep)
@@ -149,7 +137,7 @@ def test_a_later_change_of_files_prevents_the_rewind_of_a_foreign_change(
 ) -> None:
     driver = changed(tmp_path, UPDATE)
     DeltaTable(driver.lake).delete("_offset = 1")
-    assert back(driver, driver.own) == 2
+    assert revert_change(driver, driver.own) == 2
     shown = " ".join(capsys.readouterr().out.split())
     assert f"and version {driver.own + 2} changed files after it, which would be taken back too." in shown
     accepted(driver)
@@ -217,7 +205,7 @@ def test_where_the_frontier_went_back_too_only_a_rewind_helps(tmp_path: Path) ->
         with pytest.raises(ConfigError, match="frontier of clicks/0 went from 40 to 20 with it"):
             accepted(driver)
         version = driver.table.snapshot().version - 1
-        assert back(driver, version if to == "own" else version - 1) == 0
+        assert revert_change(driver, version if to == "own" else version - 1) == 0
         assert driver.table.snapshot().frontier(P0) == (40 if to == "own" else 20)
         made[to] = goes_on(driver, 40)
         for deep in (False, True):

@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 from pyiceberg.io import InputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from tests.contract.test_compact import carry, compacted, filled
-from tests.contract.test_iceberg import in_its_catalog
-from tests.contract.test_iceberg_transactions import upsert
+from tests.support.iceberg_clients import client_table
+from tests.support.iceberg_transactions import upsert
 from tests.support.local_driver import Driver
+from tests.support.small_files import carry, compact_bucket, fill_table
 from writer.audit.audit import audit
 from writer.core.errors import HeadraceError
 from writer.storage.damage import FileDamaged, naming_damage
@@ -77,7 +77,7 @@ def newest(folder: Path, pattern: str) -> Path:
 @pytest.fixture
 def delta(tmp_path: Path) -> Driver:
     """A Delta table of three commits, of which another client deleted a row."""
-    driver = filled(tmp_path, "delta", commits=3)
+    driver = fill_table(tmp_path, "delta", commits=3)
     DeltaTable(driver.lake).delete("_offset = 3")
     return driver
 
@@ -131,15 +131,15 @@ def test_a_damaged_checkpoint_is_passed_over_while_entries_lead_there_and_else_n
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_data_file_is_named(tmp_path: Path, form: str, damage: Damage) -> None:
-    driver = filled(tmp_path, form, commits=3)
+    driver = fill_table(tmp_path, form, commits=3)
     known = set(Path(driver.lake).rglob("*.parquet"))
     if form == "delta":
         DeltaTable(driver.lake).delete("_offset = 3")
     else:
-        in_its_catalog(driver).delete("_offset = 3")
+        client_table(driver).delete("_offset = 3")
     (file,) = set(Path(driver.lake).rglob("*.parquet")) - known
     damage_file(file, damage)
-    for work in (lambda: compacted(driver), lambda: audit(driver.config, "clicks", since=None, deep=True)):
+    for work in (lambda: compact_bucket(driver), lambda: audit(driver.config, "clicks", since=None, deep=True)):
         with pytest.raises((HeadraceError, FileDamaged, OSError)) as refused:
             work()
         assert file.name in str(refused.value), refused.value
@@ -148,14 +148,14 @@ def test_a_damaged_data_file_is_named(tmp_path: Path, form: str, damage: Damage)
 @pytest.fixture
 def iceberg(tmp_path: Path) -> Driver:
     """An Iceberg table of three commits, after an upsert of another client."""
-    driver = filled(tmp_path, "iceberg", commits=3)
-    upsert(in_its_catalog(driver))
+    driver = fill_table(tmp_path, "iceberg", commits=3)
+    upsert(client_table(driver))
     return driver
 
 
 def metadata_files(driver: Driver) -> dict[str, Path]:
     """Return the metadata file, the list of manifests and a manifest of another client's newest snapshot."""
-    table = in_its_catalog(driver)
+    table = client_table(driver)
     snapshot = table.metadata.current_snapshot()
     assert snapshot is not None
     (manifest,) = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id][:1]
@@ -216,7 +216,7 @@ class ForbiddenIO(PyArrowFileIO):
 
 
 def test_a_metadata_file_that_may_not_be_read_is_named_with_the_fix(iceberg: Driver) -> None:
-    table = in_its_catalog(iceberg)
+    table = client_table(iceberg)
     table.io = ForbiddenIO(table.io.properties)
     earlier = [entry.metadata_file for entry in table.metadata.metadata_log]
     table.io.forbidden = tuple(earlier[-1:])

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from tests.servers.scripted import HttpRequest, Reply, serve_script
+from tests.support.overlord import Overlord
 from tests.support.sealed_lake import SealedLake
-from tests.unit.test_hook_servers import Overlord
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import HookDispatcher, deliveries, hook_health
 from writer.hooks.outbox import Health

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
-from pyiceberg.expressions import EqualTo, GreaterThan, IsNaN, LessThan
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.expressions import EqualTo, GreaterThan, IsNaN
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 
-from tests.contract.test_adopt_iceberg import rows_deleted
-from tests.contract.test_compact import HOUR as HOUR_OF_EVENTS, carry, close, compacted, filled
 from tests.support import oracle
+from tests.support.foreign_iceberg import delete_rows_by_file
+from tests.support.iceberg_clients import client_table, overwrite_rows
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, value
+from tests.support.small_files import HOUR as HOUR_OF_EVENTS, carry, close, compact_bucket, fill_table
 from tests.support.table_formats import iceberg_table, in_catalog
 from tests.support.tables import COLUMNS, P0, batch, begin, create_table, iceberg_table_of, rows, write_file
 from writer.audit.audit import audit
@@ -176,31 +176,10 @@ def test_properties_and_expiry_of_others_change_nothing(
     assert (rows(table), table.snapshot().frontier(P0)) == (40, 40)
 
 
-def overwritten(driver: Driver, gone: int, offset: int | None) -> None:
-    """Delete some of the first rows by a rewrite of their file, as another client does, and put one in their place."""
-    other = in_its_catalog(driver)
-    kept = other.scan(LessThan("_offset", 10)).to_arrow().sort_by("_offset").slice(gone)
-    new = kept.slice(0, 1).set_column(
-        kept.schema.get_field_index("_offset"), kept.schema.field("_offset"), pa.array([offset], pa.int64())
-    )
-    files = _dataframe_to_data_files(other.metadata, pa.concat_tables([kept, new]), other.io)
-    with other.transaction() as change, change.update_snapshot().overwrite() as snapshot:
-        for task in other.scan(LessThan("_offset", 10)).plan_files():
-            snapshot.delete_data_file(task.file)
-        for file in files:
-            snapshot.append_data_file(file)
-
-
-def in_its_catalog(driver: Driver) -> Table:
-    place = driver.config.catalog_place("clicks", driver.lake)
-    assert place is not None
-    return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
-
-
 @pytest.mark.parametrize("offset", [None, 60], ids=["without_offset", "to_come"])
 def test_a_merge_that_deletes_more_than_it_inserts_is_no_delete(tmp_path: Path, offset: int | None) -> None:
-    driver = filled(tmp_path, "iceberg")
-    overwritten(driver, 3, offset)
+    driver = fill_table(tmp_path, "iceberg")
+    overwrite_rows(driver, 3, offset)
     with pytest.raises(ForeignChange, match="another client ran OVERWRITE"):
         carry(driver, 6)
     found = audit(driver.config, "clicks", since=None, deep=True)
@@ -208,8 +187,8 @@ def test_a_merge_that_deletes_more_than_it_inserts_is_no_delete(tmp_path: Path, 
 
 
 def test_rows_that_another_client_writes_anew_without_some_are_a_delete(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
-    overwritten(driver, 3, 9)
+    driver = fill_table(tmp_path, "iceberg")
+    overwrite_rows(driver, 3, 9)
     carry(driver, 6)
     assert audit(driver.config, "clicks", since=None, deep=False).rows_taken == {"DELETE": 2}
     problems = audit(driver.config, "clicks", since=None, deep=True).problems
@@ -221,9 +200,9 @@ def test_rows_that_another_client_writes_anew_without_some_are_a_delete(tmp_path
 def test_a_seal_passes_over_files_whose_rows_delete_files_take(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    driver = filled(tmp_path, "iceberg")
+    driver = fill_table(tmp_path, "iceberg")
     close(driver)
-    rows_deleted(in_its_catalog(driver))
+    delete_rows_by_file(client_table(driver))
     (bucket,) = driver.table.buckets()
     files = driver.table.bucket_files(driver.table.snapshot())
     Compactor("clicks", driver.settings, driver.table, None).before_seal(bucket, here)
@@ -238,12 +217,12 @@ def test_a_seal_passes_over_files_whose_rows_delete_files_take(
 
 
 def test_rows_that_another_client_deletes_by_equality_stay_away(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
-    rows_deleted(in_its_catalog(driver), content=DataFileContent.EQUALITY_DELETES, equality_ids=[1])
+    driver = fill_table(tmp_path, "iceberg")
+    delete_rows_by_file(client_table(driver), content=DataFileContent.EQUALITY_DELETES, equality_ids=[1])
     carry(driver, 6)
     before = driver.table.bucket_files(driver.table.snapshot())
     with pytest.raises(LiveDeleteFiles, match="by delete files"):
-        compacted(driver)
+        compact_bucket(driver)
     assert driver.table.bucket_files(driver.table.snapshot()) == before
     (newest,) = (file for file in before if file.event_time_max == max(one.event_time_max or NOW for one in before))
     driver.table.append(Rewrite("merge", [newest], [newest_again(driver, newest)]), driver.table.snapshot())
@@ -268,7 +247,7 @@ def test_a_column_of_floats_has_no_bounds_so_nan_hides_no_row(tmp_path: Path, va
     driver.start()
     rows = [{"id": at, "at": HOUR_OF_EVENTS, "note": None, "ratio": one} for at, one in enumerate(values)]
     driver.carry([log({at: value(1, schema, row) for at, row in enumerate(rows)})], {0: len(rows)})
-    table = in_its_catalog(driver)
+    table = client_table(driver)
     of_ratio, of_id = (table.schema().find_field(name).field_id for name in ("ratio", "id"))
     (task,) = table.scan().plan_files()
     for bounds in (task.file.lower_bounds, task.file.upper_bounds):
@@ -352,8 +331,8 @@ def test_old_snapshots_and_their_metadata_go_and_the_table_stays_small(
 
 
 def test_files_that_another_client_wrote_anew_are_compacted_deleted_from_and_audited(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
-    other = in_its_catalog(driver)
+    driver = fill_table(tmp_path, "iceberg")
+    other = client_table(driver)
     other.delete(EqualTo("_offset", 33))  # copy-on-write: one file, with Iceberg's names of the columns
     (foreign,) = [one for one in driver.table.bucket_files(driver.table.snapshot()) if one.path.startswith("data/")]
     assert "_kafka_partition" in pq.read_schema(f"{driver.lake}/{foreign.path}").names
@@ -361,7 +340,7 @@ def test_files_that_another_client_wrote_anew_are_compacted_deleted_from_and_aud
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
     assert count_rows(driver.table.store, foreign, OffsetSet({P0: [(30, 36)]})) == 5
-    assert compacted(driver)
+    assert compact_bucket(driver)
     assert oracle.offsets(Path(driver.lake)) == {("clicks", 0): left}
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems

@@ -1,143 +1,33 @@
 """Columns that come later: readers that go by the catalog find their values, whatever headrace or others did since."""
 
 import json
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
-from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
-from tests.contract.test_foreign_change import back
-from tests.contract.test_rewind import Cluster
+from tests.support.grown_iceberg import HOUR, NEW, OLD, GrownTable, expected, its_catalog, new, old
 from tests.support.local_driver import Driver, log, pipeline_config
-from tests.support.sample_records import NOW, TIME, Schemas, value
+from tests.support.sample_records import NOW, Schemas, value
 from tests.support.table_formats import iceberg_table
 from writer.audit.audit import audit
 from writer.cli.table.convert import run_convert
-from writer.cli.write import delete_rows
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
 from writer.output.tables import console
-from writer.table.iceberg.catalog.catalog_client import CatalogClient, file_settings
+from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, schema_of
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.operations.seals import Closing
 
-HOUR = NOW.replace(minute=0) - timedelta(hours=1)
-
-
-def record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
-
-
-def nested(*more: tuple[str, Any], x: str) -> dict[str, Any]:
-    """Return a record with a struct, a list of structs and a map of structs; `more`: fields of each."""
-    spots = {"type": "array", "items": record("InList", ("x", "int"), *more)}
-    notes = {"type": "map", "values": record("InMap", ("x", "int"), *more)}
-    spot = record("Spot", ("x", x), *more)
-    return record("Event", ("id", "long"), ("at", TIME), ("spot", spot), ("spots", spots), ("notes", notes))
-
-
-OLD = nested(x="int")
-NEW = nested(("y", "string"), x="long")
 NEW["fields"] += [{"name": "price", "type": "double"}, {"name": "tags", "type": {"type": "array", "items": "string"}}]
 Step = Callable[[], Any]
 
 
-def old(number: int) -> dict[str, Any]:
-    return {"spot": {"x": number}, "spots": [{"x": number}], "notes": {"k": {"x": number}}}
-
-
-def new(number: int) -> dict[str, Any]:
-    inner = {"x": number, "y": f"y{number}"}
-    return {"spot": inner, "spots": [inner], "notes": {"k": inner}, "price": number / 2, "tags": [f"t{number}"]}
-
-
-class Grown:
-    """A pipeline with twenty records of an old schema, and then of a new one, and what readers must find."""
-
-    def __init__(self, root: Path, **settings: Any) -> None:
-        self.rows: dict[int, dict[str, Any]] = {}
-        self.next, self.hour = 0, HOUR
-        self.driver = Driver(root, "iceberg", schemas=Schemas({1: OLD, 2: NEW}, [1]), **settings)
-        self.driver.start()
-        for schema_id in (1, 1, 2, 2):
-            self.carry(schema_id)
-
-    def carry(self, schema_id: int = 2) -> None:
-        values = {}
-        for at in range(self.next, self.next + 10):
-            schema, row = (OLD, old(at)) if schema_id == 1 else (NEW, new(at))
-            values[at] = value(schema_id, schema, {"id": at, "at": self.hour + timedelta(seconds=at), **row})
-            self.rows[at] = row
-        self.next += 10
-        self.driver.carry([log(values)], {0: self.next})
-
-    def compact(self) -> None:
-        driver, snapshot = self.driver, self.driver.table.snapshot()
-        made = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
-        planned = made.plan(snapshot, made.buckets(snapshot), open_too=True)
-        assert [one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)]
-
-    def delete(self) -> None:
-        delete_rows.run_delete(
-            self.driver.config,
-            DeletionRequest("clicks", where("id = 7"), NOW, with_dead_letters=False),
-            self.driver.schemas,
-            write=True,
-            as_json=True,
-            out=console(),
-        )
-        del self.rows[7]
-
-    def rewind(self) -> None:
-        version, end = self.driver.table.snapshot().version, self.next
-        self.carry()
-        assert back(self.driver, version, cluster=Cluster(self.next)) == 0
-        self.rows = {at: row for at, row in self.rows.items() if at < end}
-        self.next = end
-        self.driver.start()
-        self.carry()
-
-    def seen_by_others(self, location: str = "") -> dict[int, dict[str, Any]]:
-        """Return rows by offset as pyiceberg finds them by the catalog: nested fields that a file has not are null."""
-        rows = its_catalog(self.driver, location or self.driver.lake).scan().to_arrow().to_pylist()
-        assert len({row["_offset"] for row in rows}) == len(rows)
-        return {row["_offset"]: {name: row[name] for name in new(0)} for row in rows}
-
-    def check(self, location: str = "", offsets: Iterator[int] | range | None = None) -> None:
-        found = self.seen_by_others(location)
-        assert sorted(found) == sorted(self.rows if offsets is None else offsets)
-        for at, row in found.items():
-            assert row == expected(self.rows[at]), at
-
-
-def expected(row: dict[str, Any]) -> dict[str, Any]:
-    def inner(one: dict[str, Any]) -> dict[str, Any]:
-        return {"y": None, **one}
-
-    return {
-        "price": None, "tags": None, **row, "spot": inner(row["spot"]), "spots": [inner(one) for one in row["spots"]],
-        "notes": [(key, inner(one)) for key, one in row["notes"].items()],
-    }  # fmt: skip
-
-
-def its_catalog(driver: Driver, location: str) -> Table:
-    place = driver.config.catalog_place("clicks", location)
-    assert place is not None
-    files = file_settings(location, driver.config.s3.settings)
-    return load_catalog(place.catalog, **dict(place.settings), **files).load_table(place.identifier)
-
-
 def test_values_of_added_columns_are_found_after_whatever_headrace_does(tmp_path: Path) -> None:
-    grown = Grown(tmp_path)
+    grown = GrownTable(tmp_path)
     grown.check()
     for step in (grown.compact, grown.delete, grown.rewind, grown.compact):
         step()
@@ -148,7 +38,7 @@ def test_values_of_added_columns_are_found_after_whatever_headrace_does(tmp_path
 
 def test_tables_beside_it_have_values_of_added_columns_too(tmp_path: Path) -> None:
     late_table = {"seal": {"late": "late_table"}}
-    grown = Grown(tmp_path, **late_table)
+    grown = GrownTable(tmp_path, **late_table)
     grown.driver.table.append(Closing(uuid4().hex, NOW, {"reason": "command"}), grown.driver.table.snapshot())
     late = str(grown.driver.settings.late_table)
     grown.carry(schema_id=1)
@@ -210,7 +100,7 @@ LEFT: dict[str, Callable[[list[Any]], list[Any]]] = {
 def test_a_mapping_that_lacks_columns_is_mended_by_the_next_entry(
     tmp_path: Path, left: Callable[[list[Any]], list[Any]], step: str
 ) -> None:
-    grown = Grown(tmp_path)
+    grown = GrownTable(tmp_path)
     whole = its_catalog(grown.driver, grown.driver.lake).properties[MAPPING]
     cut(grown.driver, grown.driver.lake, left)
     with pytest.raises(ValueError, match=r"Could not find field with name|missing from NameMapping"):
@@ -221,7 +111,7 @@ def test_a_mapping_that_lacks_columns_is_mended_by_the_next_entry(
 
 
 def test_a_mapping_that_no_reader_understands_is_made_anew(tmp_path: Path) -> None:
-    grown = Grown(tmp_path)
+    grown = GrownTable(tmp_path)
     with its_catalog(grown.driver, grown.driver.lake).transaction() as change:
         change.set_properties({MAPPING: "[{"})
     grown.carry()
@@ -229,7 +119,7 @@ def test_a_mapping_that_no_reader_understands_is_made_anew(tmp_path: Path) -> No
 
 
 def test_names_that_another_client_put_into_the_mapping_stay(tmp_path: Path) -> None:
-    grown = Grown(tmp_path)
+    grown = GrownTable(tmp_path)
 
     def more(fields: list[Any]) -> list[Any]:
         fields[0]["names"].append("number")
@@ -254,7 +144,7 @@ def test_names_that_another_client_put_into_the_mapping_stay(tmp_path: Path) -> 
 def test_a_column_that_another_client_adds_at_the_same_time_stays_in_the_mapping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adds: bool
 ) -> None:
-    grown = Grown(tmp_path)
+    grown = GrownTable(tmp_path)
     cut(grown.driver, grown.driver.lake, lambda fields: fields[:3])
     commit, came = CatalogClient.commit, list[int]()
 
@@ -278,7 +168,7 @@ def test_a_column_that_another_client_adds_at_the_same_time_stays_in_the_mapping
 
 @pytest.mark.parametrize("renames", [True, False], ids=["renamed", "dropped"])
 def test_a_field_that_another_client_drops_or_renames_stops_the_writer(tmp_path: Path, renames: bool) -> None:
-    grown = Grown(tmp_path)
+    grown = GrownTable(tmp_path)
     with its_catalog(grown.driver, grown.driver.lake).update_schema(allow_incompatible_changes=True) as change:
         if renames:
             change.rename_column("spots.element.y", "z")

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from tests.support.catalog_faults import FAULTS, fail
-from tests.support.effect_failures import Died, die_after
+from tests.support.effect_failures import Died
+from tests.support.iceberg_effects import _client_key, die_after_effects
 from tests.support.table_formats import iceberg_table, in_catalog
 from tests.support.tables import COLUMNS, P0, batch, begin, create_table, rows, write_file
 from writer.core.files import StagedFile
@@ -50,7 +50,7 @@ def stage(location: str) -> Callable[[int], StagedFile]:
 def test_whatever_the_catalog_does_to_a_request_it_has_each_commit_once(
     table: PipelineTable, stage: Callable[[int], StagedFile], monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    with fail(monkeypatch, catalog_client.open_catalog(*_opened_as(table)), fault) as failed:
+    with fail(monkeypatch, catalog_client.open_catalog(*_client_key(table)), fault) as failed:
         epoch = begin(table)
         for at in range(2):
             table.append(batch(epoch, 10 * at, 10 * at + 10, stage(10)), table.snapshot())
@@ -70,7 +70,7 @@ def test_a_table_is_made_once_whatever_the_catalog_does_to_the_request(
     location: str, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     table = iceberg_table(location, "events")
-    with fail(monkeypatch, catalog_client.open_catalog(*_opened_as(table)), fault, "create_table") as failed:
+    with fail(monkeypatch, catalog_client.open_catalog(*_client_key(table)), fault, "create_table") as failed:
         table.create(COLUMNS, ["hour"])
     assert failed() >= 1
     again = create_table(location, "iceberg")
@@ -90,28 +90,14 @@ def test_a_catalog_that_refuses_every_commit_is_an_error_after_the_retry_timeout
     def refused(*_: Any) -> Any:
         raise CommitFailedException("Requirement failed")
 
-    monkeypatch.setattr(catalog_client.open_catalog(*_opened_as(table)), "commit_table", refused)
+    monkeypatch.setattr(catalog_client.open_catalog(*_client_key(table)), "commit_table", refused)
     with pytest.raises(CommitFailed, match="took no commit for"):
         table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
     monkeypatch.undo()
     assert (rows(table), table.snapshot().frontier(P0)) == (0, 0)
 
 
-def _opened_as(table: PipelineTable) -> tuple[str, tuple[tuple[str, str], ...]]:
-    place = in_catalog(table.location)
-    return place.catalog, tuple(sorted(place.settings))
-
-
 # --- writers die --------------------------------------------------------------------------------------------------
-
-
-def effects(
-    monkeypatch: pytest.MonkeyPatch, table: PipelineTable, after: int, client: Catalog | None = None
-) -> Iterator[None]:
-    """Let the process die after so many effects on the store of the table's log and on its catalog."""
-    client = client or catalog_client.open_catalog(*_opened_as(table))
-    of_log, of_catalog = ("put", "put_if_absent", "delete"), ("create_table", "commit_table")
-    return die_after(monkeypatch, after, {table._log._store: of_log, client: of_catalog})
 
 
 @pytest.mark.parametrize("after", range(8))
@@ -120,7 +106,7 @@ def test_a_writer_that_dies_after_any_effect_of_a_commit_loses_and_doubles_nothi
 ) -> None:
     epoch = begin(table)
     table.append(batch(epoch, 0, 10, stage(10)), table.snapshot())
-    deaths = effects(monkeypatch, table, after)
+    deaths = die_after_effects(monkeypatch, table, after)
     next(deaths)
     with suppress(Died):
         table.append(batch(epoch, 10, 20, stage(10)), table.snapshot())
@@ -143,7 +129,7 @@ def test_a_start_that_dies_while_it_makes_the_table_is_followed_by_one_that_make
 ) -> None:
     Path(location).parent.mkdir(parents=True, exist_ok=True)
     table = iceberg_table(location, "events")
-    deaths = effects(monkeypatch, table, after)
+    deaths = die_after_effects(monkeypatch, table, after)
     next(deaths)
     with suppress(Died):
         table.create(COLUMNS, ["hour"])

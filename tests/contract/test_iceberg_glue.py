@@ -2,11 +2,9 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +14,7 @@ from pyiceberg.table import Table
 
 from tests.servers.objects import ObjectServer
 from tests.support.catalog_faults import TWICE, fail
-from tests.support.effect_failures import Died, die_after
+from tests.support.catalog_switches import check_switches
 from tests.support.table_formats import in_catalog
 from tests.support.tables import COLUMNS, P0, batch, begin, write_file
 from writer.config.sections.table import Catalog
@@ -33,7 +31,6 @@ from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
 Stage = Callable[[int], StagedFile]
-Effects = Mapping[Any, Sequence[str]]  # names of methods, by who has them
 
 
 def place(url: str, location: str) -> CatalogTable:
@@ -96,29 +93,6 @@ def test_of_two_committers_for_one_version_one_wins(table: PipelineTable, on_s3:
     ]
     assert sum(int(one.communicate(timeout=1700)[0]) for one in racing) == commits
     assert table.snapshot().version == commits + 1
-
-
-def check_switches(names: TableNames, places: Sequence[str], effects: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch two tables there and back, let each switch die at one of the catalog's effects, and end it by the next."""
-    first, second = places
-    for after in range(9):
-        steps, is_dead = die_after(monkeypatch, after, effects), False
-        next(steps)
-        try:
-            names.switch(first, second)
-        except Died:
-            is_dead = True
-        with suppress(StopIteration):
-            next(steps)
-        assert names.is_switched(second) != is_dead, after
-        names.switch(first, second)
-        assert names.is_switched(second)
-        assert (names.find(second), len(names._names())) == (names.main, 2), after
-        first, second = second, first
-        if not is_dead:
-            assert after == sum(map(len, effects.values())) * 2
-            return
-    raise AssertionError("it has more effects than expected")
 
 
 @pytest.fixture

@@ -5,24 +5,17 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_compact import carry, close, compacted, filled, offsets
-from tests.contract.test_iceberg_routes import applied, started
-from tests.contract.test_vacuum import later
 from tests.support import oracle
-from tests.support.local_driver import Driver, log, pipeline_config
-from tests.support.sample_records import NOW, event
-from tests.unit.test_targets import hold
+from tests.support.iceberg_routes import apply_waiting, start_route
+from tests.support.local_driver import Driver, pipeline_config
+from tests.support.log_location import folders_below, write_history
+from tests.support.route_targets import hold_row
+from tests.support.small_files import fill_table, offsets
+from tests.support.vacuum_time import days_ahead
 from writer.audit.audit import audit
-from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
-from writer.driver.sealing.steps import seal_due
 from writer.driver.start.pipeline_start import probe_locations
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.vacuum import find_unneeded, list_objects, remove
-from writer.output.tables import console
-from writer.sealing.sealer import Sealer
-from writer.storage.locations import store_at
+from writer.maintenance.vacuum import find_unneeded, remove
 from writer.table.factory import conversion, main_table
 
 pytestmark = pytest.mark.usefixtures("scratch")  # a vacuum removes what it finds
@@ -37,48 +30,23 @@ def catalog(root: Path, log_location: str | None = None) -> dict[str, Any]:
 
 
 def apart(root: Path, commits: int = 6) -> Driver:
-    return filled(
+    return fill_table(
         root, "iceberg", commits, sections={"catalog": catalog(root, f"{root}/logs")}, seal={"late": "reopen"}
     )
-
-
-def live(driver: Driver) -> None:
-    """Let a table have rows, dead letters, a bucket that is sealed, rewritten files, and rows that were deleted."""
-    driver.carry([log({60: b"broken", 61: event(61, event_time=NOW)})], {0: 62})
-    close(driver)
-    seal_due(Sealer("clicks", driver.config), later())
-    compacted(driver)
-    delete_rows.run_delete(
-        driver.config,
-        DeletionRequest("clicks", where("id = 61"), NOW),
-        driver.schemas,
-        write=True,
-        as_json=True,
-        out=console(),
-    )
-    carry(driver, 7)
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-
-
-def folders(driver: Driver, location: str) -> set[str]:
-    """Return the folders directly below a location that hold something."""
-    store = store_at(location, driver.config.s3.settings)
-    return {one.path.partition("/")[0] for one in list_objects(store)}
 
 
 def test_a_table_has_only_data_and_metadata_below_it(tmp_path: Path) -> None:
     driver = apart(tmp_path)
     probe_locations("clicks", driver.config)
-    live(driver)
+    write_history(driver)
     for location in (driver.lake, driver.dead_letters):
-        assert folders(driver, location) == {"data", "metadata"}
+        assert folders_below(driver, location) == {"data", "metadata"}
     logs = tmp_path / "logs" / "headrace"
     assert {path.name for path in logs.iterdir()} == {"clicks", "clicks_dead_letters"}
     assert {path.name for path in (logs / "clicks").iterdir()} == {"_headrace"}
     assert {"log", "sealed"} <= {path.name for path in (logs / "clicks" / "_headrace").iterdir()}
     before = offsets(driver)
-    waste = find_unneeded(driver.config, "clicks", None, later())
+    waste = find_unneeded(driver.config, "clicks", None, days_ahead())
     remove(waste)
     assert any(one.waste for one in waste)
     assert offsets(driver) == before
@@ -86,10 +54,10 @@ def test_a_table_has_only_data_and_metadata_below_it(tmp_path: Path) -> None:
 
 
 def test_rows_that_wait_for_a_table_of_a_route_wait_beside_the_log(tmp_path: Path) -> None:
-    one = started(tmp_path, ("a",), catalog={"log_location": f"{tmp_path}/logs"})
-    hold(one, str(tmp_path / "a"), 1)
+    one = start_route(tmp_path, ("a",), catalog={"log_location": f"{tmp_path}/logs"})
+    hold_row(one, str(tmp_path / "a"), 1)
     assert (tmp_path / "logs" / "headrace" / "log" / "_headrace" / "held" / "1").is_dir()
-    assert applied(one) == {}
+    assert apply_waiting(one) == {}
     assert oracle.count(tmp_path / "a") == 1
     assert not (tmp_path / "a" / "_headrace").exists()
 
@@ -112,7 +80,7 @@ def test_logs_inside_a_table_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_whose_log_has_a_place_keeps_it_when_its_format_changes(tmp_path: Path) -> None:
-    filled(tmp_path, "parquet", 1)
+    fill_table(tmp_path, "parquet", 1)
     config = pipeline_config(tmp_path, "iceberg", sections={"catalog": catalog(tmp_path, f"{tmp_path}/logs")})
     work = conversion("clicks", config, str(tmp_path / "lake" / "clicks"))
     assert work is not None

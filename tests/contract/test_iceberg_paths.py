@@ -10,14 +10,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 import bucketers
-from tests.contract.test_adopt_iceberg import BY_HOUR, COLUMNS, START
-from tests.contract.test_adopt_table import old_rows
-from tests.contract.test_compact import compactor
-from tests.contract.test_foreign_change import back
-from tests.contract.test_rewind import Cluster
 from tests.servers.objects import ObjectServer
+from tests.support.foreign_iceberg import BY_HOUR, COLUMNS, START
+from tests.support.foreign_rows import old_rows
 from tests.support.local_driver import Driver, log, pipeline_config
+from tests.support.reverted_change import revert_change
+from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
+from tests.support.small_files import compactor
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.cli.write.table_adopt import run_adopt
@@ -113,7 +113,7 @@ def test_adopted_files_are_compacted_deleted_from_dropped_and_not_vacuumed(
     assert not {path.removeprefix(f"{driver.lake}/") for path in map(canonical_path, one.files())} & waste
     kept, end = driver.table.snapshot().version, 110
     driver.carry([log({at: event(at, event_time=NOW) for at in range(end, end + 5)})], {0: end + 5})
-    assert back(driver, kept, cluster=Cluster(end + 5)) == 0
+    assert revert_change(driver, kept, cluster=Cluster(end + 5)) == 0
     one.check(kept + 1)
 
 

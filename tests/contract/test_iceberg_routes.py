@@ -19,11 +19,12 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from typer.testing import CliRunner
 
-from tests.contract.test_iceberg_faults import effects
 from tests.support import oracle
 from tests.support.catalog_faults import FAULTS, fail
 from tests.support.effect_failures import Died
-from tests.unit.test_targets import BY_HEADER, PART, Started, behind
+from tests.support.iceberg_effects import die_after_effects
+from tests.support.iceberg_routes import TARGETS, apply_waiting, start_route
+from tests.support.route_targets import BY_HEADER, PART, RouteTables, refusing_tables
 from writer.cli.main import app
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -34,12 +35,7 @@ from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations.rows import Batch
 
-TARGETS = ("a", "b")
 NOW = datetime(2026, 11, 20, 5, tzinfo=UTC)
-
-
-def started(root: Path, names: tuple[str, ...] = TARGETS, **more: Any) -> Started:
-    return Started(root, {"targets": {name: str(root / name) for name in names}}, form="iceberg", **more)
 
 
 def places(root: Path) -> list[str]:
@@ -50,32 +46,25 @@ def counts(root: Path) -> list[int]:
     return [oracle.count(Path(place)) for place in places(root)]
 
 
-def client(one: Started, name: str = "a") -> tuple[Catalog, tuple[str, ...]]:
+def client(one: RouteTables, name: str = "a") -> tuple[Catalog, tuple[str, ...]]:
     """Return the client of the catalog that the writer uses, and what the table of a target is called there."""
     place = one.config.catalog_place("p", str(Path(one.tables.main.location).with_name(name)))
     assert place is not None
     return catalog_client.open_catalog(place.catalog, tuple(sorted(place.settings))), place.identifier
 
 
-def theirs(one: Started, name: str = "a") -> Table:
+def theirs(one: RouteTables, name: str = "a") -> Table:
     """Return the table of a target as another client opens it."""
     place = one.config.catalog_place("p", str(Path(one.tables.main.location).with_name(name)))
     assert place is not None
     return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
 
 
-def applied(one: Started) -> dict[str, str]:
-    """Apply what waits, tables that refused a moment ago included. Returns those that refuse, and why."""
-    one.tables._retries.clear()
-    one.tables.apply_side_files()
-    return {Path(place).name: why for place, why in one.tables.behind.items()}
-
-
 def test_tables_of_a_route_are_applied_from_its_log_and_known_to_the_catalog_by_their_names(tmp_path: Path) -> None:
-    one = started(tmp_path)
+    one = start_route(tmp_path)
     for _ in range(3):
         one.commit(*places(tmp_path))
-        assert applied(one) == {}
+        assert apply_waiting(one) == {}
     assert counts(tmp_path) == [3, 3]
     assert oracle.rows(tmp_path / "log", "count(*)") == [], "the log has no rows"
     found, (namespace, _) = client(one)
@@ -88,7 +77,7 @@ def test_tables_of_a_route_are_applied_from_its_log_and_known_to_the_catalog_by_
 
 
 def test_of_two_processes_that_apply_an_entry_one_does(tmp_path: Path) -> None:
-    one = started(tmp_path)
+    one = start_route(tmp_path)
     one.commit(*places(tmp_path))
     others = [all_tables("p", one.config) for _ in range(2)]
     for tables in others:
@@ -103,12 +92,12 @@ def test_of_two_processes_that_apply_an_entry_one_does(tmp_path: Path) -> None:
 def test_whatever_the_catalog_does_to_a_request_an_entry_is_applied_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    one = started(tmp_path)
+    one = start_route(tmp_path)
     for _ in range(2):
         one.commit(*places(tmp_path))
         with fail(monkeypatch, client(one)[0], fault) as failed:
             one.tables.apply_side_files()
-            assert applied(one) == {}
+            assert apply_waiting(one) == {}
         assert failed() > 0
     assert counts(tmp_path) == [2, 2]
 
@@ -117,17 +106,17 @@ def test_whatever_the_catalog_does_to_a_request_an_entry_is_applied_once(
 def test_a_writer_that_dies_after_any_effect_of_applying_an_entry_loses_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    one = started(tmp_path, ("a",))
+    one = start_route(tmp_path, ("a",))
     one.commit(str(tmp_path / "a"))
     found, _ = client(one)
-    dying = effects(monkeypatch, one.tables.side(str(tmp_path / "a")), after, found)
+    dying = die_after_effects(monkeypatch, one.tables.side(str(tmp_path / "a")), after, found)
     next(dying)
     with suppress(Died):
         one.tables.apply_side_files()
     next(dying)
-    again = started(tmp_path, ("a",))
+    again = start_route(tmp_path, ("a",))
     again.commit(str(tmp_path / "a"))
-    assert applied(again) == {}
+    assert apply_waiting(again) == {}
     assert oracle.count(tmp_path / "a") == 2
 
 
@@ -150,40 +139,40 @@ def rolled_back(table: Table) -> None:
 def test_what_another_client_does_to_a_table_neither_doubles_rows_nor_brings_them_back(
     tmp_path: Path, change: Callable[[Table], None], left: int
 ) -> None:
-    one = started(tmp_path)
+    one = start_route(tmp_path)
     for _ in range(2):
         one.commit(*places(tmp_path))
-        assert applied(one) == {}
+        assert apply_waiting(one) == {}
     change(theirs(one))
     assert counts(tmp_path) == [left, 2]
     one.commit(*places(tmp_path))
-    assert applied(one) == {}
-    again = started(tmp_path)
-    assert applied(again) == {}
+    assert apply_waiting(one) == {}
+    again = start_route(tmp_path)
+    assert apply_waiting(again) == {}
     assert counts(tmp_path) == [left + 1, 3]
 
 
 def test_a_table_that_was_taken_out_of_the_catalog_holds_no_other_up_and_catches_up_when_it_is_back(
     tmp_path: Path,
 ) -> None:
-    one = started(tmp_path)
+    one = start_route(tmp_path)
     one.commit(*places(tmp_path))
-    assert applied(one) == {}
+    assert apply_waiting(one) == {}
     found, name = client(one)
     metadata = found.load_table(name).metadata_location
     found.drop_table(name)
     for _ in range(2):
         one.commit(*places(tmp_path))
-        assert list(applied(one)) == ["a"]
-    again = started(tmp_path)
-    assert set(behind(again)) == {"a"}, "a start waits for it, and makes no other"
+        assert list(apply_waiting(one)) == ["a"]
+    again = start_route(tmp_path)
+    assert set(refusing_tables(again)) == {"a"}, "a start waits for it, and makes no other"
     found.register_table(name, metadata)
-    assert applied(again) == {}
+    assert apply_waiting(again) == {}
     assert counts(tmp_path) == [3, 3]
 
 
 def test_a_catalog_that_refuses_one_table_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = started(tmp_path)
+    one = start_route(tmp_path)
     found, name = client(one)
     commit = found.commit_table
 
@@ -195,23 +184,23 @@ def test_a_catalog_that_refuses_one_table_holds_up_no_other(tmp_path: Path, monk
     monkeypatch.setattr(found, "commit_table", refused)
     for _ in range(3):
         one.commit(*places(tmp_path))
-        (why,) = applied(one).values()
+        (why,) = apply_waiting(one).values()
         assert "not yours" in why
     assert counts(tmp_path) == [0, 3]
     monkeypatch.undo()
-    assert applied(one) == {}
+    assert apply_waiting(one) == {}
     assert counts(tmp_path) == [3, 3]
 
 
 def test_two_tables_that_the_catalog_would_call_alike_are_refused_before_the_second_is_made(tmp_path: Path) -> None:
     location = str(tmp_path / "{namespace}" / "{name}")
     route = {**BY_HEADER, "targets": {"*": location}}
-    one = Started(tmp_path, route, form="iceberg")
+    one = RouteTables(tmp_path, route, form="iceberg")
     assert [known.name for known in one.learn("eu.click", "us.Click").values()] == ["eu.click"]
     assert not (tmp_path / "us").exists()
     root = tmp_path / "other"
     targets = {"*": {"location": str(root / "{namespace}" / "{name}"), "name": "{namespace}.{name}"}}
-    two = Started(root, {**BY_HEADER, "targets": targets}, form="iceberg")
+    two = RouteTables(root, {**BY_HEADER, "targets": targets}, form="iceberg")
     *plain, odd = sorted((known.table for known in two.learn("eu.click", "us.Click", "a/b.c-d").values()), reverse=True)
     assert plain == ["us.Click", "eu.click"]
     assert re.fullmatch(r"a_b_[0-9a-f_]+\.c___d", odd)
@@ -220,30 +209,30 @@ def test_two_tables_that_the_catalog_would_call_alike_are_refused_before_the_sec
 def test_a_table_keeps_its_name_and_gets_its_rows_when_it_left_the_configuration(tmp_path: Path) -> None:
     a, b = places(tmp_path)
     named = {"a": {"location": a, "name": "shop.first"}, "b": b}
-    one = Started(tmp_path, {"targets": named}, form="iceberg")
+    one = RouteTables(tmp_path, {"targets": named}, form="iceberg")
     one.commit(a, b)
-    assert applied(started(tmp_path, ("b",))) == {}
+    assert apply_waiting(start_route(tmp_path, ("b",))) == {}
     assert counts(tmp_path) == [1, 1]
     with pytest.raises(ConfigError, match=r"is called shop\.first, the configuration says headrace\.a; keep the name"):
-        started(tmp_path)
+        start_route(tmp_path)
 
 
 @pytest.mark.parametrize(("log", "target"), [("delta", "iceberg"), ("iceberg", "parquet")])
 def test_a_table_has_a_format_of_its_own(tmp_path: Path, log: str, target: str) -> None:
     location = str(tmp_path / "{name}")
     route = {**BY_HEADER, "targets": {"*": {"location": location, "format": target, "seal": {"late": "late_table"}}}}
-    one = Started(tmp_path, route, form=log)
+    one = RouteTables(tmp_path, route, form=log)
     one.learn("a", "b")
     late = f"{places(tmp_path)[0]}_late"
     one.commit(*places(tmp_path), late)
-    assert applied(one) == {}
+    assert apply_waiting(one) == {}
     assert counts(tmp_path) == [1, 1]
     assert oracle.count(Path(late)) == 1
     forms = {type(one.tables.side(place)._format).__name__ for place in (*places(tmp_path), late)}
     assert forms == {target.capitalize()}
 
 
-def events(root: Path, one: Started, offsets: range) -> None:
+def events(root: Path, one: RouteTables, offsets: range) -> None:
     """Commit an event for each offset to both tables, a file for each."""
     for at in offsets:
         files = {}
@@ -259,11 +248,11 @@ def events(root: Path, one: Started, offsets: range) -> None:
             files[place] = [StagedFile(path, ("2026-11-20T05",), 1, size, json.dumps(stats), NOW, NOW, {("t", 0): 1})]
         entry = Batch(uuid4().hex, one.epoch, [OffsetRange(PART, at, at + 1)], side_files=files)
         one.tables.main.append(entry, one.tables.main.snapshot())
-        assert applied(one) == {}
+        assert apply_waiting(one) == {}
 
 
 def test_each_verb_of_maintenance_works_on_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = started(tmp_path)
+    one = start_route(tmp_path)
     for place in places(tmp_path):
         one.tables.side(place).grow([pa.field("user", pa.int64())])
     events(tmp_path, one, range(6))
@@ -292,7 +281,7 @@ def test_each_verb_of_maintenance_works_on_one_table(tmp_path: Path, monkeypatch
 
 
 def test_a_database_that_another_program_locks_is_waited_for_and_then_a_sentence(tmp_path: Path) -> None:
-    one = started(tmp_path)
+    one = start_route(tmp_path)
     one.commit(*places(tmp_path))
     assert one.config.catalog is not None
     impatient = one.config.catalog.model_copy(update={"retry_timeout": timedelta(seconds=1)})
@@ -300,5 +289,5 @@ def test_a_database_that_another_program_locks_is_waited_for_and_then_a_sentence
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(CommitFailed, match="database is locked"):
             all_tables("p", one.config.model_copy(update={"catalog": impatient})).main.snapshot()
-    assert applied(one) == {}
+    assert apply_waiting(one) == {}
     assert counts(tmp_path) == [1, 1]

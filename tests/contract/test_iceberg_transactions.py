@@ -1,7 +1,6 @@
 """One catalog commit of another client with several snapshots is one change, and a rewind takes it back whole."""
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -11,125 +10,37 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 from pyiceberg.expressions import AlwaysTrue, EqualTo, GreaterThanOrEqual, In
-from pyiceberg.table import Table, Transaction
-from pyiceberg.types import LongType
+from pyiceberg.table import Transaction
 
-from tests.contract.test_compact import carry, filled
-from tests.contract.test_foreign_change import back
-from tests.contract.test_iceberg import in_its_catalog
 from tests.support.example_counts import share
-from tests.support.local_driver import Driver
+from tests.support.iceberg_clients import client_table
+from tests.support.iceberg_transactions import (
+    REPLACING,
+    Theirs,
+    check_sound,
+    read_rows,
+    refusal,
+    tag_rows,
+    upsert,
+)
+from tests.support.reverted_change import revert_change
+from tests.support.small_files import carry, fill_table
 from writer.audit.audit import audit
 from writer.table.log.foreign_writes import ForeignChange
-
-Theirs = Callable[[Table], None]
-Row = tuple[int | None, str | None]  # offset and note
-
-
-def read_rows(driver: Driver) -> Counter[Row]:
-    """Return what a reader of the catalog sees."""
-    found = in_its_catalog(driver).scan().to_arrow()
-    return Counter(zip(found["_offset"].to_pylist(), found["note"].to_pylist(), strict=True))
-
-
-def noted(table: Table, offsets: list[int], note: str = "x") -> pa.Table:
-    """Return the rows at some offsets with another note."""
-    rows = table.scan(In("_offset", offsets)).to_arrow()
-    field = rows.schema.field("note")
-    return rows.set_column(rows.schema.get_field_index("note"), field, pa.array([note] * rows.num_rows, field.type))
-
-
-def upsert(table: Table) -> None:
-    table.upsert(noted(table, [3, 4, 5]), join_cols=["_offset"], when_not_matched_insert_all=False)
-
-
-def upsert_and_insert(table: Table) -> None:
-    rows = noted(table, [3, 4])
-    new = rows.set_column(
-        rows.schema.get_field_index("_offset"), rows.schema.field("_offset"), pa.array([4, 900], pa.int64())
-    )
-    table.upsert(new, join_cols=["_offset"])
-
-
-def overwrite_some(table: Table) -> None:
-    table.overwrite(noted(table, [3, 4, 5]), overwrite_filter=In("_offset", [3, 4, 5]))
-
-
-def overwrite_some_with_fewer(table: Table) -> None:
-    """The row that stays has the offset of one that goes: bounds of offsets do not tell it."""
-    table.overwrite(noted(table, [4]), overwrite_filter=In("_offset", [3, 4, 5]))
-
-
-def overwrite_all(table: Table) -> None:
-    table.overwrite(noted(table, [*range(30)]))
-
-
-def overwrite_partition(table: Table) -> None:
-    table.dynamic_partition_overwrite(noted(table, [1, 2]))
-
-
-def delete_and_append(table: Table) -> None:
-    rows = noted(table, [7, 8])
-    with table.transaction() as change:
-        change.delete(In("_offset", [7, 8]))
-        change.append(rows)
-
-
-def append_and_delete(table: Table) -> None:
-    rows = noted(table, [7, 8])
-    with table.transaction() as change:
-        change.append(rows)
-        change.delete(In("_offset", [1, 7]))
-
-
-def column_delete_and_append(table: Table) -> None:
-    rows = noted(table, [7, 8])
-    with table.transaction() as change:
-        with change.update_schema() as schema:
-            schema.add_column("extra", LongType())
-        change.delete(In("_offset", [7, 8]))
-        change.append(rows)
-        change.set_properties({"owner": "someone"})
-
-
-def tagged_upsert(table: Table) -> None:
-    upsert(table)
-    table.manage_snapshots().create_tag(table.metadata.current_snapshot_id or 0, "theirs").commit()
-
-
-REPLACING: list[Theirs] = [
-    upsert, upsert_and_insert, overwrite_some, overwrite_some_with_fewer, overwrite_all, overwrite_partition,
-    delete_and_append, append_and_delete, column_delete_and_append, tagged_upsert,
-]  # fmt: skip
-
-
-def refusal(driver: Driver, n: int) -> tuple[str, int]:
-    """Return the sentence by which the next batch is refused, and the version that it says to rewind to."""
-    with pytest.raises(ForeignChange) as refused:
-        carry(driver, n)
-    told = re.search(r"rewind --to (\d+)", str(refused.value))
-    assert told is not None, refused.value
-    return str(refused.value), int(told[1])
-
-
-def check_sound(driver: Driver) -> None:
-    for deep in (False, True):
-        found = audit(driver.config, "clicks", since=None, deep=deep)
-        assert found.adds_up, found.problems
 
 
 @pytest.mark.parametrize("theirs", REPLACING)
 def test_rows_that_one_commit_replaces_stop_it_and_the_rewind_it_names_restores_them(
     tmp_path: Path, theirs: Theirs
 ) -> None:
-    driver = filled(tmp_path, "iceberg")
+    driver = fill_table(tmp_path, "iceberg")
     before = read_rows(driver)
     own = driver.table.snapshot().version
-    theirs(in_its_catalog(driver))
+    theirs(client_table(driver))
     said, told = refusal(driver, 6)
     assert told == own, said
     assert not audit(driver.config, "clicks", since=None, deep=False).adds_up
-    assert back(driver, told) == 0
+    assert revert_change(driver, told) == 0
     assert read_rows(driver) == before
     driver.start()
     carry(driver, 6)
@@ -138,10 +49,10 @@ def test_rows_that_one_commit_replaces_stop_it_and_the_rewind_it_names_restores_
 
 
 def test_an_append_and_its_delete_in_one_commit_are_nothing(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
+    driver = fill_table(tmp_path, "iceberg")
     before = read_rows(driver)
-    table = in_its_catalog(driver)
-    rows = noted(table, [7, 8])
+    table = client_table(driver)
+    rows = tag_rows(table, [7, 8])
     with table.transaction() as change:
         change.append(rows)
         (snapshot,) = [s for s in change.table_metadata.snapshots if s not in table.metadata.snapshots]
@@ -161,9 +72,9 @@ def test_an_append_and_its_delete_in_one_commit_are_nothing(tmp_path: Path) -> N
 
 
 def test_deletes_of_one_commit_go_on_and_are_counted_together(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
+    driver = fill_table(tmp_path, "iceberg")
     own = driver.table.snapshot().version
-    with in_its_catalog(driver).transaction() as change:
+    with client_table(driver).transaction() as change:
         change.delete(In("_offset", [3, 4]))
         change.delete(GreaterThanOrEqual("_offset", 58))
     carry(driver, 6)
@@ -173,92 +84,92 @@ def test_deletes_of_one_commit_go_on_and_are_counted_together(tmp_path: Path) ->
 
 
 def test_two_commits_stay_two_changes(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
+    driver = fill_table(tmp_path, "iceberg")
     own = driver.table.snapshot().version
-    table = in_its_catalog(driver)
-    rows = noted(table, [7, 8])
+    table = client_table(driver)
+    rows = tag_rows(table, [7, 8])
     table.delete(In("_offset", [7, 8]))
     left = read_rows(driver)
-    in_its_catalog(driver).append(rows)
+    client_table(driver).append(rows)
     said, told = refusal(driver, 6)
     assert told == own + 1
     assert "another client ran INSERT" in said
-    assert back(driver, told) == 0
+    assert revert_change(driver, told) == 0
     assert read_rows(driver) == left
     check_sound(driver)
 
 
 def test_several_commits_whose_metadata_files_are_gone_are_one_change(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
+    driver = fill_table(tmp_path, "iceberg")
     before = read_rows(driver)
     own = driver.table.snapshot().version
-    table = in_its_catalog(driver)
-    rows = noted(table, [7, 8])
+    table = client_table(driver)
+    rows = tag_rows(table, [7, 8])
     table.delete(In("_offset", [7, 8]))
-    between = in_its_catalog(driver).metadata_location
+    between = client_table(driver).metadata_location
     table.append(rows)
     Path(between.removeprefix("file://")).unlink()
     said, told = refusal(driver, 6)
     assert told == own
     assert "another client ran changes whose metadata files are gone" in said
-    assert back(driver, told) == 0
+    assert revert_change(driver, told) == 0
     assert read_rows(driver) == before
     driver.start()
     check_sound(driver)
 
 
 def test_more_deletes_than_metadata_files_are_kept_go_on(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
+    driver = fill_table(tmp_path, "iceberg")
     for offset in range(25):
-        in_its_catalog(driver).delete(EqualTo("_offset", offset))
+        client_table(driver).delete(EqualTo("_offset", offset))
     carry(driver, 6)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert (found.adds_up, found.rows_taken) == (True, {"DELETE": 25}), found.problems
 
 
 def test_a_rollback_and_what_follows_it_are_one_change(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
+    driver = fill_table(tmp_path, "iceberg")
     before = read_rows(driver)
     own = driver.table.snapshot().version
-    table = in_its_catalog(driver)
+    table = client_table(driver)
     table.manage_snapshots().set_current_snapshot(table.metadata.snapshots[-2].snapshot_id).commit()
-    upsert(in_its_catalog(driver))
+    upsert(client_table(driver))
     said, told = refusal(driver, 6)
     assert told == own
     assert "another client ran ROLLBACK" in said
-    assert back(driver, told) == 0
+    assert revert_change(driver, told) == 0
     assert read_rows(driver) == before
 
 
 def test_a_branch_that_becomes_main_is_one_change(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
+    driver = fill_table(tmp_path, "iceberg")
     before = read_rows(driver)
     own = driver.table.snapshot().version
-    table = in_its_catalog(driver)
-    rows = noted(table, [7, 8])
+    table = client_table(driver)
+    rows = tag_rows(table, [7, 8])
     table.manage_snapshots().create_branch(table.metadata.current_snapshot_id or 0, "work").commit()
-    in_its_catalog(driver).delete(In("_offset", [7, 8]), branch="work")
-    in_its_catalog(driver).append(rows, branch="work")
+    client_table(driver).delete(In("_offset", [7, 8]), branch="work")
+    client_table(driver).append(rows, branch="work")
     driver.table.snapshot()
     assert read_rows(driver) == before
-    work = in_its_catalog(driver).metadata.refs["work"].snapshot_id
-    in_its_catalog(driver).manage_snapshots().set_current_snapshot(work).commit()
+    work = client_table(driver).metadata.refs["work"].snapshot_id
+    client_table(driver).manage_snapshots().set_current_snapshot(work).commit()
     said, told = refusal(driver, 6)
     assert told == own, said
-    assert back(driver, told) == 0
+    assert revert_change(driver, told) == 0
     assert read_rows(driver) == before
 
 
 def test_a_commit_whose_first_snapshot_expired_is_taken_back_whole(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
+    driver = fill_table(tmp_path, "iceberg")
     before = read_rows(driver)
     own = driver.table.snapshot().version
-    upsert(in_its_catalog(driver))
-    table = in_its_catalog(driver)
+    upsert(client_table(driver))
+    table = client_table(driver)
     table.maintenance.expire_snapshots().by_id(table.metadata.snapshots[-2].snapshot_id).commit()
     said, told = refusal(driver, 6)
     assert told == own, said
-    assert back(driver, told) == 0
+    assert revert_change(driver, told) == 0
     assert read_rows(driver) == before
 
 
@@ -293,23 +204,23 @@ def test_of_random_commits_rows_that_only_go_go_on_and_a_rewind_restores_all_oth
 ) -> None:
     """The oracle reads the table between the commits, and compares rows."""
     with TemporaryDirectory() as root:
-        driver = filled(Path(root), "iceberg", commits=3)
+        driver = fill_table(Path(root), "iceberg", commits=3)
         own = driver.table.snapshot().version
         states = [read_rows(driver)]
         for steps in commits:
-            table = in_its_catalog(driver)
+            table = client_table(driver)
             known = table.metadata.current_snapshot_id
             with table.transaction() as change:
                 for step, offsets in steps:
-                    STEPS[step](change, noted(table, offsets), offsets)
-            if in_its_catalog(driver).metadata.current_snapshot_id != known:
+                    STEPS[step](change, tag_rows(table, offsets), offsets)
+            if client_table(driver).metadata.current_snapshot_id != known:
                 states.append(read_rows(driver))
         is_loss_alone = all(after <= before for before, after in pairwise(states))
         try:
             carry(driver, 3)
         except ForeignChange as refused:
             told = int((re.search(r"rewind --to (\d+)", str(refused)) or [])[1])
-            if back(driver, told) == 2:
+            if revert_change(driver, told) == 2:
                 # A delete that came after the change would be undone with it: a person decides.
                 assert any(after <= before for before, after in pairwise(states[told - own + 1 :]))
                 assert read_rows(driver) == states[-1]

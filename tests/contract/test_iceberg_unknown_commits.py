@@ -13,14 +13,14 @@ from deltalake import write_deltalake
 from pyiceberg.catalog import Catalog
 from requests.exceptions import ConnectionError as Broken
 
-from tests.contract.test_adopt_iceberg import START, adopted, foreign, theirs
-from tests.contract.test_compact import carry, compacted, filled
-from tests.contract.test_vacuum import later
 from tests.support.catalog_faults import FAULTS, fail
+from tests.support.foreign_iceberg import START, adopt, create_foreign_table, foreign_client
 from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import event
+from tests.support.small_files import carry, compact_bucket, fill_table
 from tests.support.table_formats import iceberg_table, in_catalog
 from tests.support.tables import P0, batch, begin, create_table, iceberg_table_of, rows, write_file
+from tests.support.vacuum_time import days_ahead
 from writer.batch.staging.parquet_files import Destination, delta_statistics
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
@@ -94,27 +94,27 @@ def test_what_is_left_of_a_file_stays_where_the_catalog_was_lost_after_it_took_t
 def test_whatever_the_catalog_does_to_an_adoption_the_table_has_its_first_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    foreign(tmp_path)
+    create_foreign_table(tmp_path)
     settings = pipeline_config(tmp_path, "iceberg")
     client = opened(settings.catalog_place("clicks", settings.pipelines["clicks"].table.location))
     with fail(monkeypatch, client, fault), suppress(CommitFailed):
-        adopted(tmp_path)
-    if "headrace.version" not in theirs(tmp_path).properties:
-        adopted(tmp_path)
+        adopt(tmp_path)
+    if "headrace.version" not in foreign_client(tmp_path).properties:
+        adopt(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)
     driver.start(offset=100)
     driver.carry([log({at: event(at) for at in range(100, 104)})], {0: 104})
-    assert theirs(tmp_path).scan().count() == 10
+    assert foreign_client(tmp_path).scan().count() == 10
 
 
 def test_files_of_snapshots_that_the_catalog_did_not_let_expire_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = filled(tmp_path, "iceberg")
-    compacted(driver)
+    driver = fill_table(tmp_path, "iceberg")
+    compact_bucket(driver)
     carry(driver, 6)
     place = driver.config.catalog_place("clicks", driver.lake)
-    found = find_unneeded(driver.config, "clicks", None, later())
+    found = find_unneeded(driver.config, "clicks", None, days_ahead())
     with fail(monkeypatch, opened(place), "it refuses"):
         remove(found)
     table = iceberg_table_of(driver.lake, place)
@@ -123,11 +123,11 @@ def test_files_of_snapshots_that_the_catalog_did_not_let_expire_stay(
 
 
 def test_a_tag_that_is_set_while_vacuum_looks_keeps_its_files(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "iceberg")
-    compacted(driver)
+    driver = fill_table(tmp_path, "iceberg")
+    compact_bucket(driver)
     carry(driver, 6)
     place = driver.config.catalog_place("clicks", driver.lake)
-    found = find_unneeded(driver.config, "clicks", None, later())
+    found = find_unneeded(driver.config, "clicks", None, days_ahead())
     table = iceberg_table_of(driver.lake, place)
     table.manage_snapshots().create_tag(table.metadata.snapshots[-3].snapshot_id, "month").commit()
     remove(found)
@@ -138,7 +138,8 @@ def test_a_tag_that_is_set_while_vacuum_looks_keeps_its_files(tmp_path: Path) ->
 def test_an_entry_without_an_answer_is_ours_whatever_another_client_did_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    location, theirs = str(tmp_path / "lake"), pa.table({"id": [1], "hour": [HOUR]})
+    location = str(tmp_path / "lake")
+    rows_of_others = pa.table({"id": [1], "hour": [HOUR]})
     table = create_table(location, form)
     epoch = begin(table)
     table.append(batch(epoch, 0, 10, write_file(location, HOUR, 10, form)), table.snapshot())
@@ -147,9 +148,9 @@ def test_an_entry_without_an_answer_is_ours_whatever_another_client_did_after_it
     def forgetting(*given: Any) -> bool:
         honest(*given)
         if form == "delta":
-            write_deltalake(location, theirs, mode="append")
+            write_deltalake(location, rows_of_others, mode="append")
         else:
-            iceberg_table_of(location).append(theirs)
+            iceberg_table_of(location).append(rows_of_others)
         raise OutcomeUnknown("put", location, "no answer", "Look.")
 
     monkeypatch.setattr(table._log, "append", forgetting)

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.contract.test_compact import filled, offsets
 from tests.servers.objects import ObjectServer
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import config as one_pipeline, event, tree
+from tests.support.small_files import fill_table, offsets
 from tests.support.table_formats import OPENED
 from tests.support.tables import LOGS
 from writer.audit.audit import audit
@@ -157,7 +157,7 @@ def test_a_folder_above_that_cannot_be_listed_stops_nothing_and_is_named(tmp_pat
 def existing(root: str, tmp_path: Path, form: str) -> Driver:
     """A lake with its dead letters inside the table, which nobody looked at when they were made."""
     table = {"location": f"{root}/lake", "dead_letters": f"{root}/lake/letters"}
-    driver = filled(tmp_path, form, commits=2, table=table)
+    driver = fill_table(tmp_path, form, commits=2, table=table)
     driver.carry([log({20: b"broken", 21: event(3)})], {0: 22})
     return driver
 
@@ -174,7 +174,9 @@ def test_an_existing_table_inside_another_is_opened_with_a_warning(
 
 def test_rows_of_a_table_inside_are_not_taken_for_those_of_the_table(existing: Driver, form: str) -> None:
     """Recovery goes by them, where the log does not tell how far the table has come."""
-    inner = filled(Path(existing.config.checkpoints).parent, form, commits=5, table={"location": f"{existing.lake}/in"})
+    inner = fill_table(
+        Path(existing.config.checkpoints).parent, form, commits=5, table={"location": f"{existing.lake}/in"}
+    )
     assert offsets(inner) == list(range(50))
     assert offsets(existing) == [*range(20), 21]
 
@@ -187,7 +189,7 @@ def test_new_checkpoints_inside_a_table_that_exists_are_refused(existing: Driver
 
 
 def test_checkpoints_that_were_removed_do_not_stop_a_lake_inside_them(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "delta", commits=1, table={"location": str(tmp_path / "checkpoints" / "lake")})
+    driver = fill_table(tmp_path, "delta", commits=1, table={"location": str(tmp_path / "checkpoints" / "lake")})
     (tmp_path / "checkpoints" / "clicks" / "000001").mkdir(parents=True)
     assert statuses(driver.config, "clicks") == {"warning"}
     shutil.rmtree(tmp_path / "checkpoints" / "clicks")
@@ -197,7 +199,7 @@ def test_checkpoints_that_were_removed_do_not_stop_a_lake_inside_them(tmp_path: 
 @pytest.mark.parametrize("form", ["delta", "parquet"])  # Iceberg's metadata has whole paths
 def test_the_way_out_that_docs_tables_describes_keeps_every_dead_letter(tmp_path: Path, form: str) -> None:
     lake, old, new = tmp_path / "lake", tmp_path / "lake" / "letters", tmp_path / "letters"
-    before = filled(tmp_path, form, commits=2, table={"location": str(lake), "dead_letters": str(old)})
+    before = fill_table(tmp_path, form, commits=2, table={"location": str(lake), "dead_letters": str(old)})
     before.carry([log({20: b"broken", 21: event(3)})], {0: 22})
     shutil.copytree(old, new)
     after = Driver(tmp_path, form, table={"location": str(lake), "dead_letters": str(new)})

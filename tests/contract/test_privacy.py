@@ -1,6 +1,5 @@
 """Privacy in a pipeline's own table: what is protected, what a start refuses, and keys that change."""
 
-import hmac
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -13,11 +12,20 @@ from typer.testing import CliRunner
 
 from recovery.backfill import archive_source
 from tests.support.local_driver import Driver, log
+from tests.support.private_table import (
+    PRIVACY,
+    TAGGED,
+    event,
+    hash_of,
+    ids_of,
+    keyring_at,
+    start_driver,
+    write_config_file,
+)
 from tests.support.sample_records import EVENT, NOW, Schemas, config, value
 from writer.avro.schema_plan import PROVENANCE, RejectedSchema
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.cli.main import app
-from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.driver.start.pipeline_start import check_rules, set_rules
@@ -32,58 +40,13 @@ from writer.table.factory import all_tables
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.snapshot import FORMAT
 
-TAGGED = {**EVENT, "fields": [
-    {**EVENT["fields"][0], "confluent:tags": ["PII"]}, EVENT["fields"][1], {**EVENT["fields"][2], "pii": "secret"},
-]}  # fmt: skip
-PRIVACY = {"tags": {"PII": "hash", "secret": "encrypt"}, "attributes": ["pii"]}
-
-
-def ring_at(root: Path) -> KeySource:
-    """Return the keyring of a test, made at its first use."""
-    source = KeySource(KeyringPlace(str(root / "keys.json")))
-    if not (root / "keys.json").exists():
-        root.mkdir(parents=True, exist_ok=True)
-        write_keyring(source, Keyring().with_new("hash").with_new("encrypt"))
-    return source
-
-
-def started(
-    root: Path, schemas: Any = None, privacy: Any = PRIVACY, *, sections: Any = None, **settings: Any
-) -> Driver:
-    source = ring_at(root)
-    sections = {"keys": {"file": source.place.file}, **(sections or {})}
-    known = schemas or Schemas({1: TAGGED}, [1])
-    driver = Driver(root, schemas=known, privacy=privacy, sections=sections, **settings)
-    driver.start()
-    return driver
-
-
-def event(number: int, schema: Any = TAGGED, schema_id: int = 1, **more: Any) -> bytes:
-    row = {"id": number, "at": NOW - timedelta(minutes=1), "note": f"note {number}", **more}
-    return value(schema_id, schema, row)
-
-
-def hashed(root: Path, text: object) -> str:
-    ring = read_keyring(ring_at(root))
-    return hmac.digest(ring.hash_keys[ring.primary["hash"]], str(text).encode(), "sha256").hex()
-
-
-def ids_of(driver: Driver) -> set[Any]:
-    return set(driver.table.rows().to_table(columns=["id"])["id"].to_pylist())
-
-
-def in_file(config: Config, root: Path) -> str:
-    file = root / "pipelines.yaml"
-    file.write_text(json.dumps(config.model_dump(mode="json", exclude_unset=True)))
-    return str(file)
-
 
 def test_rows_hold_what_the_words_of_the_schema_leave(tmp_path: Path) -> None:
-    driver = started(tmp_path)
+    driver = start_driver(tmp_path)
     driver.carry([log({at: event(at) for at in range(5)})], {0: 5})
     rows = driver.table.rows().to_table().to_pylist()
-    assert {row["id"] for row in rows} == {hashed(tmp_path, at) for at in range(5)}
-    secret = read_keyring(ring_at(tmp_path)).encryption_keys["k1"]
+    assert {row["id"] for row in rows} == {hash_of(tmp_path, at) for at in range(5)}
+    secret = read_keyring(keyring_at(tmp_path)).encryption_keys["k1"]
     assert {decrypt_text(row["note"], secret) for row in rows} == {f"note {at}".encode() for at in range(5)}
     assert {row["at"] for row in rows} == {NOW - timedelta(minutes=1)}
 
@@ -92,10 +55,10 @@ def test_the_first_policies_are_an_entry_of_the_log(tmp_path: Path) -> None:
     plain = Driver(tmp_path / "plain")
     plain.start()
     assert (plain.table.snapshot().format, plain.table.snapshot().privacy) == (FORMAT, 0)
-    snapshot = started(tmp_path).table.snapshot()
+    snapshot = start_driver(tmp_path).table.snapshot()
     assert (snapshot.format, snapshot.privacy) == (FORMAT, 1)
-    (entry,) = (one.facts for one in started(tmp_path).table.history() if one.kind == "privacy")
-    keys = read_keyring(ring_at(tmp_path))
+    (entry,) = (one.facts for one in start_driver(tmp_path).table.history() if one.kind == "privacy")
+    keys = read_keyring(keyring_at(tmp_path))
     assert entry["policies"] == PRIVACY
     assert entry["keys"]["hash"]["fingerprint"] == keys.primary_of("hash").fingerprint  # type: ignore[union-attr]
     assert not any(secret.hex() in json.dumps(entry) for secret in keys.hash_keys.values())
@@ -103,9 +66,9 @@ def test_the_first_policies_are_an_entry_of_the_log(tmp_path: Path) -> None:
 
 def test_a_schema_whose_tag_has_no_policy_is_rejected_alone(tmp_path: Path) -> None:
     unknown = {**EVENT, "name": "Other", "fields": [*TAGGED["fields"], {"name": "x", "type": "int", "pii": "WHAT"}]}
-    driver = started(tmp_path, Schemas({1: TAGGED, 2: unknown}, [1, 2]), limits={"max_failed_ratio": 1})
+    driver = start_driver(tmp_path, Schemas({1: TAGGED, 2: unknown}, [1, 2]), limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(0), 1: event(1, unknown, 2, x=1)})], {0: 2})
-    assert ids_of(driver) == {hashed(tmp_path, 0)}
+    assert ids_of(driver) == {hash_of(tmp_path, 0)}
     (why,) = driver.side(driver.dead_letters).rows().to_table(columns=["error"])["error"].to_pylist()
     assert "field 'x' has the tag 'WHAT', for which there is no policy; add one to privacy.tags" in why
 
@@ -115,16 +78,16 @@ def test_a_schema_without_the_tag_does_not_leak(tmp_path: Path, first: int) -> N
     """Whichever of them is known first; a renamed field too."""
     renamed = {**EVENT, "fields": [{"name": "number", "aliases": ["id"], "type": "long"}, *EVENT["fields"][1:]]}
     schemas = {1: TAGGED, 2: EVENT, 3: renamed}
-    driver = started(tmp_path, Schemas(schemas, [first, 3 - first]), limits={"max_failed_ratio": 1})
+    driver = start_driver(tmp_path, Schemas(schemas, [first, 3 - first]), limits={"max_failed_ratio": 1})
     late = value(3, renamed, {"number": 3, "at": NOW, "note": "note 3"})
     driver.carry([log({1: event(1), 2: event(2, EVENT, 2), 3: late})], {0: 4})
-    assert ids_of(driver) == {hashed(tmp_path, at) for at in (1, 2, 3)}
+    assert ids_of(driver) == {hash_of(tmp_path, at) for at in (1, 2, 3)}
     assert not any("note" in note for note in driver.table.rows().to_table(columns=["note"])["note"].to_pylist())
 
 
 def test_a_tag_that_comes_later_ends_what_cannot_be_protected_any_more(tmp_path: Path) -> None:
     """A column that is a number cannot hold hashes: no record of the type lands in the clear from then on."""
-    driver = started(tmp_path, Schemas({1: TAGGED, 2: EVENT}, [2]), limits={"max_failed_ratio": 1})
+    driver = start_driver(tmp_path, Schemas({1: TAGGED, 2: EVENT}, [2]), limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(0, EVENT, 2)})], {0: 1})
     driver.carry([log({1: event(1), 2: event(2, EVENT, 2)})], {0: 3})
     driver.carry([log({3: event(3, EVENT, 2)})], {0: 4})
@@ -143,10 +106,10 @@ def test_a_tag_that_comes_later_ends_what_cannot_be_protected_any_more(tmp_path:
 )  # fmt: skip
 def test_a_start_holds_the_policies_against_the_schemas(tmp_path: Path, privacy: Any, message: str) -> None:
     if not message:
-        assert started(tmp_path, privacy=privacy).table.snapshot().privacy == 1
+        assert start_driver(tmp_path, privacy=privacy).table.snapshot().privacy == 1
         return
     with pytest.raises(ConfigError) as raised:
-        started(tmp_path, privacy={**privacy, **PRIVACY})
+        start_driver(tmp_path, privacy={**privacy, **PRIVACY})
     assert f"pipelines.clicks.{message}" in str(raised.value)
 
 
@@ -155,11 +118,11 @@ TIMED = {**EVENT, "fields": [EVENT["fields"][0], {**EVENT["fields"][1], "conflue
 
 def test_a_tag_on_the_event_time_refuses_the_start_and_rejects_a_later_schema(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="field 'at' has the policy hash, and is the event time"):
-        started(tmp_path / "a", Schemas({1: TIMED}, [1]))
-    driver = started(tmp_path / "b", Schemas({1: EVENT, 2: TIMED}, [1]), limits={"max_failed_ratio": 1})
+        start_driver(tmp_path / "a", Schemas({1: TIMED}, [1]))
+    driver = start_driver(tmp_path / "b", Schemas({1: EVENT, 2: TIMED}, [1]), limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(0, EVENT, 1), 1: event(1, TIMED, 2)})], {0: 2})
     assert driver.table.rows().count_rows() == 0, "what is to be protected now would be in the clear"
-    started(tmp_path / "b", Schemas({1: EVENT, 2: TIMED}, [1, 2]), limits={"max_failed_ratio": 1})
+    start_driver(tmp_path / "b", Schemas({1: EVENT, 2: TIMED}, [1, 2]), limits={"max_failed_ratio": 1})
 
 
 MASKED_MAP = {"name": "labels", "type": {"type": "map", "values": "string"}, "pii": {"mask": 2}}
@@ -182,20 +145,20 @@ def test_a_schema_that_came_while_the_writer_ran_does_not_keep_it_from_its_next_
     settings = {"form": form, "limits": {"max_failed_ratio": 1}}
     settings |= {"table": {"name": "s.clicks"}} if form == "iceberg" else {}
     value_of_bad = b"\0\0\0\0\2 broken anyway"
-    driver = started(tmp_path, Schemas({1: TAGGED, 2: bad}, [1]), **settings)
+    driver = start_driver(tmp_path, Schemas({1: TAGGED, 2: bad}, [1]), **settings)
     driver.carry([log({0: event(0), 1: value_of_bad})], {0: 2})
-    again = started(tmp_path, Schemas({1: TAGGED, 2: bad}, [1, 2]), **settings)
+    again = start_driver(tmp_path, Schemas({1: TAGGED, 2: bad}, [1, 2]), **settings)
     again.carry([log({2: event(2), 3: value_of_bad})], {0: 4})
-    assert ids_of(again) == {hashed(tmp_path, at) for at in (0, 2)}
+    assert ids_of(again) == {hash_of(tmp_path, at) for at in (0, 2)}
     assert again.side(again.dead_letters).rows().count_rows() == 2
     (checked,) = source_checks._privacy("clicks", again.config, again._pipeline.schemas)
     assert checked.status == "ok"
     changed = {**PRIVACY, "tags": {**PRIVACY["tags"], "NEW": "drop"}}
     if field is UNKNOWN_TAG:
-        started(tmp_path, Schemas({1: TAGGED, 2: bad}, [1, 2]), changed, **settings)
+        start_driver(tmp_path, Schemas({1: TAGGED, 2: bad}, [1, 2]), changed, **settings)
         return
     with pytest.raises(ConfigError, match=r"\(record Other\)"):
-        started(tmp_path, Schemas({1: TAGGED, 2: bad}, [1, 2]), changed, **settings)
+        start_driver(tmp_path, Schemas({1: TAGGED, 2: bad}, [1, 2]), changed, **settings)
 
 
 @pytest.mark.parametrize(
@@ -239,20 +202,20 @@ def test_a_missing_key_refuses_the_start(tmp_path: Path) -> None:
 
 
 def test_a_keyring_that_all_can_read_is_refused(tmp_path: Path) -> None:
-    source = ring_at(tmp_path)
+    source = keyring_at(tmp_path)
     Path(source.place.file or "").chmod(0o644)
     with pytest.raises(ConfigError, match="can be read by every user of the machine; chmod 600 it"):
-        started(tmp_path)
+        start_driver(tmp_path)
 
 
 def test_another_hash_key_refuses_the_start_until_it_is_entered(tmp_path: Path) -> None:
-    driver = started(tmp_path)
+    driver = start_driver(tmp_path)
     driver.carry([log({0: event(0)})], {0: 1})
-    before, file = ids_of(driver), in_file(driver.config, tmp_path)
-    source = ring_at(tmp_path)
+    before, file = ids_of(driver), write_config_file(driver.config, tmp_path)
+    source = keyring_at(tmp_path)
     write_keyring(source, read_keyring(source).with_new("hash"))
     with pytest.raises(ConfigError, match=r"hash key h2 .* joins break"):
-        started(tmp_path)
+        start_driver(tmp_path)
     with pytest.raises(ConfigError, match="joins break"):
         DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(), NOW)
     assert driver.table.snapshot().privacy == 1
@@ -267,26 +230,26 @@ def test_another_hash_key_refuses_the_start_until_it_is_entered(tmp_path: Path) 
     assert "hashes of rows from the next start on equal none" in done.output
     assert driver.table.snapshot().privacy_fingerprint == known.privacy_fingerprint
     Path(file).write_text(policies)
-    again = started(tmp_path)
+    again = start_driver(tmp_path)
     assert again.table.snapshot().privacy == 2
     again.carry([log({0: event(0), 1: event(0)})], {0: 2})
-    assert ids_of(again) == {*before, hashed(tmp_path, 0)}
+    assert ids_of(again) == {*before, hash_of(tmp_path, 0)}
     assert len(ids_of(again)) == 2
     assert CliRunner().invoke(app, ["keys", "check", file]).exit_code == 0
 
 
 def test_a_new_encryption_key_is_for_new_values_and_the_former_reads_on(tmp_path: Path) -> None:
-    driver = started(tmp_path)
+    driver = start_driver(tmp_path)
     driver.carry([log({0: event(0)})], {0: 1})
-    file = in_file(driver.config, tmp_path)
+    file = write_config_file(driver.config, tmp_path)
     shown = CliRunner().invoke(app, ["keys", "rotate", file])
     assert "encrypt key k2 is made" in shown.output
     assert "The same with --yes does it." in shown.output
     assert CliRunner().invoke(app, ["keys", "rotate", file, "--yes"]).exit_code == 0
-    again = started(tmp_path)
+    again = start_driver(tmp_path)
     again.carry([log({0: event(0), 1: event(1)})], {0: 2})
     notes = again.table.rows().to_table(columns=["note"])["note"].to_pylist()
-    ring = read_keyring(ring_at(tmp_path))
+    ring = read_keyring(keyring_at(tmp_path))
     assert {decrypt_text(note, ring.encryption_keys[note.split(".")[1]]) for note in notes} == {b"note 0", b"note 1"}
     assert {note.split(".")[1] for note in notes} == {"k1", "k2"}
     done = CliRunner().invoke(app, ["keys", "check", file, "--json"])
@@ -298,7 +261,7 @@ def test_a_new_encryption_key_is_for_new_values_and_the_former_reads_on(tmp_path
 
 
 def test_a_replay_gives_the_same_hashes_and_none_by_other_policies(tmp_path: Path) -> None:
-    driver = started(tmp_path, Schemas({1: TAGGED}, []), limits={"max_failed_ratio": 1})
+    driver = start_driver(tmp_path, Schemas({1: TAGGED}, []), limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(0, TAGGED, 9), 1: event(1)})], {0: 2})
     later = Schemas({1: TAGGED, 9: TAGGED}, [1])
     other = driver.config.model_copy(
@@ -307,38 +270,38 @@ def test_a_replay_gives_the_same_hashes_and_none_by_other_policies(tmp_path: Pat
     with pytest.raises(ConfigError, match="privacy policies of pipeline 'clicks' are not those by which its writer"):
         DeadLetterReplay("clicks", other, later).run(Selection(), NOW)
     assert DeadLetterReplay("clicks", driver.config, later).run(Selection(), NOW).rows == 1
-    assert ids_of(driver) == {hashed(tmp_path, 0), hashed(tmp_path, 1)}
+    assert ids_of(driver) == {hash_of(tmp_path, 0), hash_of(tmp_path, 1)}
 
 
 def test_columns_of_keys_and_headers_are_protected(tmp_path: Path) -> None:
     columns = {"key": "string", "headers": "_headers", "header_columns": {"who": "user"}}
     privacy = {**PRIVACY, "fields": {"_key": "hash", "_headers": "hash", "who": {"mask": 3}}}
-    driver = started(tmp_path, privacy=privacy, columns=columns)
+    driver = start_driver(tmp_path, privacy=privacy, columns=columns)
     driver.carry([log({0: event(0), 1: event(1)}, headers={0: {"user": b"maria"}})], {0: 2})
     rows = driver.table.rows().to_table(columns=["_offset", "_key", "_headers", "who"]).sort_by("_offset").to_pylist()
-    assert [row["_key"] for row in rows] == [hashed(tmp_path, "k0"), hashed(tmp_path, "k1")]
+    assert [row["_key"] for row in rows] == [hash_of(tmp_path, "k0"), hash_of(tmp_path, "k1")]
     assert [row["who"] for row in rows] == ["****ria", None]
-    assert rows[0]["_headers"] == [(hashed(tmp_path, "user"), hashed(tmp_path, "maria"))]
+    assert rows[0]["_headers"] == [(hash_of(tmp_path, "user"), hash_of(tmp_path, "maria"))]
 
 
 def test_an_avro_key_is_protected_by_its_own_words(tmp_path: Path) -> None:
     key = {"type": "record", "name": "Key", "fields": [
         {"name": "user", "type": "string", "confluent:tags": ["PII"]}, {"name": "shard", "type": "int"},
     ]}  # fmt: skip
-    driver = started(
+    driver = start_driver(
         tmp_path, Schemas({1: TAGGED, 5: key}, [1], [5]), columns={"key": "avro"},
         privacy={**PRIVACY, "fields": {"_key": "clear"}},
     )  # fmt: skip
     keys = {0: value(5, key, {"user": "maria", "shard": 2})}
     driver.carry([log({0: event(0)}, keys=keys)], {0: 1})
     (row,) = driver.table.rows().to_table(columns=["_key"])["_key"].to_pylist()
-    assert row == {"user": hashed(tmp_path, "maria"), "shard": 2}
+    assert row == {"user": hash_of(tmp_path, "maria"), "shard": 2}
 
 
 def test_the_reason_why_a_key_does_not_decode_quotes_nothing_of_it(tmp_path: Path) -> None:
     key, wider = ({"type": "record", "name": "Key", "fields": [{"name": "user", "type": kind, "pii": "PII"}]}
                   for kind in ("int", "long"))  # fmt: skip
-    driver = started(
+    driver = start_driver(
         tmp_path, Schemas({1: TAGGED, 5: key}, [1], [5]), columns={"key": "avro"},
         privacy={**PRIVACY, "fields": {"_key": "clear"}},
     )  # fmt: skip
@@ -349,12 +312,12 @@ def test_the_reason_why_a_key_does_not_decode_quotes_nothing_of_it(tmp_path: Pat
 
 
 def test_a_spec_sees_what_is_left(tmp_path: Path) -> None:
-    specs = {"Event": {"where": f"id <> '{hashed(tmp_path, 1)}'" if (ring_at(tmp_path),) else "", "derive": {
+    specs = {"Event": {"where": f"id <> '{hash_of(tmp_path, 1)}'" if (keyring_at(tmp_path),) else "", "derive": {
         "short": "left(id, 8)"}}}  # fmt: skip
-    driver = started(tmp_path, specs=specs)
+    driver = start_driver(tmp_path, specs=specs)
     driver.carry([log({at: event(at) for at in range(3)})], {0: 3})
     rows = driver.table.rows().to_table(columns=["id", "short"]).to_pylist()
-    assert {row["id"] for row in rows} == {hashed(tmp_path, 0), hashed(tmp_path, 2)}
+    assert {row["id"] for row in rows} == {hash_of(tmp_path, 0), hash_of(tmp_path, 2)}
     assert all(row["short"] == row["id"][:8] for row in rows)
 
 
@@ -365,7 +328,7 @@ def test_a_route_sends_on_what_is_left_and_each_table_judges_for_itself(tmp_path
         "Event": str(lake / "event"),
         "Other": {"location": str(lake / "other"), "compact": {"sort_by": ["id"]}},
     }
-    source = ring_at(tmp_path)
+    source = keyring_at(tmp_path)
     settings = config(
         tmp_path, privacy=PRIVACY, sections={"keys": {"file": source.place.file}}, limits={"max_failed_ratio": 1},
         route={"by": "record", "targets": targets},
@@ -394,7 +357,7 @@ def test_a_route_sends_on_what_is_left_and_each_table_judges_for_itself(tmp_path
 
 
 def test_rows_of_an_archive_that_are_decoded_are_refused(tmp_path: Path) -> None:
-    driver = started(tmp_path)
+    driver = start_driver(tmp_path)
     (tmp_path / "archive").mkdir()
     pq.write_table(pa.table({"partition": [0], "offset": [0], "id": [7]}), tmp_path / "archive" / "part.parquet")
     filling = RecordTable("clicks", driver.config, driver.schemas)
@@ -404,14 +367,14 @@ def test_rows_of_an_archive_that_are_decoded_are_refused(tmp_path: Path) -> None
 
 
 def test_validate_says_what_is_protected_and_that_the_hash_key_is_another(tmp_path: Path) -> None:
-    driver = started(tmp_path)
+    driver = start_driver(tmp_path)
 
     def findings() -> list[tuple[str, str]]:
         schemas = open_local_pipeline("clicks", driver.config, driver.schemas).schemas
         return [(one.status, one.message) for one in source_checks._privacy("clicks", driver.config, schemas)]
 
     assert findings() == [("ok", "id (hash), note (encrypt)")]
-    source = ring_at(tmp_path)
+    source = keyring_at(tmp_path)
     write_keyring(source, read_keyring(source).with_new("hash"))
     ((status, message),) = findings()
     assert status == "failed"

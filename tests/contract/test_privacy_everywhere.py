@@ -12,9 +12,18 @@ from typer.testing import CliRunner
 from recovery.backfill import source_factory
 from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
 from recovery.backfill.source import SourceFailed
-from tests.contract.test_privacy import PRIVACY, TAGGED, event, hashed, ids_of, in_file, ring_at, started
 from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Driver, log
+from tests.support.private_table import (
+    PRIVACY,
+    TAGGED,
+    event,
+    hash_of,
+    ids_of,
+    keyring_at,
+    start_driver,
+    write_config_file,
+)
 from tests.support.sample_records import NOW, WIDER, Schemas, value
 from writer.audit.audit import audit
 from writer.cli.main import app
@@ -53,7 +62,7 @@ def bounded(root: Path) -> set[str]:
 
 @FORMATS
 def test_protected_columns_have_no_bounds_also_after_compaction(tmp_path: Path, form: str) -> None:
-    driver = started(tmp_path, form=form, table={"name": "s.clicks"} if form == "iceberg" else {})
+    driver = start_driver(tmp_path, form=form, table={"name": "s.clicks"} if form == "iceberg" else {})
     for at in range(3):
         driver.carry([log({at: event(at)})], {0: at + 1})
     root = Path(driver.lake)
@@ -75,7 +84,7 @@ def letters(driver: Driver) -> list[dict[str, Any]]:
 
 
 def test_dead_letters_are_encrypted_and_replayed(tmp_path: Path) -> None:
-    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"max_failed_ratio": 1})
+    driver = start_driver(tmp_path, Schemas({1: TAGGED}, [1]), limits={"max_failed_ratio": 1})
     keys = dict.fromkeys(range(3), b"maria")
     driver.carry([log({0: event(0, TAGGED, 9), 1: event(1, TAGGED, 9), 2: b"\0\0\0\0\1!"}, keys=keys)], {0: 3})
     for letter in letters(driver):
@@ -83,14 +92,14 @@ def test_dead_letters_are_encrypted_and_replayed(tmp_path: Path) -> None:
         assert letter["key"].startswith(b"hr1.k1.")
     later = Schemas({1: TAGGED, 9: TAGGED}, [1])
     assert DeadLetterReplay("clicks", driver.config, later).run(Selection(), NOW).rows == 2
-    assert ids_of(driver) == {hashed(tmp_path, 0), hashed(tmp_path, 1)}
+    assert ids_of(driver) == {hash_of(tmp_path, 0), hash_of(tmp_path, 1)}
     (left,) = letters(driver)
     assert left["value"].startswith(b"hr1.k1."), "what fails again is encrypted again"
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
 
 def test_redacted_dead_letters_have_no_bytes_and_are_left_by_a_replay(tmp_path: Path) -> None:
-    driver = started(tmp_path, privacy={**PRIVACY, "dead_letters": "redact"}, limits={"max_failed_ratio": 1})
+    driver = start_driver(tmp_path, privacy={**PRIVACY, "dead_letters": "redact"}, limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(0, TAGGED, 9), 1: event(1)})], {0: 2})
     (letter,) = letters(driver)
     assert (letter["key"], letter["value"], letter["schema_id"]) == (None, None, 9)
@@ -102,27 +111,27 @@ def test_redacted_dead_letters_have_no_bytes_and_are_left_by_a_replay(tmp_path: 
 
 def test_a_raw_table_is_encrypted_and_a_backfill_reads_it(tmp_path: Path) -> None:
     place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
-    before = started(tmp_path, table=place)
+    before = start_driver(tmp_path, table=place)
     before.carry([log({at: event(at) for at in range(6)}, headers={1: {"who": b"maria"}})], {0: 6})
     rows = before.side(place["raw"]).rows().to_table().sort_by("_offset").to_pylist()
     assert all(row["value"].startswith(b"hr1.k1.") and row["key"].startswith(b"hr1.k1.") for row in rows)
     assert rows[1]["headers"][0]["value"].startswith(b"hr1.k1.")
     assert rows[1]["headers"][0]["key"].startswith("hr1.k1.")
-    driver = started(tmp_path)
+    driver = start_driver(tmp_path)
     skip_offsets(driver, 6)
-    driver = started(tmp_path)
+    driver = start_driver(tmp_path)
     filling = RecordTable("clicks", driver.config, driver.schemas)
     fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
-    assert ids_of(driver) == {hashed(tmp_path, at) for at in range(6)}
+    assert ids_of(driver) == {hash_of(tmp_path, at) for at in range(6)}
 
 
 def test_raw_records_whose_key_is_lost_stop_a_backfill_and_are_no_dead_letters(tmp_path: Path) -> None:
     place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
-    before = started(tmp_path, table=place)
+    before = start_driver(tmp_path, table=place)
     before.carry([log({at: event(at) for at in range(6)})], {0: 6})
-    driver = started(tmp_path / "other")  # its keyring has another key of that id
+    driver = start_driver(tmp_path / "other")  # its keyring has another key of that id
     skip_offsets(driver, 6)
-    driver = started(tmp_path / "other")
+    driver = start_driver(tmp_path / "other")
     filling = RecordTable("clicks", driver.config, driver.schemas)
     with pytest.raises(SourceFailed, match=r"encrypted with key k1, which the keyring \(keys\) has not"):
         fill_gaps(filling, lambda _: [source_factory.raw(filling, place["raw"])], BackfillRequest(by="ann"), Silent())
@@ -131,11 +140,11 @@ def test_raw_records_whose_key_is_lost_stop_a_backfill_and_are_no_dead_letters(t
 
 def test_screens_show_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     later = Schemas({1: TAGGED, 9: WIDER}, [1])
-    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"max_failed_ratio": 1})
+    driver = start_driver(tmp_path, Schemas({1: TAGGED}, [1]), limits={"max_failed_ratio": 1})
     secret = {"id": 4711, "at": NOW, "note": "maria@example.org", "extra": 1}
     driver.carry([log({0: value(9, WIDER, secret)}, keys={0: b"maria"})], {0: 1})
     monkeypatch.setattr(dlq, "source", lambda _: later)
-    file = in_file(driver.config, tmp_path)
+    file = write_config_file(driver.config, tmp_path)
     for options in ([], ["--values"], ["--values", "--json"]):
         done = CliRunner().invoke(app, ["dlq", "show", file, *options])
         assert done.exit_code == 0, done.exception
@@ -144,7 +153,7 @@ def test_screens_show_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_live_records_and_previews_show_what_is_left(tmp_path: Path) -> None:
-    driver = started(tmp_path)
+    driver = start_driver(tmp_path)
     batch = log({0: event(4711)}, keys={0: b"maria"})
     walk = open_local_pipeline("clicks", driver.config, driver.schemas)
     for at, opened_at in (("raw", None), ("decoded", walk), ("assigned", walk)):
@@ -156,12 +165,12 @@ def test_live_records_and_previews_show_what_is_left(tmp_path: Path) -> None:
 def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    driver = started(tmp_path, Schemas({1: TAGGED}, [1]), limits={"max_failed_ratio": 1})
+    driver = start_driver(tmp_path, Schemas({1: TAGGED}, [1]), limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(42), 1: event(43), 2: event(42, TAGGED, 9), 3: event(7)})], {0: 4})
-    source = ring_at(tmp_path)
+    source = keyring_at(tmp_path)
     write_keyring(source, read_keyring(source).with_new("hash"))
-    CliRunner().invoke(app, ["keys", "rotate", in_file(driver.config, tmp_path), "--break-joins", "--yes"])
-    driver = started(tmp_path)
+    CliRunner().invoke(app, ["keys", "rotate", write_config_file(driver.config, tmp_path), "--break-joins", "--yes"])
+    driver = start_driver(tmp_path)
     driver.carry([log({4: event(42)})], {0: 5})
     known = Schemas({1: TAGGED, 9: TAGGED}, [1])
     delete_rows.run_delete(
@@ -171,7 +180,7 @@ def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
     assert (found["rows"], found["dead_letters"]["meant"]) == (2, 1)
     assert driver.table.rows().count_rows() == 2
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
-    encrypted = started(tmp_path / "other", privacy={**PRIVACY, "fields": {"note": "encrypt"}})
+    encrypted = start_driver(tmp_path / "other", privacy={**PRIVACY, "fields": {"note": "encrypt"}})
     with pytest.raises(ConfigError, match="column 'note' has the policy encrypt: its values cannot be compared"):
         delete_rows.run_delete(
             encrypted.config,
@@ -185,7 +194,7 @@ def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
 
 def test_no_row_is_looked_for_by_a_column_that_a_tag_encrypts(tmp_path: Path) -> None:
     """It would find none, which reads as if the person had no rows."""
-    driver = started(tmp_path, specs={"Event": {"rename": {"note": "said"}}})
+    driver = start_driver(tmp_path, specs={"Event": {"rename": {"note": "said"}}})
     driver.carry([log({0: event(42)})], {0: 1})
     for column, known in (("note", False), ("said", True)):
         message = "column 'said' has the policy encrypt: its values" if known else "note"

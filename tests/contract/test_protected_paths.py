@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from recovery.backfill import source_factory
 from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
-from tests.contract.test_privacy import hashed, in_file, started
 from tests.support import canaries
 from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.killed_process import kill_within
 from tests.support.local_driver import Driver, log
+from tests.support.private_table import hash_of, start_driver, write_config_file
 from tests.support.reprocess_lake import BERLIN, run_reprocess
 from tests.support.sample_records import EVENT, NOW, Schemas, value
 from writer.cli.start.privacy import privacy
@@ -62,7 +62,7 @@ def placed(form: str) -> dict[str, Any]:
 def taught(root: Path, form: str = "delta", **settings: Any) -> Driver:
     """Return a pipeline whose first schema had a tag, and is gone."""
     given = {**placed(form), **settings}
-    driver = started(root, Schemas({1: TAGGED}, [1]), POLICIES, **given)
+    driver = start_driver(root, Schemas({1: TAGGED}, [1]), POLICIES, **given)
     driver.carry([log({0: note(0, 1, TAGGED)})], {0: 1})
     return driver
 
@@ -71,7 +71,7 @@ def again(
     root: Path, form: str = "delta", privacy: Any = POLICIES, schemas: Schemas | None = None, **more: Any
 ) -> Driver:
     """Start it again, by the schema without the tag alone."""
-    return started(root, schemas or Schemas({2: NEW}, [2]), privacy, **{**placed(form), **more})
+    return start_driver(root, schemas or Schemas({2: NEW}, [2]), privacy, **{**placed(form), **more})
 
 
 def notes(driver: Driver) -> set[Any]:
@@ -79,7 +79,7 @@ def notes(driver: Driver) -> set[Any]:
 
 
 def digests(root: Path, *numbers: int) -> set[str]:
-    return {hashed(root, f"{SECRET}{number}") for number in numbers}
+    return {hash_of(root, f"{SECRET}{number}") for number in numbers}
 
 
 def leaks(root: Path) -> set[canaries.Hit]:
@@ -99,7 +99,7 @@ def test_a_start_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path, form: str
 
 @FORMATS
 def test_a_tag_that_only_a_batch_met_is_in_the_log_before_its_rows(tmp_path: Path, form: str) -> None:
-    driver = started(tmp_path, Schemas({1: TAGGED}, []), POLICIES, **placed(form))
+    driver = start_driver(tmp_path, Schemas({1: TAGGED}, []), POLICIES, **placed(form))
     driver.carry([log({0: note(0, 1, TAGGED)})], {0: 1})
     kinds = [entry.kind for entry in driver.table.history()][::-1]
     assert kinds.index("privacy", kinds.index("privacy") + 1) < kinds.index("batch")
@@ -109,7 +109,7 @@ def test_a_tag_that_only_a_batch_met_is_in_the_log_before_its_rows(tmp_path: Pat
 
 
 def _taught_in_a_batch(root: Path, form: str) -> None:
-    driver = started(root, Schemas({1: TAGGED}, []), POLICIES, **placed(form))
+    driver = start_driver(root, Schemas({1: TAGGED}, []), POLICIES, **placed(form))
     driver.carry([log({0: note(0, 1, TAGGED)})], {0: 1})
 
 
@@ -165,7 +165,7 @@ def test_a_replay_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> None:
 
 def test_the_writer_protects_the_paths_that_a_replay_found(tmp_path: Path) -> None:
     """It runs on beside the command, and has met no schema with the tag."""
-    driver = started(tmp_path, Schemas({2: NEW}, [2]), POLICIES, **placed("delta"))
+    driver = start_driver(tmp_path, Schemas({2: NEW}, [2]), POLICIES, **placed("delta"))
     driver.carry([log({0: note(0, 1, TAGGED)})], {0: 1})
     assert DeadLetterReplay("clicks", driver.config, Schemas({1: TAGGED}, [])).run(Selection(), NOW).rows == 1
     with pytest.raises(PrivacyChanged, match="they are made anew"):
@@ -177,7 +177,7 @@ def test_the_writer_protects_the_paths_that_a_replay_found(tmp_path: Path) -> No
 
 
 def test_a_command_that_the_writer_overtakes_begins_anew(tmp_path: Path) -> None:
-    driver = started(tmp_path, Schemas({2: NEW}, [2]), POLICIES, **placed("delta"))
+    driver = start_driver(tmp_path, Schemas({2: NEW}, [2]), POLICIES, **placed("delta"))
     replaying = DeadLetterReplay("clicks", driver.config, Schemas({1: TAGGED, 2: NEW}, [2]))
     walk = replaying._record_table.pipeline
     driver.schemas = Schemas({1: TAGGED, 2: NEW}, [2])
@@ -193,7 +193,7 @@ def test_a_command_that_the_writer_overtakes_begins_anew(tmp_path: Path) -> None
 def test_a_reprocess_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> None:
     raw = {"table": {"raw": {"location": str(tmp_path / "raw")}}}
     both = Schemas({1: TAGGED, 2: NEW}, [1, 2])
-    driver = started(tmp_path, both, POLICIES, limits=LENIENT, **raw)
+    driver = start_driver(tmp_path, both, POLICIES, limits=LENIENT, **raw)
     driver.carry([log({0: note(0, 1, TAGGED), 1: note(1)})], {0: 2})
     driver = again(tmp_path, **raw, **BERLIN)
     done = run_reprocess(driver)
@@ -204,7 +204,7 @@ def test_a_reprocess_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> No
 
 def test_a_backfill_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> None:
     place = {"location": str(tmp_path / "before"), "raw": str(tmp_path / "raw")}
-    before = started(
+    before = start_driver(
         tmp_path, Schemas({2: NEW}, [2]), {"tags": {"PII": "hash"}, "fields": {"note": "hash"}}, table=place
     )
     before.carry([log({at: note(at) for at in range(1, 6)})], {0: 6})
@@ -252,7 +252,7 @@ def test_a_preview_shows_no_value_of_a_path_that_the_log_has(tmp_path: Path) -> 
     walk = open_local_pipeline("clicks", driver.config, Schemas({2: NEW}, [2]))
     sample = walk.decode(log({1: note(1)}))
     (group,) = sample.groups
-    assert group.rows["note"].to_pylist() == [hashed(tmp_path, f"{SECRET}1")]
+    assert group.rows["note"].to_pylist() == [hash_of(tmp_path, f"{SECRET}1")]
 
 
 def test_a_property_that_another_client_took_out_is_missed(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_property_that_another_client_took_out_is_missed(tmp_path: Path) -> No
 
 def test_a_path_of_the_configuration_whose_schema_is_gone_is_none_that_no_schema_has(tmp_path: Path) -> None:
     policies = {"fields": {"note": "hash"}}
-    started(tmp_path, Schemas({1: BARE}, [1]), policies, limits=LENIENT)
+    start_driver(tmp_path, Schemas({1: BARE}, [1]), policies, limits=LENIENT)
     other = {**EVENT, "name": "Other"}
     fields = [one for one in other["fields"] if one["name"] != "note"]
     again(tmp_path, privacy=policies, schemas=Schemas({2: {**other, "fields": fields}}, [2]))
@@ -294,7 +294,7 @@ def test_a_start_that_would_unprotect_a_path_is_refused_until_it_is_released(
     with pytest.raises(ConfigError, match=r"'note' of record Event .*would be in the clear.*`headrace privacy release"):
         again(tmp_path, privacy=WEAKER[weaker], schemas=schemas)
     assert driver.table.snapshot().version == before.version, "a refused start writes no entry"
-    file = in_file(driver.config, tmp_path)
+    file = write_config_file(driver.config, tmp_path)
     done = CliRunner().invoke(
         privacy, ["release", file, "--record", "Event", "--path", "note", "--reason", "asked", "--yes"]
     )
@@ -315,7 +315,7 @@ def test_a_start_that_would_unprotect_a_path_is_refused_until_it_is_released(
 )  # fmt: skip
 def test_another_policy_of_a_path_is_a_change_and_no_leak(tmp_path: Path, policies: Any, stronger: Any) -> None:
     known = TAGGED if "tags" in policies else BARE
-    driver = started(tmp_path, Schemas({1: known}, [1]), policies, limits=LENIENT)
+    driver = start_driver(tmp_path, Schemas({1: known}, [1]), policies, limits=LENIENT)
     driver.carry([log({0: note(0, 1, known)})], {0: 1})
     later = again(tmp_path, privacy=stronger)
     later.carry([log({1: note(1)})], {0: 2})
@@ -325,14 +325,16 @@ def test_another_policy_of_a_path_is_a_change_and_no_leak(tmp_path: Path, polici
 
 def test_a_path_policy_that_is_taken_out_is_refused(tmp_path: Path) -> None:
     both = {"id": "hash", "note": "hash"}
-    started(tmp_path, Schemas({1: BARE}, [1]), {"fields": both}, limits=LENIENT)
+    start_driver(tmp_path, Schemas({1: BARE}, [1]), {"fields": both}, limits=LENIENT)
     with pytest.raises(ConfigError, match=r"'note' of record Event \(hash, by path note\) would be in the clear"):
         again(tmp_path, privacy={"fields": {"id": "hash"}})
 
 
 def test_columns_of_keys_and_headers_stay_protected(tmp_path: Path) -> None:
     columns = {"columns": {"key": "string"}}
-    started(tmp_path, Schemas({1: BARE}, [1]), {"fields": {"note": "hash", "_key": "hash"}}, limits=LENIENT, **columns)
+    start_driver(
+        tmp_path, Schemas({1: BARE}, [1]), {"fields": {"note": "hash", "_key": "hash"}}, limits=LENIENT, **columns
+    )
     clear = {"fields": {"note": "hash", "_key": "clear"}}
     with pytest.raises(
         ConfigError, match=r"'_key' of the columns of keys and headers .* --record columns --path '_key'"
@@ -343,7 +345,7 @@ def test_columns_of_keys_and_headers_stay_protected(tmp_path: Path) -> None:
 
 def test_attributes_that_no_longer_count_are_refused(tmp_path: Path) -> None:
     known = schema({"pii": "hash"})
-    started(tmp_path, Schemas({1: known}, [1]), {"attributes": ["pii"], "tags": {"A": "hash"}}, limits=LENIENT)
+    start_driver(tmp_path, Schemas({1: known}, [1]), {"attributes": ["pii"], "tags": {"A": "hash"}}, limits=LENIENT)
     with pytest.raises(ConfigError, match=r"'note' of record Event \(hash, by attribute pii\)"):
         again(tmp_path, privacy={"tags": {"A": "hash"}}, schemas=Schemas({1: known}, [1]))
 
@@ -352,7 +354,7 @@ def test_a_clear_path_of_the_first_start_stays_one(tmp_path: Path) -> None:
     """It protects nothing that was protected."""
     policies = {"tags": {"PII": "hash"}, "fields": {"note": "clear"}}
     for _ in range(2):
-        started(tmp_path, Schemas({1: TAGGED}, [1]), policies, limits=LENIENT)
+        start_driver(tmp_path, Schemas({1: TAGGED}, [1]), policies, limits=LENIENT)
 
 
 def test_validate_says_what_a_start_would_refuse(tmp_path: Path) -> None:
@@ -373,7 +375,7 @@ def _invoked(*words: str) -> Any:
 
 def test_the_command_shows_first_and_its_entry_says_who_and_why(tmp_path: Path) -> None:
     driver = taught(tmp_path)
-    file = in_file(driver.config, tmp_path)
+    file = write_config_file(driver.config, tmp_path)
     listed = json.loads(_invoked("list", file, "--json"))
     assert listed == [{"record": "Event", "path": "note", "policy": "hash", "source": "tag PII"}]
     assert "Event" in _invoked("list", file)
@@ -398,7 +400,7 @@ def test_the_command_shows_first_and_its_entry_says_who_and_why(tmp_path: Path) 
 
 def test_a_released_path_that_a_known_schema_tags_stays_protected(tmp_path: Path) -> None:
     driver = taught(tmp_path)
-    _invoked("release", in_file(driver.config, tmp_path), "--path", "note", "--yes")
+    _invoked("release", write_config_file(driver.config, tmp_path), "--path", "note", "--yes")
     later = again(tmp_path, schemas=Schemas({1: TAGGED, 2: NEW}, [1, 2]))
     later.carry([log({1: note(1)})], {0: 2})
     assert notes(later) == digests(tmp_path, 0, 1)

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from recovery.rewind.execution import RewindExecution
-from tests.contract.test_rewind import Cluster
 from tests.support import oracle
 from tests.support.audits import OLD, describe_problems, run_audit
 from tests.support.local_driver import Died, Driver, log, pipeline_config
 from tests.support.process import run_code_until
+from tests.support.raw_table import DAY, HEADERS, KEYS, VALUES, carry_values, raw_records, start_writer
+from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
 from writer.cli.table.convert import run_convert
 from writer.cli.write import delete_rows
@@ -34,51 +33,17 @@ from writer.table.log.operations.seals import Closing
 
 # A vacuum removes what tasks spilled.
 pytestmark = pytest.mark.usefixtures("scratch")
-DAY = timedelta(days=1)
-VALUES: dict[int, bytes | None] = {
-    0: event(0),
-    1: event(1),
-    2: None,
-    3: b"\0\0\0\0\1cut",
-    4: event(4, event_time=OLD),
-    5: b"",
-    6: event(6),
-    7: event(1),
-}
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us", "UTC"))])
-KEYS = {at: None if at == 6 else f"k{at}".encode() for at in VALUES}
-HEADERS = {1: {"trace": b"\xff\0", "empty": b""}, 2: {"why": b"gone"}}
-
-
-def made(root: Path, form: str, **settings: Any) -> Driver:
-    table = {"raw": {"location": str(root / "lake" / "clicks_raw"), **settings.pop("raw", {})}}
-    driver = Driver(root, form, table=table, **settings)
-    driver.start()
-    return driver
 
 
 @pytest.fixture
 def driver(tmp_path: Path, form: str) -> Driver:
-    return made(tmp_path, form)
-
-
-def kept(driver: Driver) -> dict[int, dict[str, Any]]:
-    """Return the raw records that readers see, by offset."""
-    place = driver.settings.table.raw.location
-    rows = driver.side(place).rows().to_table().to_pylist()
-    found = {row["_offset"]: row for row in rows}
-    assert len(found) == len(rows), "an offset is there twice"
-    return found
-
-
-def carried(driver: Driver, values: Mapping[int, bytes | None], **beside: Any) -> None:
-    came = beside.pop("came", NOW)
-    driver.carry([log(values, kafka_time=came, **beside)], {0: max(values) + 1})
+    return start_writer(tmp_path, form)
 
 
 def test_every_record_is_kept_as_it_came_and_the_audit_adds_up(driver: Driver) -> None:
-    carried(driver, VALUES, headers=HEADERS, keys=KEYS)
-    found = kept(driver)
+    carry_values(driver, VALUES, headers=HEADERS, keys=KEYS)
+    found = raw_records(driver)
     assert {at: row["value"] for at, row in found.items()} == VALUES
     assert {at: row["key"] for at, row in found.items()} == KEYS
     assert {at: row["headers"] for at, row in found.items()} == {
@@ -99,30 +64,30 @@ def test_every_record_is_kept_as_it_came_and_the_audit_adds_up(driver: Driver) -
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_a_timestamp_that_is_not_believable_is_kept_under_the_day_at_which_it_was_read(driver: Driver) -> None:
-    carried(driver, {0: event(0)}, came=NOW - 3 * DAY)
-    carried(driver, {1: event(1)}, came=NOW.replace(year=9000))
-    days = {at: (row["_kafka_time"].year, row["day"]) for at, row in kept(driver).items()}
+    carry_values(driver, {0: event(0)}, came=NOW - 3 * DAY)
+    carry_values(driver, {1: event(1)}, came=NOW.replace(year=9000))
+    days = {at: (row["_kafka_time"].year, row["day"]) for at, row in raw_records(driver).items()}
     assert days == {0: (2026, (NOW - 3 * DAY).date().isoformat()), 1: (9000, NOW.date().isoformat())}
 
 
 def test_what_a_writer_that_died_did_not_apply_is_applied_once(tmp_path: Path, form: str) -> None:
-    driver = made(tmp_path, form)
+    driver = start_writer(tmp_path, form)
     with pytest.raises(Died):
         driver.carry([log(VALUES)], {0: 8}, die="after_commit")
     assert run_audit(driver).adds_up, "what waits is counted"
     for _ in range(2):
-        made(tmp_path, form)
-    again = made(tmp_path, form)
-    carried(again, VALUES | {8: event(8)})
-    assert sorted(kept(again)) == list(range(9))
+        start_writer(tmp_path, form)
+    again = start_writer(tmp_path, form)
+    carry_values(again, VALUES | {8: event(8)})
+    assert sorted(raw_records(again)) == list(range(9))
     assert run_audit(again).adds_up
 
 
 KILLED = """
 import sys
 from pathlib import Path
-from tests.contract.test_raw_table import VALUES, carried, made
-carried(made(Path(sys.argv[1]), sys.argv[2]), VALUES)
+from tests.support.raw_table import VALUES, carry_values, start_writer
+carry_values(start_writer(Path(sys.argv[1]), sys.argv[2]), VALUES)
 """
 
 
@@ -138,32 +103,32 @@ def test_killed_between_commit_and_application_it_loses_and_doubles_no_raw_recor
     tmp_path: Path, form: str, point: str
 ) -> None:
     run_code_until(KILLED, str(tmp_path), form, point=point)
-    again = made(tmp_path, form)
-    assert sorted(kept(again)) in ([], sorted(VALUES))
+    again = start_writer(tmp_path, form)
+    assert sorted(raw_records(again)) in ([], sorted(VALUES))
     for _ in range(2):
-        carried(again, VALUES)
-    assert {at: row["value"] for at, row in kept(again).items()} == VALUES
+        carry_values(again, VALUES)
+    assert {at: row["value"] for at, row in raw_records(again).items()} == VALUES
     seen = run_audit(again)
     assert (seen.adds_up, seen.waiting) == (True, 0), describe_problems(seen)
 
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_records_of_a_batch_that_was_not_committed_are_not_there(tmp_path: Path, form: str) -> None:
-    driver = made(tmp_path, form)
+    driver = start_writer(tmp_path, form)
     with pytest.raises(Died):
         driver.carry([log(VALUES)], {0: 8}, die="after_stage")
-    again = made(tmp_path, form)
-    assert kept(again) == {}
-    carried(again, VALUES)
-    assert sorted(kept(again)) == sorted(VALUES)
+    again = start_writer(tmp_path, form)
+    assert raw_records(again) == {}
+    carry_values(again, VALUES)
+    assert sorted(raw_records(again)) == sorted(VALUES)
 
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_the_audit_names_a_raw_record_that_is_missing_and_one_that_is_twice(driver: Driver) -> None:
-    carried(driver, VALUES)
+    carry_values(driver, VALUES)
     raw = driver.side(driver.settings.table.raw.location)
     (file,) = raw.bucket_files(raw.snapshot())
-    carried(driver, {8: event(8)})
+    carry_values(driver, {8: event(8)})
     one, two = raw.bucket_files(raw.snapshot())
     path = Path(raw.location) / file.path
     other = next(f for f in (one, two) if f.path != file.path)
@@ -174,10 +139,10 @@ def test_the_audit_names_a_raw_record_that_is_missing_and_one_that_is_twice(driv
 
 
 def test_deleted_rows_take_their_raw_records_and_those_of_dead_letters_with_them(tmp_path: Path, capsys) -> None:
-    driver = made(tmp_path, "delta", seal={"late": "late_table"})
-    carried(driver, VALUES)  # id 1 at offsets 1 and 7
+    driver = start_writer(tmp_path, "delta", seal={"late": "late_table"})
+    carry_values(driver, VALUES)  # id 1 at offsets 1 and 7
     driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
-    carried(driver, {8: event(1), 9: event(9), 10: event(1, event_time=OLD)})  # late, late, quarantined
+    carry_values(driver, {8: event(1), 9: event(9), 10: event(1, event_time=OLD)})  # late, late, quarantined
 
     def delete(*, write: bool) -> dict[str, Any]:
         delete_rows.run_delete(
@@ -191,10 +156,10 @@ def test_deleted_rows_take_their_raw_records_and_those_of_dead_letters_with_them
         return dict(json.loads(capsys.readouterr().out))
 
     assert delete(write=False)["raw_records"] == 4
-    assert sorted(kept(driver)) == list(range(11))
+    assert sorted(raw_records(driver)) == list(range(11))
     found = delete(write=True)
     assert (found["raw_records"], len(found["raw_versions"])) == (4, 3)
-    assert sorted(kept(driver)) == [0, 2, 3, 4, 5, 6, 9]
+    assert sorted(raw_records(driver)) == [0, 2, 3, 4, 5, 6, 9]
     seen = run_audit(driver)
     assert seen.adds_up, describe_problems(seen)
     assert seen.raw_taken == {"delete": 4}
@@ -203,7 +168,7 @@ def test_deleted_rows_take_their_raw_records_and_those_of_dead_letters_with_them
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_a_delete_that_dies_before_the_rows_went_finds_them_again(driver: Driver, monkeypatch) -> None:
-    carried(driver, {n: event(n % 3) for n in range(9)})
+    carry_values(driver, {n: event(n % 3) for n in range(9)})
 
     def run() -> None:
         delete_rows.run_delete(
@@ -223,7 +188,7 @@ def test_a_delete_that_dies_before_the_rows_went_finds_them_again(driver: Driver
         patched.setattr("writer.maintenance.deletion.row_deletion.RowDeletion._erase", die)
         with pytest.raises(Died):
             run()
-    assert sorted(kept(driver)) == [0, 2, 3, 5, 6, 8]
+    assert sorted(raw_records(driver)) == [0, 2, 3, 5, 6, 8]
     assert run_audit(driver).adds_up
     run()
     assert sorted(driver.table.rows().to_table(columns=["_offset"]).column(0).to_pylist()) == [0, 2, 3, 5, 6, 8]
@@ -232,47 +197,47 @@ def test_a_delete_that_dies_before_the_rows_went_finds_them_again(driver: Driver
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_a_rewind_takes_the_raw_records_back_and_they_come_again(driver: Driver) -> None:
-    carried(driver, {n: event(n) for n in range(4)})
+    carry_values(driver, {n: event(n) for n in range(4)})
     good = driver.table.snapshot().version
-    carried(driver, {n: None if n == 5 else event(n) for n in range(4, 8)})
+    carry_values(driver, {n: None if n == 5 else event(n) for n in range(4, 8)})
     doing = RewindExecution(driver.config, "clicks", Cluster(8))
     look = doing.preview(good)
     assert look.raw_records == 4
     doing.write(look, NOW)
-    assert sorted(kept(driver)) == [0, 1, 2, 3]
+    assert sorted(raw_records(driver)) == [0, 1, 2, 3]
     seen = run_audit(driver)
     assert seen.adds_up, describe_problems(seen)
     assert seen.raw_taken == {"rewind": 4}
     driver.start()
-    carried(driver, {n: event(n) for n in range(4, 8)})
-    assert sorted(kept(driver)) == list(range(8))
+    carry_values(driver, {n: event(n) for n in range(4, 8)})
+    assert sorted(raw_records(driver)) == list(range(8))
     seen = run_audit(driver)
     assert seen.adds_up, describe_problems(seen)
 
 
 def test_days_are_dropped_by_their_own_retention(tmp_path: Path, form: str, capsys) -> None:
-    driver = made(tmp_path, form, raw={"retention": "7 d"})
-    carried(driver, {n: event(n) for n in range(4)}, came=NOW - 9 * DAY)
-    carried(driver, {n: event(n) for n in range(4, 6)})
+    driver = start_writer(tmp_path, form, raw={"retention": "7 d"})
+    carry_values(driver, {n: event(n) for n in range(4)}, came=NOW - 9 * DAY)
+    carry_values(driver, {n: event(n) for n in range(4, 6)})
     assert run_retention(driver.config, ["clicks"], write=True, now=NOW, as_json=True)
     found = json.loads(capsys.readouterr().out)["pipelines"]["clicks"]["raw_table"]
     assert (found["rows_dropped"], [one["bucket"] for one in found["due"]]) == (4, [["2026-11-11"]])
-    assert sorted(kept(driver)) == [4, 5]
+    assert sorted(raw_records(driver)) == [4, 5]
     seen = run_audit(driver)
     assert seen.adds_up, describe_problems(seen)
     assert (seen.raw_taken, seen.rows_taken) == ({"retention": 4}, {})
 
 
 def test_small_files_of_a_day_are_merged(tmp_path: Path, form: str) -> None:
-    driver = made(tmp_path, form, raw={"max_open_files": 3})
+    driver = start_writer(tmp_path, form, raw={"max_open_files": 3})
     for at in range(6):
-        carried(driver, {at: event(at)}, headers={at: {"n": b"1"}})
+        carry_values(driver, {at: event(at)}, headers={at: {"n": b"1"}})
     config = driver.config.at_raw("clicks")
     raw = driver.side(driver.settings.table.raw.location)
     assert len(raw.bucket_files(raw.snapshot())) == 6
     Compactor("clicks", config.pipelines["clicks"], raw, None).merge_open(here)
     assert len(raw.bucket_files(raw.snapshot())) == 1
-    assert {at: row["headers"] for at, row in kept(driver).items()} == {
+    assert {at: row["headers"] for at, row in raw_records(driver).items()} == {
         at: [{"key": "n", "value": b"1"}] for at in range(6)
     }
     seen = run_audit(driver)
@@ -280,8 +245,8 @@ def test_small_files_of_a_day_are_merged(tmp_path: Path, form: str) -> None:
 
 
 def test_vacuum_knows_the_raw_table_when_the_configuration_does_not_any_more(tmp_path: Path) -> None:
-    driver = made(tmp_path, "delta")
-    carried(driver, VALUES)
+    driver = start_writer(tmp_path, "delta")
+    carry_values(driver, VALUES)
     orphan = Path(driver.settings.table.raw.location) / "day=2026-11-20" / "old.parquet"
     orphan.write_bytes(b"x")
     without = Driver(tmp_path, "delta")
@@ -292,17 +257,17 @@ def test_vacuum_knows_the_raw_table_when_the_configuration_does_not_any_more(tmp
 
 
 def test_a_pipeline_that_keeps_no_records_any_more_is_still_audited_and_deleted_from(tmp_path: Path) -> None:
-    carried(made(tmp_path, "delta"), VALUES)
+    carry_values(start_writer(tmp_path, "delta"), VALUES)
     driver = Driver(tmp_path, "delta")
     driver.start()
-    carried(driver, VALUES | {8: event(8)})
+    carry_values(driver, VALUES | {8: event(8)})
     seen = run_audit(driver)
     assert seen.adds_up, describe_problems(seen)
     assert seen.reconciliation.raw == len(VALUES)
 
 
 def test_the_raw_table_of_another_tables_log_is_refused(tmp_path: Path) -> None:
-    carried(made(tmp_path, "delta"), VALUES)
+    carry_values(start_writer(tmp_path, "delta"), VALUES)
     with pytest.raises(ConfigError, match="has the records of another table"):
         Driver(tmp_path, "delta", table={
             "location": str(tmp_path / "lake" / "anew"), "raw": str(tmp_path / "lake" / "clicks_raw"),
@@ -315,7 +280,7 @@ def test_a_table_beside_one_that_was_made_again_is_refused(tmp_path: Path, besid
     settings = {"late": "late_table", "allowed_lateness": "0 s"}
     driver = Driver(tmp_path, "delta", seal=settings)
     driver.start()
-    carried(driver, VALUES)
+    carry_values(driver, VALUES)
     driver.table.append(Closing("c1", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     driver.carry([log({8: event(8), 9: b"cut"})], {0: 10})
     shutil.rmtree(driver.lake)
@@ -332,19 +297,19 @@ def test_a_table_beside_one_that_was_made_again_is_refused(tmp_path: Path, besid
 def test_without_a_raw_table_nothing_is_other_than_it_was(tmp_path: Path) -> None:
     driver = Driver(tmp_path, "delta")
     driver.start()
-    carried(driver, VALUES)
+    carry_values(driver, VALUES)
     (facts,) = driver.table.recent_commits(1)
     assert not [key for key in ("raw", *facts["ranges"][0]) if key == "raw" and key in facts]
     assert oracle.rows(Path(driver.lake), "count(*)") == [(4,)]
 
 
 def test_a_raw_table_becomes_an_iceberg_table_with_its_table(tmp_path: Path) -> None:
-    carried(made(tmp_path, "delta"), VALUES)
+    carry_values(start_writer(tmp_path, "delta"), VALUES)
     table = {"raw": {"location": str(tmp_path / "lake" / "clicks_raw")}}
     settings = pipeline_config(tmp_path, "iceberg", table=table)
     assert run_convert(settings, "clicks", write=True, now=NOW, as_json=True, out=console())
-    driver = made(tmp_path, "iceberg")
-    carried(driver, VALUES | {8: None})
-    assert sorted(kept(driver)) == list(range(9))
+    driver = start_writer(tmp_path, "iceberg")
+    carry_values(driver, VALUES | {8: None})
+    assert sorted(raw_records(driver)) == list(range(9))
     seen = run_audit(driver)
     assert seen.adds_up, describe_problems(seen)

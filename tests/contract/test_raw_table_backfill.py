@@ -9,10 +9,10 @@ import pytest
 from recovery.backfill import source_factory
 from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps
 from recovery.backfill.source import SourceFailed
-from tests.contract.test_raw_table import DAY, HEADERS, KEYS, VALUES, carried, kept, made
 from tests.support.audits import describe_problems, run_audit
 from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Driver, log
+from tests.support.raw_table import DAY, HEADERS, KEYS, VALUES, carry_values, raw_records, start_writer
 from tests.support.sample_records import NOW, event
 from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
@@ -32,10 +32,10 @@ def brought(driver: Driver, place: str, rows_max: int = 500_000) -> list[GapOutc
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, form: str) -> None:
-    before = made(tmp_path / "before", form)
-    carried(before, VALUES, headers=HEADERS, keys=KEYS)
-    carried(before, {n: event(n) for n in range(8, 12)}, came=NOW + DAY)
-    carried(before, {n: event(n) for n in range(12, 15)})
+    before = start_writer(tmp_path / "before", form)
+    carry_values(before, VALUES, headers=HEADERS, keys=KEYS)
+    carry_values(before, {n: event(n) for n in range(8, 12)}, came=NOW + DAY)
+    carry_values(before, {n: event(n) for n in range(12, 15)})
     delete_rows.run_delete(
         before.config,
         DeletionRequest("clicks", where("id = 9"), NOW),
@@ -52,9 +52,9 @@ def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, 
     driver.carry([log({14: event(14)})], {0: 15})
     (found,) = brought(driver, before.settings.table.raw.location, rows_max=3)
     assert [(r.start, r.end) for r in found.absent.ranges()] == [(9, 10)], "what was deleted does not come back"
-    assert sorted(kept(driver)) == [n for n in range(15) if n != 9]
-    theirs = kept(before)
-    assert {at: {**row, "day": ""} for at, row in kept(driver).items()} == {
+    assert sorted(raw_records(driver)) == [n for n in range(15) if n != 9]
+    theirs = raw_records(before)
+    assert {at: {**row, "day": ""} for at, row in raw_records(driver).items()} == {
         at: {**row, "day": ""} for at, row in theirs.items()
     }
     seen = run_audit(driver)
@@ -72,8 +72,8 @@ def test_a_raw_table_of_another_incarnation_and_none_at_all_are_refused(tmp_path
     driver.start()
     with pytest.raises(ConfigError, match="there is no table in the format"):
         brought(driver, str(tmp_path / "nowhere"))
-    other = made(tmp_path / "other", "delta")
-    carried(other, VALUES)
+    other = start_writer(tmp_path / "other", "delta")
+    carry_values(other, VALUES)
     raw = other.side(other.settings.table.raw.location)
     (file,) = raw.bucket_files(raw.snapshot())
     path = Path(raw.location) / file.path
@@ -87,8 +87,8 @@ def test_a_raw_table_of_another_incarnation_and_none_at_all_are_refused(tmp_path
 
 def test_a_raw_table_of_a_topic_that_was_created_again_since_is_refused(tmp_path: Path) -> None:
     """Both know the topic as incarnation 1; each means another one."""
-    other = made(tmp_path / "other", "delta")
-    carried(other, VALUES)
+    other = start_writer(tmp_path / "other", "delta")
+    carry_values(other, VALUES)
     driver = Driver(tmp_path, "delta")
     driver.table.begin({TopicPartition("clicks", 1, 0): 0}, {"clicks": ["uuid-2"]})
     skip_offsets(driver, 8, topic_id="uuid-2")

@@ -11,13 +11,11 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from typer.testing import CliRunner
 
+from tests.support.read_commands import headrace, write
 from tests.support.writer_process import NOW
-from writer.cli.main import app
 from writer.clients import kafka_sample
 from writer.clients.kafka import Cluster
 from writer.clients.kafka_sample import RECORDS
@@ -36,26 +34,6 @@ def kafka(bootstrap):
 @pytest.fixture
 def cluster(bootstrap):
     return Cluster(bootstrap, timedelta(seconds=10))
-
-
-def write(bootstrap, topic, messages, **settings):
-    """Write (partition, key, value, timestamp in ms) and wait until they are there."""
-    producer = Producer({"bootstrap.servers": bootstrap, **settings})
-    if "transactional.id" in settings:
-        producer.init_transactions(10)
-        producer.begin_transaction()
-    for partition, key, value, at in messages:
-        producer.produce(topic, value, key, partition, timestamp=at)
-    assert producer.flush(10) == 0
-    return producer
-
-
-def headrace(*words, code=0):
-    """Run the command in this process, as into a pipe of 100 columns. Returns what it printed."""
-    result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "100"})
-    error = result.exception
-    assert (error.exit_code if isinstance(error, HeadraceError) else result.exit_code) == code, (result.output, error)
-    return result.stdout
 
 
 def documents(text):

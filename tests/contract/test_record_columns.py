@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from tests.contract.test_compact import compactor
 from tests.support import oracle
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets
 from tests.support.local_driver import Driver, log
+from tests.support.record_columns import check_sound, start_driver
 from tests.support.sample_records import NOW, event
+from tests.support.small_files import compactor
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
 from writer.maintenance.compaction.compactor import here
@@ -33,60 +34,47 @@ COLUMNS = {
 OLD = NOW - timedelta(days=99)
 
 
-def started(root: Path, form: str, columns: dict[str, Any] | None = None, **settings: Any) -> Driver:
-    driver = Driver(root, form, columns=columns or {}, **settings)
-    driver.start()
-    driver.table.grow(list(driver.row_columns()), driver.epoch)
-    return driver
-
-
 def shown(location: str) -> list[tuple[object, ...]]:
     found = oracle.rows(Path(location), "_offset, _key, _headers['trace-id'], trace, size", "ORDER BY 1")
     return [tuple(bytes(value) if isinstance(value, bytearray) else value for value in row) for row in found]
 
 
-def adds_up(driver: Driver) -> None:
-    oracle.check(Path(driver.lake), "clicks")
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-
-
 def test_a_table_that_exists_has_them_from_the_next_commit_on(tmp_path: Path, form: str) -> None:
-    started(tmp_path, form).carry([log({0: event(0)})], {0: 1})
-    driver = started(tmp_path, form, COLUMNS)
+    start_driver(tmp_path, form).carry([log({0: event(0)})], {0: 1})
+    driver = start_driver(tmp_path, form, COLUMNS)
     driver.carry([log({1: event(1), 2: event(2)}, headers={1: {"trace-id": b"t", "n": b"7"}})], {0: 3})
     assert shown(driver.lake) == [(0, None, None, None, None), (1, "k1", b"t", "t", 7), (2, "k2", None, None, None)]
-    adds_up(driver)
-    without = started(tmp_path, form)
+    check_sound(driver)
+    without = start_driver(tmp_path, form)
     without.carry([log({3: event(3)})], {0: 4})
     assert shown(driver.lake)[-1] == (3, None, None, None, None), "a column that is not asked for any more stays"
-    adds_up(without)
+    check_sound(without)
 
 
 def test_what_does_not_have_its_type_is_a_dead_letter_with_its_headers(tmp_path: Path, form: str) -> None:
-    driver = started(tmp_path, form, COLUMNS)
+    driver = start_driver(tmp_path, form, COLUMNS)
     driver.carry([log({0: event(0), 1: event(1)}, headers={1: {"n": b"many", "trace-id": b"t"}})], {0: 2})
     assert shown(driver.lake) == [(0, "k0", None, None, None)]
     found = oracle.rows(Path(driver.dead_letters), "_offset, key, error, headers[1].key, headers[2].value")
     assert found == [(1, b"k1", "the header 'n' is no long", "n", b"t")]
-    adds_up(driver)
-    lenient = started(tmp_path, form, {**COLUMNS, "undecodable": "null"})
+    check_sound(driver)
+    lenient = start_driver(tmp_path, form, {**COLUMNS, "undecodable": "null"})
     assert DeadLetterReplay("clicks", lenient.config, lenient.schemas).run(Selection(), NOW).rows == 1
     assert shown(driver.lake)[1] == (1, "k1", b"t", "t", None)
-    adds_up(lenient)
+    check_sound(lenient)
 
 
 def test_a_replayed_dead_letter_has_its_key_and_its_headers(tmp_path: Path, form: str) -> None:
-    driver = started(tmp_path, form, COLUMNS)
+    driver = start_driver(tmp_path, form, COLUMNS)
     driver.carry([log({0: event(0, event_time=OLD)}, headers={0: {"trace-id": b"t"}})], {0: 1})
     assert shown(driver.lake) == []
     assert DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(), OLD).rows == 1
     assert shown(driver.lake) == [(0, "k0", b"t", "t", None)]
-    adds_up(driver)
+    check_sound(driver)
 
 
 def test_rows_and_dead_letters_are_deleted_by_key(tmp_path: Path, form: str) -> None:
-    driver = started(tmp_path, form, COLUMNS)
+    driver = start_driver(tmp_path, form, COLUMNS)
     driver.carry([log({0: event(0), 1: event(1), 2: event(2, event_time=OLD), 3: event(3, event_time=OLD)})], {0: 4})
     for key in ("k1", "k2"):
         delete_rows.run_delete(
@@ -104,29 +92,29 @@ def test_rows_and_dead_letters_are_deleted_by_key(tmp_path: Path, form: str) -> 
 
 def test_late_rows_have_them_in_their_table(tmp_path: Path, form: str) -> None:
     seal = {"late": "late_table"}
-    driver = started(tmp_path, form, COLUMNS, seal=seal)
+    driver = start_driver(tmp_path, form, COLUMNS, seal=seal)
     driver.carry([log({0: event(0)})], {0: 1})
     closing = Closing("c", NOW + timedelta(days=1), {"reason": "command"})
     driver.table.append(closing, driver.table.snapshot())
     driver.carry([log({1: event(1)}, headers={1: {"trace-id": b"late"}})], {0: 2})
     assert shown(str(driver.settings.late_table)) == [(1, "k1", b"late", "late", None)]
-    adds_up(driver)
+    check_sound(driver)
 
 
 def with_gap(root: Path, form: str) -> Driver:
     """A table that ends at 1, and a gap up to 3."""
-    driver = started(root, form, COLUMNS)
+    driver = start_driver(root, form, COLUMNS)
     driver.carry([log({0: event(0)})], {0: 1})
     skip_offsets(driver, 3)
     return driver
 
 
 def test_a_copy_of_such_a_table_brings_them_to_a_gap(tmp_path: Path, form: str) -> None:
-    driver, other = with_gap(tmp_path, form), started(tmp_path / "other", form, COLUMNS)
+    driver, other = with_gap(tmp_path, form), start_driver(tmp_path / "other", form, COLUMNS)
     other.carry([log({n: event(n) for n in range(3)}, headers={2: {"trace-id": b"t", "n": b"2"}})], {0: 3})
     fill_from_archives(driver, Path(other.lake))
     assert shown(driver.lake)[1:] == [(1, "k1", None, None, None), (2, "k2", b"t", "t", 2)]
-    adds_up(driver)
+    check_sound(driver)
 
 
 def test_an_archive_of_records_brings_them_to_a_gap(tmp_path: Path, form: str) -> None:
@@ -136,11 +124,11 @@ def test_an_archive_of_records_brings_them_to_a_gap(tmp_path: Path, form: str) -
     pq.write_table(pa.Table.from_batches([records]), tmp_path / "archive" / "part-0.parquet")
     fill_from_archives(driver, tmp_path / "archive")
     assert shown(driver.lake)[1:] == [(1, "k1", None, None, 1), (2, "k2", b"t", "t", None)]
-    adds_up(driver)
+    check_sound(driver)
 
 
 def test_a_merged_bucket_keeps_them(tmp_path: Path, form: str) -> None:
-    driver = started(tmp_path, form, COLUMNS)
+    driver = start_driver(tmp_path, form, COLUMNS)
     for n in range(3):
         driver.carry([log({n: event(n, event_time=NOW)}, headers={n: {"trace-id": b"t"}})], {0: n + 1})
     before = shown(driver.lake)
@@ -150,11 +138,11 @@ def test_a_merged_bucket_keeps_them(tmp_path: Path, form: str) -> None:
     (made,) = compactor(driver).carry_out(snapshot, pieces, here)
     assert (made.removed, made.files, made.rows) == (3, 1, 3)
     assert shown(driver.lake) == before
-    adds_up(driver)
+    check_sound(driver)
 
 
 def test_preview_shows_them(tmp_path: Path) -> None:
-    driver = started(tmp_path, "delta", COLUMNS)
+    driver = start_driver(tmp_path, "delta", COLUMNS)
     sample = open_local_pipeline("clicks", driver.config, driver.schemas).assign_buckets(
         log({0: event(0)}, headers={0: {"n": b"7"}}), NOW
     )

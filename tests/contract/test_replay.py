@@ -2,7 +2,6 @@
 
 import json
 import threading
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +12,8 @@ from typer.testing import CliRunner
 from tests.support import oracle
 from tests.support.local_driver import Died, Driver, log
 from tests.support.process import run_code_until
-from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, value
+from tests.support.replay_records import ALL, BOTH_SCHEMAS, FUTURE, mixed_values
+from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config
 from writer.audit.audit import audit
 from writer.cli.main import app
 from writer.core.errors import HeadraceError
@@ -23,39 +23,16 @@ from writer.schemas.registry import RegistryUnreachable
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations.rows import Replay
 
-ALL = Selection()
-FUTURE = NOW + timedelta(days=3)
-
-
-def wider(number: int) -> bytes:
-    return value(2, WIDER, {"id": number, "at": NOW, "note": None, "extra": number})
-
-
-def mixed(start: int, end: int) -> dict[int, bytes | None]:
-    """Of ten records one has a schema that is not known yet, one is from the future, one is cut for good."""
-    made: dict[int, bytes | None] = {at: event(at) for at in range(start, end)}
-    for at in range(start, end):
-        if at % 10 == 2:
-            made[at] = wider(at)
-        elif at % 10 == 4:
-            made[at] = event(at, event_time=FUTURE)
-        elif at % 10 == 6:
-            made[at] = b"\0\0\0\0\1cut"
-    return made
-
-
-KNOWING = Schemas({1: EVENT, 2: WIDER}, [1])
-
 
 @pytest.fixture
 def driver(tmp_path: Path, form: str) -> Driver:
     made = Driver(tmp_path, form)
     made.start(2)
-    made.carry([log(mixed(0, 50)), log(mixed(0, 20), 1)], {0: 50, 1: 20})
+    made.carry([log(mixed_values(0, 50)), log(mixed_values(0, 20), 1)], {0: 50, 1: 20})
     return made
 
 
-def replayed(driver: Driver, selection: Selection = ALL, *, now=NOW, schemas: Schemas = KNOWING) -> ReplayResult:
+def replayed(driver: Driver, selection: Selection = ALL, *, now=NOW, schemas: Schemas = BOTH_SCHEMAS) -> ReplayResult:
     return DeadLetterReplay("clicks", driver.config, schemas).run(selection, now)
 
 
@@ -140,7 +117,7 @@ def test_the_writer_goes_on_beside_it(driver):
     snapshot = driver.table.snapshot()
     replayed(driver)
     assert driver.table.snapshot().epoch == snapshot.epoch
-    driver.carry([log(mixed(0, 80)), log(mixed(0, 20), 1)], {0: 80, 1: 20})
+    driver.carry([log(mixed_values(0, 80)), log(mixed_values(0, 20), 1)], {0: 80, 1: 20})
     check(driver, 56 + 21, 14 + 9)
 
 
@@ -166,7 +143,7 @@ def test_of_two_replays_of_the_same_dead_letters_one_is_overtaken(driver):
 
 
 def test_replays_at_once_carry_each_dead_letter_once(driver):
-    driver.carry([log(mixed(0, 400))], {0: 400})
+    driver.carry([log(mixed_values(0, 400))], {0: 400})
     errors: list[BaseException] = []
 
     def one() -> None:
@@ -179,7 +156,7 @@ def test_replays_at_once_carry_each_dead_letter_once(driver):
     for thread in threads:
         thread.start()
     for end in range(420, 500, 20):
-        driver.carry([log(mixed(0, end))], {0: end})
+        driver.carry([log(mixed_values(0, end))], {0: end})
     for thread in threads:
         thread.join()
     assert not errors
@@ -189,14 +166,14 @@ def test_replays_at_once_carry_each_dead_letter_once(driver):
 
 def test_redo_by_the_writer_is_redo(driver):
     """The replay dies between its commit and its redo; the writer's next batch takes the letters out."""
-    doing = DeadLetterReplay("clicks", driver.config, KNOWING)
+    doing = DeadLetterReplay("clicks", driver.config, BOTH_SCHEMAS)
     doing._record_table.tables.side = lambda _: Undone()
     with pytest.raises(Died):
         doing.run(ALL, NOW)
     found = audit(driver.config, "clicks", since=None, deep=True)
     assert (found.adds_up, found.waiting) == (True, 1), found.problems
     assert len(oracle.rows(Path(driver.dead_letters), "_offset")) == 21
-    driver.carry([log(mixed(0, 60)), log(mixed(0, 20), 1)], {0: 60, 1: 20})
+    driver.carry([log(mixed_values(0, 60)), log(mixed_values(0, 20), 1)], {0: 60, 1: 20})
     check(driver, 56 + 7, 14 + 3)
 
 
@@ -217,9 +194,10 @@ KILLED = """
 import sys
 from pathlib import Path
 from tests.support.local_driver import Driver
-from tests.contract.test_replay import ALL, KNOWING, NOW
+from tests.support.replay_records import ALL, BOTH_SCHEMAS
+from tests.support.sample_records import NOW
 from writer.maintenance.dead_letters.replay import DeadLetterReplay
-DeadLetterReplay("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, KNOWING).run(ALL, NOW)
+DeadLetterReplay("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, BOTH_SCHEMAS).run(ALL, NOW)
 """
 
 
@@ -238,10 +216,10 @@ def test_a_batch_tried_again_is_classified_anew_and_stands_once(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
     with pytest.raises(Died):
-        driver.carry([log(mixed(0, 50))], {0: 50}, die="after_stage")
-    again = Driver(tmp_path, schemas=KNOWING)
+        driver.carry([log(mixed_values(0, 50))], {0: 50}, die="after_stage")
+    again = Driver(tmp_path, schemas=BOTH_SCHEMAS)
     again.start()
-    again.carry([log(mixed(0, 50))], {0: 50}, now=FUTURE)
+    again.carry([log(mixed_values(0, 50))], {0: 50}, now=FUTURE)
     check(again, 45, 5)
 
 
@@ -250,10 +228,10 @@ def test_a_batch_that_was_committed_keeps_its_classification(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
     with pytest.raises(Died):
-        driver.carry([log(mixed(0, 50))], {0: 50}, die="after_commit")
-    again = Driver(tmp_path, schemas=KNOWING)
+        driver.carry([log(mixed_values(0, 50))], {0: 50}, die="after_commit")
+    again = Driver(tmp_path, schemas=BOTH_SCHEMAS)
     again.start()
-    assert again.carry([log(mixed(0, 50))], {0: 50}, now=FUTURE) is None
+    assert again.carry([log(mixed_values(0, 50))], {0: 50}, now=FUTURE) is None
     check(again, 35, 15)
     replayed(again, now=FUTURE)
     check(again, 45, 5)
@@ -261,14 +239,14 @@ def test_a_batch_that_was_committed_keeps_its_classification(tmp_path):
 
 @pytest.mark.parametrize("form", ["delta"])
 def test_a_dead_letter_table_that_another_client_compacted_is_replayed_as_well(driver):
-    driver.carry([log(mixed(0, 90))], {0: 90})
+    driver.carry([log(mixed_values(0, 90))], {0: 90})
     DeltaTable(driver.dead_letters).optimize.compact()
     replayed(driver)
     check(driver, 49 + 7 + 28 + 4, 14 + 8)
 
 
 def test_a_file_of_dead_letters_that_is_gone_is_a_sentence(driver):
-    driver.carry([log(mixed(0, 90))], {0: 90})
+    driver.carry([log(mixed_values(0, 90))], {0: 90})
     gone = min(Path(driver.dead_letters).rglob("*.parquet"))
     gone.unlink()
     with pytest.raises(DeadLettersGone, match=rf"{gone.name} is gone, and the table names it\. Restore it"):
@@ -277,7 +255,7 @@ def test_a_file_of_dead_letters_that_is_gone_is_a_sentence(driver):
 
 def test_without_tables_it_is_a_sentence(tmp_path):
     with pytest.raises(HeadraceError, match=r"has no table at .* yet"):
-        DeadLetterReplay("clicks", config(tmp_path), KNOWING)
+        DeadLetterReplay("clicks", config(tmp_path), BOTH_SCHEMAS)
 
 
 def config_file(driver: Driver, tmp_path: Path) -> str:

@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 from recovery.reprocess.run import SourceChoice
 from recovery.rewind.execution import RewindExecution
-from tests.contract.test_adopt_iceberg import rows_deleted
-from tests.contract.test_iceberg import in_its_catalog
-from tests.contract.test_rewind import Cluster as Ends
+from tests.support.foreign_iceberg import delete_rows_by_file
+from tests.support.iceberg_clients import client_table
 from tests.support.local_driver import Driver, log
 from tests.support.reprocess_lake import (
     BERLIN,
@@ -37,6 +36,7 @@ from tests.support.reprocess_lake import (
     table_pair,
     write_history,
 )
+from tests.support.rewound_cluster import Cluster as Ends
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
 from writer.cli.main import app
 from writer.clients.kafka import Cluster
@@ -347,7 +347,7 @@ def test_rows_that_delete_files_of_another_client_take_are_not_brought_back(tmp_
     write_history(start_writer(tmp_path, "iceberg"), 0, 20)
     rules = {"event_time": {"field": "at", "max_age": "30 d", "clocks": [{"shift": shift}]}}
     driver = start_writer(tmp_path, "iceberg", **rules)
-    rows_deleted(in_its_catalog(driver))
+    delete_rows_by_file(client_table(driver))
     aside = dead_letter_rows(driver)
     with pytest.raises(LiveDeleteFiles, match="by delete files"):
         run_reprocess(driver)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_field_decryption import EVENT, event, started
-from tests.contract.test_privacy import hashed, ring_at
 from tests.servers.csfle import CsfleRegistry
+from tests.support.encrypted_fields import EVENT, event, start_driver
 from tests.support.field_encryption import Producer, rule
 from tests.support.local_driver import Driver, log
+from tests.support.private_table import hash_of, keyring_at
 from tests.support.reprocess_lake import BERLIN, check_sound, rows, run_reprocess
 from writer.privacy.encryption import decrypt_text
 from writer.privacy.keyring import read_keyring
@@ -18,7 +18,7 @@ from writer.privacy.keyring import read_keyring
 def kept(root: Path, of: CsfleRegistry, keys: Path, **settings: Any) -> Driver:
     """Return a driver whose tables lie at `root` and whose keyring at `keys`."""
     table = {"location": str(root / "clicks"), "raw": {"location": str(root / "clicks_raw")}}
-    return started(keys, of, table=table, **settings)
+    return start_driver(keys, of, table=table, **settings)
 
 
 @pytest.mark.parametrize("tags", [{"PII": "clear"}, {"PII": "hash"}, {"PII": "encrypt"}])
@@ -33,13 +33,13 @@ def test_fields_are_decrypted_and_protected_as_from_the_start(
     def clear(email: str) -> str:
         is_encrypted = tags["PII"] == "encrypt"
         return (
-            decrypt_text(email, read_keyring(ring_at(tmp_path)).encryption_keys["k1"]).decode()
+            decrypt_text(email, read_keyring(keyring_at(tmp_path)).encryption_keys["k1"]).decode()
             if is_encrypted
             else email
         )
 
     texts = [f"maria{at}" for at in range(6)]
-    wanted = [hashed(tmp_path, text) for text in texts] if tags["PII"] == "hash" else texts
+    wanted = [hash_of(tmp_path, text) for text in texts] if tags["PII"] == "hash" else texts
 
     before = kept(tmp_path / "old", registry, tmp_path, tags=tags)
     before.carry([log(values)], {0: 9})

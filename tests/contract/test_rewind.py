@@ -3,22 +3,21 @@ formats, whatever was compacted, deleted or replayed since.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-import typer
 
 from recovery.cli import rewind
 from recovery.rewind.execution import RewindExecution
 from tests.support.local_driver import Driver, log
+from tests.support.rewound_cluster import Cluster, DamagedDriver, rewind_of, run_rewind
 from tests.support.sample_records import EVENT, GAP_FACTS, NOW, WIDER, Schemas, event, value
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
-from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError, Fenced, HeadraceError
 from writer.core.log_mark import LogMark
 from writer.core.offsets import OffsetRange, Source, TopicPartition
@@ -45,32 +44,10 @@ P0 = TopicPartition("clicks", 1, 0)
 LATER = datetime(2027, 1, 1, tzinfo=UTC)
 
 
-class Cluster:
-    """Kafka, as it says that it holds topic `clicks`."""
-
-    def __init__(self, end: int, earliest: int = 0, topic_id: str = "uuid-1", partitions: int = 1) -> None:
-        self.end, self.first, self.id, self.partitions = end, earliest, topic_id, partitions
-
-    def topics(self, names: Sequence[str]) -> Mapping[str, Topic]:
-        return {name: Topic(name, self.id, self.partitions) for name in names}
-
-    def earliest(self, sources: Sequence[Any]) -> Mapping[Any, int]:
-        return dict.fromkeys(sources, self.first)
-
-    def latest(self, sources: Sequence[Any]) -> Mapping[Any, int]:
-        return dict.fromkeys(sources, self.end)
-
-
-class Wrong(Driver):
-    """A driver of which wrong data landed."""
-
-    good = 0  # the version before it
-
-
 @pytest.fixture
-def driver(form: str, tmp_path: Path) -> "Wrong":
+def driver(form: str, tmp_path: Path) -> DamagedDriver:
     """Twelve offsets with two letters, then twelve more with two letters: what is to go back."""
-    made = Wrong(tmp_path, form)
+    made = DamagedDriver(tmp_path, form)
     made.start()
     made.carry([good(0, 12)], {0: 12})
     made.good = made.table.snapshot().version
@@ -99,29 +76,15 @@ class LeaderAnswers:
         return {source: EpochEnd(0, epoch, self.end) for source, epoch in epochs.items()}
 
 
-def ids(driver: Wrong) -> list[int]:
+def ids(driver: DamagedDriver) -> list[int]:
     return sorted(main_table("clicks", driver.config).rows().to_table(columns=["id"]).column("id").to_pylist())
 
 
-def dead_letters(driver: Wrong) -> list[int]:
+def dead_letters(driver: DamagedDriver) -> list[int]:
     return sorted(driver.side(driver.dead_letters).rows().to_table(columns=["_offset"]).column("_offset").to_pylist())
 
 
-def way(driver: Wrong, cluster: Any = None) -> RewindExecution:
-    return RewindExecution(driver.config, "clicks", cluster or Cluster(24))
-
-
-def back(driver: Wrong, to: int | datetime, cluster: Any = None, **flags: bool) -> int:
-    """Go back, as the verb does. Returns its exit code."""
-    flags = {"write": True, "accept_loss": False, **flags}
-    try:
-        rewind.run(way(driver, cluster), driver.config, to, now=NOW, as_json=True, out=console(), **flags)
-    except typer.Exit as ended:
-        return ended.exit_code
-    return 0
-
-
-def sound(driver: Wrong) -> Any:
+def sound(driver: DamagedDriver) -> Any:
     for deep in (False, True):
         found = audit(driver.config, "clicks", since=None, deep=deep)
         assert found.adds_up, found.problems
@@ -129,7 +92,7 @@ def sound(driver: Wrong) -> Any:
 
 
 @pytest.mark.parametrize(("end", "is_cut"), [(15, True), (25, False)])
-def test_no_rows_go_back_to_a_log_that_was_cut(driver: Wrong, end: int, is_cut: bool) -> None:
+def test_no_rows_go_back_to_a_log_that_was_cut(driver: DamagedDriver, end: int, is_cut: bool) -> None:
     table = main_table("clicks", driver.config)
     epoch = table.snapshot().epoch
     last = OffsetRange(P0, 24, 25)
@@ -142,7 +105,7 @@ def test_no_rows_go_back_to_a_log_that_was_cut(driver: Wrong, end: int, is_cut: 
     assert ["log was cut below" in words for words in look.plan.obstacles] == [True] * is_cut
 
 
-def again(driver: Wrong) -> None:
+def again(driver: DamagedDriver) -> None:
     """Start the writer anew, and read on."""
     driver.start()
     driver.carry([good(12, 24)], {0: 24})
@@ -151,8 +114,8 @@ def again(driver: Wrong) -> None:
 ROWS = [n for n in range(24) if n % 6 != 5]
 
 
-def test_rows_dead_letters_and_frontier_go_back_together_and_are_read_again_once(driver: Wrong) -> None:
-    assert back(driver, driver.good) == 0
+def test_rows_dead_letters_and_frontier_go_back_together_and_are_read_again_once(driver: DamagedDriver) -> None:
+    assert run_rewind(driver, driver.good) == 0
     snapshot = driver.table.snapshot()
     assert (snapshot.frontier(P0), snapshot.epoch, snapshot.rewinds) == (12, 2, 1)
     assert (ids(driver), dead_letters(driver)) == ([n for n in ROWS if n < 12], [5, 11])
@@ -164,9 +127,9 @@ def test_rows_dead_letters_and_frontier_go_back_together_and_are_read_again_once
     assert sound(driver).reconciliation.total("read") == 36
 
 
-def test_nothing_changes_without_yes(driver: Wrong, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_changes_without_yes(driver: DamagedDriver, capsys: pytest.CaptureFixture[str]) -> None:
     version = driver.table.snapshot().version
-    assert back(driver, driver.good, write=False) == 0
+    assert run_rewind(driver, driver.good, write=False) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["offsets"], told["rows"], told["dead_letter_table_rows"], told["version"]) == (12, 10, 2, None)
     assert told["partitions"][0] | {"topic": "clicks"} == {
@@ -177,10 +140,11 @@ def test_nothing_changes_without_yes(driver: Wrong, capsys: pytest.CaptureFixtur
     assert ids(driver) == ROWS
 
 
-def test_a_person_is_shown_partitions_buckets_and_what_to_do(driver: Wrong, capsys: Any) -> None:
+def test_a_person_is_shown_partitions_buckets_and_what_to_do(driver: DamagedDriver, capsys: Any) -> None:
+    execution = rewind_of(driver)
     rewind.run(
-        way(driver), driver.config, driver.good, write=False, accept_loss=False, now=NOW, as_json=False, out=console()
-    )  # fmt: skip
+        execution, driver.config, driver.good, write=False, accept_loss=False, now=NOW, as_json=False, out=console()
+    )
     said = capsys.readouterr().out
     assert "12 offsets, 10 rows in" in said
     assert "clicks/0" in said
@@ -188,18 +152,18 @@ def test_a_person_is_shown_partitions_buckets_and_what_to_do(driver: Wrong, caps
     assert "hour=2026-11-20T" in said
 
 
-def test_a_time_means_the_newest_version_that_was_written_by_then(driver: Wrong) -> None:
+def test_a_time_means_the_newest_version_that_was_written_by_then(driver: DamagedDriver) -> None:
     written = [parse_commit_info(actions)[0]["timestamp"] for _, actions in driver.table.entries(-1)]
     at = datetime.fromtimestamp(written[driver.good] / 1000, UTC)
     same = max(version for version, stamp in enumerate(written) if stamp <= written[driver.good])
-    assert way(driver).preview(at).plan.to == same
+    assert rewind_of(driver).preview(at).plan.to == same
     with pytest.raises(ConfigError, match="no version that old"):
-        way(driver).preview(NOW - timedelta(days=9_000))
+        rewind_of(driver).preview(NOW - timedelta(days=9_000))
 
 
-def test_back_to_the_start_takes_everything(driver: Wrong) -> None:
+def test_back_to_the_start_takes_everything(driver: DamagedDriver) -> None:
     first = next(n for n, _ in driver.table.entries(-1) if driver.table.snapshot_at(n).epoch)
-    assert back(driver, first) == 0
+    assert run_rewind(driver, first) == 0
     assert (ids(driver), dead_letters(driver), driver.table.snapshot().frontier(P0)) == ([], [], 0)
     driver.start()
     driver.carry([good(0, 24)], {0: 24})
@@ -207,14 +171,14 @@ def test_back_to_the_start_takes_everything(driver: Wrong) -> None:
     sound(driver)
 
 
-def test_a_version_before_the_first_start_or_not_yet_there_is_refused(driver: Wrong) -> None:
-    assert back(driver, 0) == 2
+def test_a_version_before_the_first_start_or_not_yet_there_is_refused(driver: DamagedDriver) -> None:
+    assert run_rewind(driver, 0) == 2
     with pytest.raises(ConfigError, match="choose an earlier one"):
-        way(driver).preview(driver.table.snapshot().version)
+        rewind_of(driver).preview(driver.table.snapshot().version)
     assert ids(driver) == ROWS
 
 
-def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: Wrong) -> None:
+def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: DamagedDriver) -> None:
     delete_rows.run_delete(
         driver.config,
         DeletionRequest("clicks", where("id IN (3, 14)"), NOW, with_dead_letters=False),
@@ -223,10 +187,10 @@ def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: Wro
         as_json=True,
         out=console(),
     )
-    look = way(driver).preview(driver.good)
+    look = rewind_of(driver).preview(driver.good)
     assert look.rows == 9
     assert "run `headrace delete-rows` again" in " ".join(rewind.notes(look))
-    assert back(driver, driver.good) == 0
+    assert run_rewind(driver, driver.good) == 0
     assert ids(driver) == [n for n in ROWS if n < 12 and n != 3]
     assert sound(driver).rows_taken == {"delete": 2, "rewind": 9}
     again(driver)
@@ -234,12 +198,12 @@ def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: Wro
     sound(driver)
 
 
-def test_rows_of_both_sides_in_one_file_are_parted(driver: Wrong) -> None:
+def test_rows_of_both_sides_in_one_file_are_parted(driver: DamagedDriver) -> None:
     """As after a compaction: the files of the earlier version are gone, in a Parquet table for good."""
     compacted(driver)
-    look = way(driver).preview(driver.good)
+    look = rewind_of(driver).preview(driver.good)
     assert (look.rows, look.files) == (10, 3)
-    assert back(driver, driver.good) == 0
+    assert run_rewind(driver, driver.good) == 0
     assert ids(driver) == [n for n in ROWS if n < 12]
     sound(driver)
     again(driver)
@@ -247,7 +211,7 @@ def test_rows_of_both_sides_in_one_file_are_parted(driver: Wrong) -> None:
     sound(driver)
 
 
-def compacted(driver: Wrong) -> None:
+def compacted(driver: DamagedDriver) -> None:
     """Write the files of each bucket as one."""
     driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     compactor = Compactor("clicks", driver.settings, driver.table, None)
@@ -256,13 +220,13 @@ def compacted(driver: Wrong) -> None:
     assert len(driver.table.bucket_files(driver.table.snapshot())) == 3
 
 
-def test_a_sealed_bucket_is_reopened_and_its_next_manifest_has_the_next_version(driver: Wrong) -> None:
+def test_a_sealed_bucket_is_reopened_and_its_next_manifest_has_the_next_version(driver: DamagedDriver) -> None:
     driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     sealer = Sealer("clicks", driver.config)
     seal_due(sealer, NOW + DAY)
     before = {m.bucket: (m.version, m.rows) for m in sealer.manifests.all()}
     assert {version for version, _ in before.values()} == {1}
-    assert back(driver, driver.good) == 0
+    assert run_rewind(driver, driver.good) == 0
     assert driver.table.snapshot().closed_until is None
     standing = sealer.follow()
     assert {one.bucket: one.sealed for one in standing.unsealed.buckets.values()} == dict.fromkeys(before, 1)
@@ -277,10 +241,10 @@ def test_a_sealed_bucket_is_reopened_and_its_next_manifest_has_the_next_version(
     sound(driver)
 
 
-def test_a_bucket_that_is_empty_after_it_gets_a_manifest_only_if_it_had_one(driver: Wrong) -> None:
+def test_a_bucket_that_is_empty_after_it_gets_a_manifest_only_if_it_had_one(driver: DamagedDriver) -> None:
     other = NOW - 5 * HOUR
     driver.carry([log({24: event(24, event_time=other)})], {0: 25})
-    assert back(driver, driver.good, Cluster(25)) == 0
+    assert run_rewind(driver, driver.good, Cluster(25)) == 0
     driver.start()
     assert ("2026-11-20T07",) not in {
         b.bucket for b in Sealer("clicks", driver.config).follow().unsealed.buckets.values()
@@ -288,7 +252,7 @@ def test_a_bucket_that_is_empty_after_it_gets_a_manifest_only_if_it_had_one(driv
     driver.carry([log({n: event(n, event_time=other) for n in range(12, 14)})], {0: 14})
     driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     seal_due(Sealer("clicks", driver.config), LATER)
-    assert back(driver, driver.good, Cluster(25)) == 0
+    assert run_rewind(driver, driver.good, Cluster(25)) == 0
     driver.start()
     driver.table.append(Closing("d", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     sealer = Sealer("clicks", driver.config)
@@ -298,13 +262,13 @@ def test_a_bucket_that_is_empty_after_it_gets_a_manifest_only_if_it_had_one(driv
     sound(driver)
 
 
-def test_what_kafka_does_not_hold_is_said_and_refused_without_the_flag(driver: Wrong, capsys: Any) -> None:
-    assert back(driver, driver.good, Cluster(24, earliest=15)) == 2
+def test_what_kafka_does_not_hold_is_said_and_refused_without_the_flag(driver: DamagedDriver, capsys: Any) -> None:
+    assert run_rewind(driver, driver.good, Cluster(24, earliest=15)) == 2
     told = json.loads(capsys.readouterr().out)
     assert told["partitions"][0]["not_held"] == [12, 15]
     assert "clicks/0 [12, 15)" in told["refused"][0]
     assert ids(driver) == ROWS
-    assert back(driver, driver.good, Cluster(24, earliest=15), accept_loss=True) == 0
+    assert run_rewind(driver, driver.good, Cluster(24, earliest=15), accept_loss=True) == 0
     epoch = driver.table.begin({}, {"clicks": ["uuid-1"]})
     driver.table.append(Gap("g", epoch, [OffsetRange(P0, 12, 15)], "retention", GAP_FACTS), driver.table.snapshot())
     driver.start()
@@ -313,19 +277,19 @@ def test_what_kafka_does_not_hold_is_said_and_refused_without_the_flag(driver: W
     assert sound(driver).reconciliation.lines[0].gap == 3
 
 
-def test_a_topic_that_is_another_one_now_is_not_taken_back_even_with_the_flag(driver: Wrong) -> None:
-    assert back(driver, driver.good, Cluster(24, topic_id="uuid-2"), accept_loss=True) == 2
+def test_a_topic_that_is_another_one_now_is_not_taken_back_even_with_the_flag(driver: DamagedDriver) -> None:
+    assert run_rewind(driver, driver.good, Cluster(24, topic_id="uuid-2"), accept_loss=True) == 2
     assert ids(driver) == ROWS
 
 
-def test_a_gap_that_was_opened_since_is_over_and_opened_again_where_kafka_lacks_it(driver: Wrong) -> None:
+def test_a_gap_that_was_opened_since_is_over_and_opened_again_where_kafka_lacks_it(driver: DamagedDriver) -> None:
     driver.table.append(
         Gap("g1", driver.epoch, [OffsetRange(P0, 24, 30)], "retention", GAP_FACTS), driver.table.snapshot()
     )
     assert driver.table.snapshot().gaps == (1, 6)
-    look = way(driver, Cluster(40, earliest=0)).preview(driver.good)
+    look = rewind_of(driver, Cluster(40, earliest=0)).preview(driver.good)
     assert look.plan.gaps == {"g1": 6}
-    assert back(driver, driver.good, Cluster(40)) == 0
+    assert run_rewind(driver, driver.good, Cluster(40)) == 0
     assert driver.table.snapshot().gaps == (0, 0)
     driver.start()
     driver.carry([good(12, 36)], {0: 36})
@@ -341,7 +305,7 @@ def test_late_rows_go_out_of_their_table(form: str, tmp_path: Path) -> None:
     version = driver.table.snapshot().version
     driver.carry([good(12, 24)], {0: 24})
     assert audit(driver.config, "clicks", since=None, deep=True).reconciliation.total("late") == 10
-    assert back(driver, version) == 0
+    assert run_rewind(driver, version) == 0
     assert sound(driver).late_taken == {"rewind": 10}
     assert driver.table.snapshot().closed_until == NOW + DAY, "as it was at that version"
     again(driver)
@@ -349,11 +313,11 @@ def test_late_rows_go_out_of_their_table(form: str, tmp_path: Path) -> None:
     sound(driver)
 
 
-def test_an_earlier_writer_is_fenced_and_a_replay_reads_again(driver: Wrong) -> None:
+def test_an_earlier_writer_is_fenced_and_a_replay_reads_again(driver: DamagedDriver) -> None:
     table = main_table("clicks", driver.config)
     before = table.snapshot()
     files = table.bucket_files(before)
-    assert back(driver, driver.good) == 0
+    assert run_rewind(driver, driver.good) == 0
     with pytest.raises(Fenced):
         driver.carry([good(24, 25)], {0: 25})
     with pytest.raises(Overtaken):
@@ -367,8 +331,8 @@ def test_an_earlier_writer_is_fenced_and_a_replay_reads_again(driver: Wrong) -> 
     sound(driver)
 
 
-def test_a_rewind_applies_to_the_version_that_it_showed_or_not_at_all(driver: Wrong) -> None:
-    going = way(driver)
+def test_a_rewind_applies_to_the_version_that_it_showed_or_not_at_all(driver: DamagedDriver) -> None:
+    going = rewind_of(driver)
     look = going.preview(driver.good)
     driver.carry([good(24, 25)], {0: 25})
     with pytest.raises(CommitFailed, match="written to meanwhile"):
@@ -379,7 +343,7 @@ def test_a_rewind_applies_to_the_version_that_it_showed_or_not_at_all(driver: Wr
     sound(driver)
 
 
-def test_a_replay_under_way_adds_no_row_that_a_rewind_took_back(driver: Wrong) -> None:
+def test_a_replay_under_way_adds_no_row_that_a_rewind_took_back(driver: DamagedDriver) -> None:
     """The rewind comes once the replay has read the dead letters, when it asks for their schema."""
     last = log({24: value(2, WIDER, {"id": 24, "at": NOW, "note": None, "extra": 1})})
     driver.carry([last], {0: 25})
@@ -388,7 +352,7 @@ def test_a_replay_under_way_adds_no_row_that_a_rewind_took_back(driver: Wrong) -
     class Meanwhile(Schemas):
         def schema(self, schema_id: int) -> str:
             if schema_id == 2 and not codes:
-                codes.append(back(driver, driver.good, Cluster(25)))
+                codes.append(run_rewind(driver, driver.good, Cluster(25)))
             return super().schema(schema_id)
 
     DeadLetterReplay("clicks", driver.config, Meanwhile({1: EVENT, 2: WIDER}, [1])).run(Selection(), NOW)
@@ -400,17 +364,17 @@ def test_a_replay_under_way_adds_no_row_that_a_rewind_took_back(driver: Wrong) -
     sound(driver)
 
 
-def test_a_rewind_does_nothing_where_nothing_landed_since(driver: Wrong) -> None:
+def test_a_rewind_does_nothing_where_nothing_landed_since(driver: DamagedDriver) -> None:
     driver.start()
     version = driver.table.snapshot().version
     driver.start()
-    assert back(driver, version) == 0
+    assert run_rewind(driver, version) == 0
     assert driver.table.snapshot().rewinds == 0
 
 
 @pytest.mark.parametrize("point", ["after_rewind", "before_redo"])
 def test_a_crash_after_the_entry_is_ended_by_the_next_start(
-    driver: Wrong, point: str, monkeypatch: pytest.MonkeyPatch
+    driver: DamagedDriver, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Died(BaseException):
         pass
@@ -422,7 +386,7 @@ def test_a_crash_after_the_entry_is_ended_by_the_next_start(
     with monkeypatch.context() as dying:
         dying.setattr("writer.core.fault_points.point", die)
         with pytest.raises(Died):
-            back(driver, driver.good)
+            run_rewind(driver, driver.good)
     if driver.settings.table.format == "delta" or point == "before_redo":
         assert ids(driver) == [n for n in ROWS if n < 12]
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up, "what redo is still to do is known"
@@ -431,22 +395,22 @@ def test_a_crash_after_the_entry_is_ended_by_the_next_start(
     sound(driver)
 
 
-def test_a_version_that_the_log_has_lost_is_refused(driver: Wrong, form: str) -> None:
+def test_a_version_that_the_log_has_lost_is_refused(driver: DamagedDriver, form: str) -> None:
     folder = Path(driver.lake) / ("_delta_log" if form == "delta" else "_headrace/log")
     (folder / f"{driver.good:020}.json").unlink()
     with pytest.raises(HeadraceError):
-        way(driver).preview(driver.good)
+        rewind_of(driver).preview(driver.good)
 
 
 def test_the_ledger_keeps_where_it_went_back(form: str, tmp_path: Path) -> None:
     """Pages of some entries each: the account is bound over the way back, and does not join what it parts."""
-    driver = Wrong(tmp_path, form, interval=2)
+    driver = DamagedDriver(tmp_path, form, interval=2)
     driver.start()
     driver.carry([good(0, 12)], {0: 12})
     driver.good = driver.table.snapshot().version
     driver.carry([good(12, 24)], {0: 24})
     for _ in range(2):
-        assert back(driver, driver.good) == 0
+        assert run_rewind(driver, driver.good) == 0
         driver.start()
         for start in (12, 18):
             driver.carry([good(start, start + 6)], {0: start + 6})

@@ -6,15 +6,15 @@ import pytest
 
 from tests.support import oracle
 from tests.support.killed_process import kill_within
-from tests.unit.test_targets import BY_HEADER, Started
+from tests.support.route_targets import BY_HEADER, RouteTables
 from writer.table.factory import all_tables
 
 NAMES = [f"t{at:02}" for at in range(50)]
 FORMATS = pytest.mark.parametrize("form", ["delta", "iceberg"])
 
 
-def started(root: Path, form: str) -> Started:
-    return Started(root, {**BY_HEADER, "targets": {"*": str(root / "{name}")}}, form=form)
+def started(root: Path, form: str) -> RouteTables:
+    return RouteTables(root, {**BY_HEADER, "targets": {"*": str(root / "{name}")}}, form=form)
 
 
 def make(root: Path, form: str) -> None:

@@ -14,11 +14,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.contract.test_compact import carry, compacted, filled, offsets
 from tests.servers.objects import ObjectServer
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import EVENT, event
+from tests.support.small_files import carry, compact_bucket, fill_table, offsets
 from tests.support.tables import LOGS, iceberg_table_of, put_table
+from tests.support.vacuum_time import days_ahead
 from writer.audit.audit import audit
 from writer.avro import schema
 from writer.avro.decoding.block_decoder import NativeDecoder
@@ -34,10 +35,6 @@ pytestmark = pytest.mark.usefixtures("scratch")
 DAYS = timedelta(days=1)
 
 
-def later(days: float = 8) -> datetime:
-    return datetime.now(UTC) + timedelta(days=days)
-
-
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
 def make(request: pytest.FixtureRequest, tmp_path: Path, form: str) -> Callable[..., Driver]:
     """A factory of drivers, in each kind of store."""
@@ -45,7 +42,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, form: str) -> Callable[
     if request.param == "s3":
         server: ObjectServer = request.getfixturevalue("on_s3")
         table = {"location": f"{server.bucket()}/lake"}
-    return lambda **settings: filled(tmp_path, form, table={**table, **settings.pop("table", {})}, **settings)
+    return lambda **settings: fill_table(tmp_path, form, table={**table, **settings.pop("table", {})}, **settings)
 
 
 def names(driver: Driver) -> dict[str, int]:
@@ -53,7 +50,7 @@ def names(driver: Driver) -> dict[str, int]:
 
 
 def found(driver: Driver, now: datetime | None = None, older_than: timedelta | None = None) -> dict[str, str]:
-    places = find_unneeded(driver.config, "clicks", older_than, now or later())
+    places = find_unneeded(driver.config, "clicks", older_than, now or days_ahead())
     return {f"{place.location}/{waste.path}": waste.why for place in places for waste in place.waste}
 
 
@@ -70,14 +67,14 @@ def test_what_a_dead_driver_staged_goes_once_it_is_old(make) -> None:
         driver.carry([log({60: b"broken", 61: event(3)})], {0: 62}, die="after_stage")
     staged = names(driver).keys() - before.keys()
     assert len(staged) == 1
-    assert found(driver, later(6)) == {}
+    assert found(driver, days_ahead(6)) == {}
     waste = found(driver)
     assert set(waste.values()) == {"orphan"}
     assert {path.removeprefix(driver.lake) for path in waste if not path.startswith(driver.dead_letters)} == {
         f"/{path}" for path in staged
     }
     assert len([path for path in waste if path.startswith(driver.dead_letters)]) == 1
-    remove(find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, days_ahead()))
     assert names(driver) == before
     assert found(driver) == {}
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
@@ -94,7 +91,7 @@ def test_side_files_of_a_commit_that_redo_has_not_applied_stay(make) -> None:
 
 def test_files_that_were_rewritten_go_after_a_while(make, form: str) -> None:
     driver = make()
-    compacted(driver)
+    compact_bucket(driver)
     carry(driver, 6)
     waste = found(driver)
     if form == "parquet":  # they went when the new one came
@@ -102,8 +99,8 @@ def test_files_that_were_rewritten_go_after_a_while(make, form: str) -> None:
         return
     assert set(waste.values()) == {"removed"}
     assert len(waste) == 6
-    assert found(driver, later(6)) == {}
-    remove(find_unneeded(driver.config, "clicks", None, later()))
+    assert found(driver, days_ahead(6)) == {}
+    remove(find_unneeded(driver.config, "clicks", None, days_ahead()))
     assert offsets(driver) == list(range(70))
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
@@ -111,7 +108,7 @@ def test_files_that_were_rewritten_go_after_a_while(make, form: str) -> None:
 @pytest.mark.parametrize("form", ["iceberg"])
 def test_metadata_that_no_snapshot_names_goes_and_what_a_kept_snapshot_needs_stays(make) -> None:
     driver = make()
-    compacted(driver)
+    compact_bucket(driver)
     place = driver.config.catalog_place("clicks", driver.lake)
     before = iceberg_table_of(driver.lake, place)
     carry(driver, 6)
@@ -124,7 +121,7 @@ def test_metadata_that_no_snapshot_names_goes_and_what_a_kept_snapshot_needs_sta
     assert sorted(waste.values()) == ["orphan"] * 3, "the files that the compaction replaced are those of a tag"
     before.refresh().manage_snapshots().remove_tag("month").commit()
     assert sorted(found(driver).values()) == ["orphan"] * 3 + ["removed"] * 6
-    remove(find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, days_ahead()))
     after = iceberg_table_of(driver.lake, place)
     assert [one.snapshot_id for one in after.metadata.snapshots] == [after.metadata.current_snapshot_id]
     assert store.read("notes.txt") is not None
@@ -137,22 +134,22 @@ def test_metadata_that_no_snapshot_names_goes_and_what_a_kept_snapshot_needs_sta
 def test_files_are_kept_as_long_as_the_tables_owner_says(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
-    driver = filled(tmp_path, "delta")
-    compacted(driver)
+    driver = fill_table(tmp_path, "delta")
+    compact_bucket(driver)
     DeltaTable(driver.lake).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 3 weeks"})
-    assert found(driver, later(20)) == {}
-    assert set(found(driver, later(22)).values()) == {"removed"}
+    assert found(driver, days_ahead(20)) == {}
+    assert set(found(driver, days_ahead(22)).values()) == {"removed"}
 
 
 def test_the_ledger_and_what_it_stands_for_stay(make) -> None:
     driver = make(interval=1)
     driver.table.tidy()
-    assert found(driver, later(400)) == {}
+    assert found(driver, days_ahead(400)) == {}
     assert any(FOLDER in name for name in names(driver))
 
 
 def test_drafts_manifests_and_runs_of_old_go(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "delta")
+    driver = fill_table(tmp_path, "delta")
     lake, runs = Path(driver.lake), tmp_path / "checkpoints" / "clicks"
     for path in ("hour=x/.a.parquet.5f.tmp", "_delta_log/.1.json.5f.tmp"):
         (lake / path).parent.mkdir(exist_ok=True)
@@ -165,31 +162,31 @@ def test_drafts_manifests_and_runs_of_old_go(tmp_path: Path) -> None:
         (runs / f"{run:06}" / "offsets" / "0").write_text("v1")
     waste = found(driver)
     assert sorted(waste.values()) == ["checkpoint", "checkpoint", "draft", "draft", "manifest"]
-    remove(find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, days_ahead()))
     assert sorted(path.name for path in runs.iterdir()) == ["000003", "000004", "000005"]
     assert [path.name for path in (lake / "_headrace" / "sealed" / "hour=x").iterdir()] == ["v2.json"]
     assert found(driver) == {}
 
 
 def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: Path) -> None:
-    driver = filled(tmp_path, "delta", commits=1)
+    driver = fill_table(tmp_path, "delta", commits=1)
     for name in ("headrace-stage-a", "headrace-stage-b", "headrace-rewrite-c", "headrace-reprocess-c", "somebodys-d"):
         (scratch / name).mkdir()
         (scratch / name / "run-0.arrow").write_bytes(b"12345")
-    os.utime(scratch / "headrace-stage-b" / "run-0.arrow", (later(7.5).timestamp(),) * 2)  # it is written to
+    os.utime(scratch / "headrace-stage-b" / "run-0.arrow", (days_ahead(7.5).timestamp(),) * 2)  # it is written to
     alive = NativeDecoder(schema.parse(json.dumps(EVENT)), scratch=str(scratch))
     (decoder,) = scratch.glob("headrace-avro-*")
     (scratch / "headrace-avro-e").mkdir()
     (scratch / "headrace-avro-e" / "block.avro").symlink_to("/proc/999999999/fd/8")
     gone = ["headrace-avro-e", "headrace-reprocess-c", "headrace-rewrite-c", "headrace-stage-a"]
     assert sorted(found(driver)) == [f"{scratch}/{name}" for name in gone]
-    remove(find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, days_ahead()))
     assert sorted(path.name for path in scratch.iterdir()) == sorted([decoder.name, "headrace-stage-b", "somebodys-d"])
     assert alive.scratch == str(scratch)
 
 
 def test_folders_that_tasks_remove_meanwhile_are_passed_over(tmp_path: Path, scratch: Path) -> None:
-    driver = filled(tmp_path, "delta", commits=1)
+    driver = fill_table(tmp_path, "delta", commits=1)
     ended = Event()
 
     def spill() -> None:
@@ -203,24 +200,24 @@ def test_folders_that_tasks_remove_meanwhile_are_passed_over(tmp_path: Path, scr
         spills = tasks.submit(spill)
         try:
             for _ in range(30):
-                find_unneeded(driver.config, "clicks", None, later())
+                find_unneeded(driver.config, "clicks", None, days_ahead())
         finally:
             ended.set()
         spills.result()
 
 
 def test_an_age_below_that_of_orphans_is_refused(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "delta", commits=1)
+    driver = fill_table(tmp_path, "delta", commits=1)
     with pytest.raises(ConfigError, match=r"--older-than 1 d is less than table\.orphan_retention \(7 d\)"):
-        find_unneeded(driver.config, "clicks", DAYS, later())
+        find_unneeded(driver.config, "clicks", DAYS, days_ahead())
 
 
 def test_an_age_above_it_keeps_more(make) -> None:
     driver = make()
     with pytest.raises(Died):
         driver.carry([log({61: event(3)})], {0: 62}, die="after_stage")
-    assert found(driver, later(8), 9 * DAYS) == {}
-    assert len(found(driver, later(10), 9 * DAYS)) == 1
+    assert found(driver, days_ahead(8), 9 * DAYS) == {}
+    assert len(found(driver, days_ahead(10), 9 * DAYS)) == 1
 
 
 def test_without_a_table_it_says_so(tmp_path: Path) -> None:
@@ -228,18 +225,18 @@ def test_without_a_table_it_says_so(tmp_path: Path) -> None:
     config = driver.config.model_copy(deep=True)
     object.__setattr__(config.pipelines["clicks"].table, "location", str(tmp_path / "elsewhere"))
     with pytest.raises(HeadraceError, match="has no table at"):
-        find_unneeded(config, "clicks", None, later())
+        find_unneeded(config, "clicks", None, days_ahead())
 
 
 def test_the_verb_shows_first_and_removes_when_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    driver = filled(tmp_path, "delta")
-    compacted(driver)
-    told = {"as_json": False, "now": later()}
+    driver = fill_table(tmp_path, "delta")
+    compact_bucket(driver)
+    told = {"as_json": False, "now": days_ahead()}
     vacuum.run_vacuum("clicks", driver.config, None, write=False, **told)
     shown = capsys.readouterr().out
     assert "6 objects of" in shown
     assert "removed from the table" in shown
-    vacuum.run_vacuum("clicks", driver.config, "7 d", write=True, as_json=True, now=later())
+    vacuum.run_vacuum("clicks", driver.config, "7 d", write=True, as_json=True, now=days_ahead())
     machine = json.loads(capsys.readouterr().out)
     assert (machine["deleted"], [place["location"] for place in machine["locations"]]) == (True, [driver.lake])
     assert len(machine["locations"][0]["objects"]) == 6
@@ -248,7 +245,7 @@ def test_the_verb_shows_first_and_removes_when_told(tmp_path: Path, capsys: pyte
 
 
 def test_the_verbs_refuse_nonsense(tmp_path: Path) -> None:
-    driver = filled(tmp_path, "delta", commits=1)
+    driver = fill_table(tmp_path, "delta", commits=1)
     path = tmp_path / "headrace.yaml"
     raw = json.loads(driver.config.model_dump_json())
     raw["pipelines"]["clicks"]["bucket"] = {"type": "event_time", "width": "1 h"}
@@ -261,7 +258,7 @@ def test_the_verbs_refuse_nonsense(tmp_path: Path) -> None:
 
 
 def apart(driver: Driver, now: datetime | None = None) -> dict[str, list[str]]:
-    places = find_unneeded(driver.config, "clicks", None, now or later())
+    places = find_unneeded(driver.config, "clicks", None, now or days_ahead())
     return {place.location: list(place.left_alone) for place in places if place.left_alone}
 
 
@@ -272,7 +269,7 @@ def test_dead_letters_inside_the_table_lose_nothing(make) -> None:
     store_at(driver.dead_letters).put(".1.parquet.5f.tmp", b"half")
     before = names(driver)
     assert any(path.startswith("letters/") and path.endswith(".parquet") for path in before)
-    remove(find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, days_ahead()))
     # The draft is the dead letters' own, and goes with what is theirs.
     assert names(driver).keys() == before.keys() - {"letters/.1.parquet.5f.tmp"}
     assert audit(driver.config, "clicks", since=None, deep=False).adds_up
@@ -288,20 +285,20 @@ def test_a_table_of_another_writer_inside_the_table_is_left_alone(make, inner: s
     put_table(f"{driver.lake}/_hidden", inner)
     store_at(driver.lake).put("another/.d.parquet.5f.tmp", b"half")
     before = names(driver)
-    remove(find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, days_ahead()))
     assert names(driver).keys() == before.keys() - {"another/.d.parquet.5f.tmp"}
     assert apart(driver) == {driver.lake: ["_hidden", "hour=x/deep/other", "other"]}
 
 
 def test_a_table_among_the_checkpoints_is_left_alone(tmp_path: Path) -> None:
     """With entropy_bits the folders of a table have the names of runs."""
-    driver = filled(tmp_path, "delta", commits=1)
+    driver = fill_table(tmp_path, "delta", commits=1)
     runs = tmp_path / "checkpoints" / "clicks"
     for run in range(1, 8):
         (runs / f"{run:06}" / "offsets").mkdir(parents=True)
         (runs / f"{run:06}" / "offsets" / "0").write_text("v1")
     put_table(str(runs / "000001"), "delta")
-    remove(find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, days_ahead()))
     assert sorted(path.name for path in runs.iterdir()) == ["000001", "000005", "000006", "000007"]
     assert apart(driver) == {str(runs): ["000001"]}
     assert (runs / "000001" / "b.parquet").exists()
@@ -314,23 +311,23 @@ def test_a_table_among_the_checkpoints_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
-    driver = filled(tmp_path / "mine", "delta", commits=1)
-    other = filled(tmp_path / "other", "delta", commits=1)
+    driver = fill_table(tmp_path / "mine", "delta", commits=1)
+    other = fill_table(tmp_path / "other", "delta", commits=1)
     (folder,) = (path for path in Path(other.lake).iterdir() if path.name.startswith("hour="))
     (Path(driver.lake) / "linked").symlink_to(folder)
     before = names(other)
-    remove(find_unneeded(driver.config, "clicks", None, later()))
+    remove(find_unneeded(driver.config, "clicks", None, days_ahead()))
     assert names(other) == before
     assert apart(driver) == {driver.lake: ["linked"]}
 
 
 def test_the_dry_run_names_what_it_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    driver = filled(tmp_path, "delta", commits=1)
+    driver = fill_table(tmp_path, "delta", commits=1)
     put_table(f"{driver.lake}/other", "delta")
-    vacuum.run_vacuum("clicks", driver.config, None, write=False, as_json=False, now=later())
+    vacuum.run_vacuum("clicks", driver.config, None, write=False, as_json=False, now=days_ahead())
     shown = capsys.readouterr().out
     assert f"left alone: {driver.lake}/other" in " ".join(shown.split())
     assert "nothing that has been unneeded for 7 d" in shown
-    vacuum.run_vacuum("clicks", driver.config, None, write=False, as_json=True, now=later())
+    vacuum.run_vacuum("clicks", driver.config, None, write=False, as_json=True, now=days_ahead())
     (place,) = json.loads(capsys.readouterr().out)["locations"]
     assert place == {"location": driver.lake, "objects": [], "left_alone": ["other"]}

@@ -7,12 +7,12 @@ import pytest
 from pyiceberg.expressions import EqualTo
 
 from recovery.checkpoints.walk_back import RebuiltOffsets, proven_offsets, walk_back
-from tests.fault.test_walk_back import forget
+from tests.support.checkpoint_files import CheckpointRun
+from tests.support.forgotten_offsets import forget
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import event
 from tests.support.simulated_cluster import Cluster
 from tests.support.tables import iceberg_table_of
-from tests.unit.test_spark_checkpoint import Run
 from writer.core.offsets import Source, TopicPartition
 from writer.table.kafka_timestamps import read_kafka_timestamps
 
@@ -41,7 +41,7 @@ def test_a_dead_letter_that_waits_is_not_read_again(tmp_path: Path) -> None:
     driver.carry([log({at: event(at) for at in range(5)})], {0: 5})
     with pytest.raises(Died):
         driver.carry([log({5: b"no Avro"})], {0: 6}, die="after_commit")
-    Run(Path(driver.config.checkpoints)).started(0).planned(0, 5).committed(0).planned(1, 6)
+    CheckpointRun(Path(driver.config.checkpoints)).started(0).planned(0, 5).committed(0).planned(1, 6)
     forget(Path(driver.lake))
     found = walk_back(driver.config, "clicks", OneTopic((0, 6), id_="uuid-1"))  # type: ignore[arg-type]
     assert isinstance(found, RebuiltOffsets), found

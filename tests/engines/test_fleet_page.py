@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.browser import Browser, browser
-from tests.unit.test_fleet import pipeline, sixty
+from tests.support.fleet_status import pipeline, sixty_pipelines
 from writer.config.sections.connections import Http
 from writer.web import page
 from writer.web.http_server import NOT_HERE, Answer, answering, json_answer
@@ -18,7 +18,7 @@ RESTART: dict[str, Any] = {"error": None, "restart": ["kafka.request_timeout"]}
 
 @pytest.fixture
 def status() -> dict[str, Any]:
-    return {"at": "2026-11-20T12:00:00.000Z", **sixty(), "executors": None, "config": RESTART}
+    return {"at": "2026-11-20T12:00:00.000Z", **sixty_pipelines(), "executors": None, "config": RESTART}
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from tests.contract.test_compact import carry, filled, offsets
-from tests.contract.test_iceberg_log_location import folders, live
-from tests.contract.test_vacuum import later
 from tests.servers import catalogs
 from tests.servers.catalogs import CatalogServer
 from tests.servers.objects import CREDENTIALS, ObjectServer
 from tests.support.local_driver import Driver, pipeline_config
+from tests.support.log_location import folders_below, write_history
 from tests.support.sample_records import NOW
+from tests.support.small_files import carry, fill_table, offsets
+from tests.support.vacuum_time import days_ahead
 from writer.audit.audit import audit
 from writer.driver.start.pipeline_start import probe_locations
 from writer.maintenance.vacuum import find_unneeded, remove
@@ -56,7 +56,7 @@ def catalog(request: pytest.FixtureRequest) -> CatalogServer:
 def make(catalog: CatalogServer, tmp_path: Path) -> Callable[[int], Driver]:
     """A factory of drivers with so many commits, at a location that is new."""
     table = {"location": f"{catalog.tables}/clicks_{uuid4().hex[:8]}"}
-    return lambda commits: filled(
+    return lambda commits: fill_table(
         tmp_path, "iceberg", commits, sections=catalog.sections, table=table, seal={"late": "reopen"}
     )
 
@@ -73,12 +73,12 @@ def theirs(driver: Driver) -> Table:
 def test_a_table_lives_there(catalog: CatalogServer, make: Callable[[int], Driver]) -> None:
     driver = make(6)
     probe_locations("clicks", driver.config)
-    live(driver)
+    write_history(driver)
     rows = offsets(driver)
     assert theirs(driver).scan(selected_fields=("_offset",)).to_arrow().num_rows == len(rows) == 70
     if "log_location" in catalog.sections["catalog"]:
-        assert folders(driver, driver.lake) == folders(driver, driver.dead_letters) == {"data", "metadata"}
-    waste = find_unneeded(driver.config, "clicks", None, later())
+        assert folders_below(driver, driver.lake) == folders_below(driver, driver.dead_letters) == {"data", "metadata"}
+    waste = find_unneeded(driver.config, "clicks", None, days_ahead())
     remove(waste)
     assert sum(len(one.waste) for one in waste) > 6
     assert offsets(driver) == rows

@@ -8,13 +8,13 @@ import pytest
 from pyiceberg.expressions import GreaterThanOrEqual, In
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from tests.contract.test_compact import carry, filled
-from tests.contract.test_foreign_change import back
-from tests.contract.test_iceberg import in_its_catalog
-from tests.contract.test_iceberg_transactions import REPLACING, Theirs, check_sound, noted, read_rows, refusal
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.postgres import PASSWORD, postgres
+from tests.support.iceberg_clients import client_table
+from tests.support.iceberg_transactions import REPLACING, Theirs, check_sound, read_rows, refusal, tag_rows
 from tests.support.local_driver import Driver
+from tests.support.reverted_change import revert_change
+from tests.support.small_files import carry, fill_table
 from writer.audit.audit import audit
 from writer.config.safe_names import make_identifier
 from writer.core.errors import HeadraceError
@@ -38,11 +38,11 @@ def sections(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def fill(sections: Sections, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[], Driver]:
     """Make a table with six commits of ten rows in the catalog, in a namespace of the test's own."""
 
-    def fill_table() -> Driver:
+    def fill_own_table() -> Driver:
         name = f"{make_identifier(request.node.name)}.clicks"
-        return filled(tmp_path, "iceberg", sections=dict(sections), table={"name": name})
+        return fill_table(tmp_path, "iceberg", sections=dict(sections), table={"name": name})
 
-    return fill_table
+    return fill_own_table
 
 
 @pytest.mark.parametrize("theirs", REPLACING)
@@ -52,11 +52,11 @@ def test_rows_that_one_commit_replaces_stop_it_and_the_rewind_it_names_restores_
     driver = fill()
     before = read_rows(driver)
     own = driver.table.snapshot().version
-    theirs(in_its_catalog(driver))
+    theirs(client_table(driver))
     said, told = refusal(driver, 6)
     assert told == own, said
     assert not audit(driver.config, "clicks", since=None, deep=False).adds_up
-    assert back(driver, told) == 0
+    assert revert_change(driver, told) == 0
     assert read_rows(driver) == before
     driver.start()
     carry(driver, 6)
@@ -67,7 +67,7 @@ def test_rows_that_one_commit_replaces_stop_it_and_the_rewind_it_names_restores_
 def test_deletes_of_one_commit_go_on_and_are_counted_together(fill: Callable[[], Driver]) -> None:
     driver = fill()
     own = driver.table.snapshot().version
-    with in_its_catalog(driver).transaction() as change:
+    with client_table(driver).transaction() as change:
         change.delete(In("_offset", [3, 4]))
         change.delete(GreaterThanOrEqual("_offset", 58))
     carry(driver, 6)
@@ -79,15 +79,15 @@ def test_deletes_of_one_commit_go_on_and_are_counted_together(fill: Callable[[],
 def test_two_commits_stay_two_changes(fill: Callable[[], Driver]) -> None:
     driver = fill()
     own = driver.table.snapshot().version
-    table = in_its_catalog(driver)
-    rows = noted(table, [7, 8])
+    table = client_table(driver)
+    rows = tag_rows(table, [7, 8])
     table.delete(In("_offset", [7, 8]))
     left = read_rows(driver)
-    in_its_catalog(driver).append(rows)
+    client_table(driver).append(rows)
     said, told = refusal(driver, 6)
     assert told == own + 1
     assert "another client ran INSERT" in said
-    assert back(driver, told) == 0
+    assert revert_change(driver, told) == 0
     assert read_rows(driver) == left
     check_sound(driver)
 
@@ -104,7 +104,7 @@ class WithoutMetadata(PyArrowFileIO):
 def test_metadata_files_that_may_not_be_read_are_named(fill: Callable[[], Driver]) -> None:
     """A REST catalog reads the newest itself, so only what tells commits apart is lacking; an SQL catalog lacks all."""
     driver = fill()
-    REPLACING[0](in_its_catalog(driver))
+    REPLACING[0](client_table(driver))
     catalog = driver.config.catalog
     assert catalog is not None
     catalog.options["py-io-impl"] = f"{__name__}.WithoutMetadata"

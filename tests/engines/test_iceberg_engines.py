@@ -12,15 +12,15 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
-from tests.contract.test_foreign_change import back
-from tests.contract.test_iceberg_columns import Grown
-from tests.contract.test_rewind import Cluster
 from tests.servers import duckdb_iceberg
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.objects import ObjectServer
 from tests.servers.statement import Coordinator
 from tests.servers.trino import trino
+from tests.support.grown_iceberg import GrownTable
 from tests.support.local_driver import Driver, log
+from tests.support.reverted_change import revert_change
+from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import EVENT, NOW, value
 from writer.audit.audit import audit
 from writer.cli.write import delete_rows
@@ -99,7 +99,7 @@ class Produced:
         yield "delete-rows"
         version, end = self.driver.table.snapshot().version, self.next
         self.carry(HOURS[1], 5)
-        assert back(self.driver, version, cluster=Cluster(self.next)) == 0
+        assert revert_change(self.driver, version, cluster=Cluster(self.next)) == 0
         self.rows = {at: when for at, when in self.rows.items() if at < end}
         self.next, self.driver = end, self.started()
         self.carry(HOURS[2] + timedelta(minutes=1), 3)
@@ -184,7 +184,7 @@ def test_trino_and_duckdb_read_a_table_in_s3(
 LATER = "_offset, price, spot.y, spots[{}].y, notes['k'].y, tags[{}], spot.x, spots[{}].x, notes['k'].x"
 
 
-def check_later(grown: Grown, engine: str, ask: Ask, view: str) -> None:
+def check_later(grown: GrownTable, engine: str, ask: Ask, view: str) -> None:
     """Ask for the values of columns that came later, of rows from before and after."""
     expected = {}
     for at, row in grown.rows.items():
@@ -198,7 +198,7 @@ def check_later(grown: Grown, engine: str, ask: Ask, view: str) -> None:
     assert float(total) == price, engine
 
 
-def later_steps(grown: Grown) -> Iterator[str]:
+def later_steps(grown: GrownTable) -> Iterator[str]:
     yield "commits"
     for step in (grown.compact, grown.delete, grown.rewind):
         step()
@@ -210,7 +210,7 @@ def test_spark_and_duckdb_find_values_of_columns_that_came_later(
     spark: Any, url: str, s3: ObjectServer, tmp_path: Path
 ) -> None:
     sections = {"catalog": {"type": "rest", "uri": url}, "s3": {"endpoint": s3.url}}
-    grown = Grown(tmp_path, sections=sections, table={"name": "later.clicks"})
+    grown = GrownTable(tmp_path, sections=sections, table={"name": "later.clicks"})
     for _ in later_steps(grown):
         description = describe_table("clicks", grown.driver.config, grown.driver.table)
         for statement in registration(description, "spark", name=None, location=None):
@@ -225,7 +225,7 @@ def test_trino_finds_values_of_columns_that_came_later(
 ) -> None:
     sections = {"catalog": {"type": "rest", "uri": url}, "s3": {"endpoint": s3.url}}
     table = {"location": f"{s3.bucket()}/lake/clicks", "name": "later_remote.clicks"}
-    grown = Grown(tmp_path, sections=sections, table=table)
+    grown = GrownTable(tmp_path, sections=sections, table=table)
     for _ in later_steps(grown):
         for statement in registration(
             describe_table("clicks", grown.driver.config, grown.driver.table), "trino", name=None, location=None

@@ -13,13 +13,13 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.schema import Schema
 
-from tests.contract.test_adopt_iceberg import BY_HOUR, COLUMNS as FIELDS
-from tests.contract.test_adopt_table import old_rows
-from tests.contract.test_iceberg_glue import check_switches
-from tests.contract.test_promote_servers import check_there_and_back
-from tests.contract.test_reprocess_servers import check_reprocess
 from tests.servers.iceberg_rest import iceberg_rest
+from tests.support.catalog_switches import check_switches
+from tests.support.foreign_iceberg import BY_HOUR, COLUMNS as FIELDS
+from tests.support.foreign_rows import old_rows
 from tests.support.local_driver import Driver, log, pipeline_config
+from tests.support.promotion import check_there_and_back
+from tests.support.reprocess_check import check_reprocess
 from tests.support.sample_records import NOW, event
 from tests.support.shadow_lake import Lake, writer_fixture  # noqa: F401 - a fixture
 from tests.support.tables import COLUMNS, P0, batch, begin, write_file

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_compact import carry, compacted, filled
-from tests.contract.test_foreign_change import back
 from tests.support.local_driver import Driver
+from tests.support.reverted_change import revert_change
 from tests.support.sample_records import NOW
+from tests.support.small_files import carry, compact_bucket, fill_table
 from writer.audit.audit import audit
 from writer.cli.write import table_adopt
 from writer.core.errors import HeadraceError
@@ -101,7 +101,7 @@ def roll_back_to_ours(site: Site) -> None:
 def roll_back_as_told(site: Site) -> None:
     """Run the statement of the refusal: a rewind leaves delete files."""
     with pytest.raises(ForeignChange, match="Roll the table back first") as refused:
-        back(site.driver, OWN)
+        revert_change(site.driver, OWN)
     assert site.offsets() == list(range(60)), "the table is as it was"
     (call,) = re.findall(r"CALL …(system\.rollback_to_snapshot\(.*?\))", str(refused.value))
     site.ask(f"CALL r.{call}")
@@ -270,7 +270,7 @@ def session(spark: Any, iceberg_url: str) -> Any:
 @pytest.fixture
 def site(request: pytest.FixtureRequest, session: Any, iceberg_url: str, tmp_path: Path) -> Site:
     name = f"{request.node.callspec.id}.clicks"
-    return Site(session, filled(tmp_path, "iceberg", sections=at(iceberg_url), table={"name": name}), name)
+    return Site(session, fill_table(tmp_path, "iceberg", sections=at(iceberg_url), table={"name": name}), name)
 
 
 def check(site: Site, driver: Driver, left: Sequence[int]) -> None:
@@ -286,12 +286,12 @@ def test_headrace_compacts_commits_and_starts_again_after_it(site: Site, case: t
     steps, gone = case
     site.run(steps)
     assert site.offsets() == list(range(gone, 60))
-    compacted(site.driver)
+    compact_bucket(site.driver)
     assert site.offsets() == list(range(gone, 60)), "rows that were deleted do not come back"
     carry(site.driver, 6)
     driver = site.restarted()
     carry(driver, 7)
-    compacted(driver)
+    compact_bucket(driver)
     check(site, driver, range(gone, 80) if gone < 60 else range(60, 80))
     taken = audit(driver.config, "clicks", since=None, deep=False).rows_taken
     assert taken == ({"DELETE": gone} if gone else {})
@@ -313,10 +313,10 @@ def test_headrace_stops_with_a_sentence_and_goes_on_after_what_that_says(
         return
     site.run(answer or [])
     if "rewind" in str(refused.value) and answer != [accept]:
-        assert back(site.driver, OWN) == 0
+        assert revert_change(site.driver, OWN) == 0
     driver = site.restarted()
     carry(driver, 6)
-    compacted(driver)
+    compact_bucket(driver)
     check(site, driver, range(70))
 
 
@@ -325,11 +325,11 @@ def test_rows_of_delete_files_stay_away_until_they_are_written_out(site: Site, d
     site.run(deletion)
     carry(site.driver, 6)
     with pytest.raises(ForeignChange, match="by delete files") as refused:
-        compacted(site.driver)
+        compact_bucket(site.driver)
     assert "delete-file-threshold" in str(refused.value)
     assert site.offsets() == list(range(5, 70))
     site.run([WITHOUT_DELETED])
     driver = site.restarted()
-    compacted(driver)
+    compact_bucket(driver)
     carry(driver, 7)
     check(site, driver, range(5, 80))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases.test_partition_names import NAMES, VALUES, write_table
 from tests.servers import duckdb_iceberg
+from tests.support.partition_names import NAMES, VALUES, write_table
 from tests.support.tables import iceberg_table_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +15,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support import oracle
-from tests.support.writer_process import Site, Writer
+from tests.support.backfill_run import COMMAND, MakeTopic, check_offsets, headrace, start_writer
+from tests.support.writer_process import Site
 from writer.audit.audit import audit
 from writer.clients.driver_endpoint import DriverAlive, check_no_driver
 from writer.config.loader import load
@@ -25,32 +25,11 @@ from writer.table.gap_records import gap_records
 from writer.table.ledger.gap_record import GapRecord
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-MakeTopic = Callable[..., str]
-COMMAND = "from writer.cli.main import main; main()"
-
-
-def headrace(site: Site, *words: object, code: int = 0, env: dict[str, str] | None = None) -> str:
-    """Run a verb in a process of its own, as a person does."""
-    at = 2 if words[0] == "gaps" else 1
-    said = [str(word) for word in (*words[:at], site.config, *words[at:])]
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *said], capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, **(env or {})},
-    )  # fmt: skip
-    assert done.returncode == code, f"exit code {done.returncode}, expected {code}:\n{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 def gap_record(site: Site) -> GapRecord:
     (found,) = gap_records(main_table("events", load(site.config)), "events").values()
     return found
-
-
-def clean(site: Site, lake: Path, name: str) -> None:
-    """Assert that each offset is there once, by the oracle and by a deep audit."""
-    oracle.check(lake, "events", site.ends(name))
-    found = audit(load(site.config), "events", since=None, deep=True)
-    assert found.adds_up, found.problems
 
 
 def skipped(site: Site, name: str, count: int, *, partitions: int = 2) -> tuple[Path, int]:
@@ -66,21 +45,11 @@ def skipped(site: Site, name: str, count: int, *, partitions: int = 2) -> tuple[
     return lake, waiting
 
 
-def live(site: Site, name: str, lake: Path) -> Writer:
-    """Start the writer; it reads on at the end."""
-    writer = site.start()
-    writer.until(lambda: "pipeline_started" in writer.output())
-    site.fill(name, 200, seed=9)
-    writer.until(lambda: writer.commits() >= 1)
-    oracle.check_rows(lake, "events")
-    return writer
-
-
 @pytest.mark.cell("records are skipped on purpose", "and brought back beside the live writer")
 def test_a_skip_beside_a_live_stream_is_filled_from_kafka_and_the_audit_is_clean(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake, waiting = skipped(site, name, 3_000)
-    writer = live(site, name, lake)
+    writer = start_writer(site, name, lake)
     assert f"{waiting:,} of {waiting:,} offsets are there" in headrace(site, "backfill", "--dry-run")
     with pytest.raises(DriverAlive, match="a driver of pipeline 'events' runs"):
         check_no_driver(load(site.config), "events", "Stop it.")
@@ -104,7 +73,7 @@ def test_a_skip_beside_a_live_stream_is_filled_from_kafka_and_the_audit_is_clean
     assert "fenced" not in said
     assert "pipeline_restarting" not in said
     site.once()
-    clean(site, lake, name)
+    check_offsets(site, lake, name)
     assert gap_record(site).offsets == waiting
 
 
@@ -119,7 +88,7 @@ def _feed(site: Site, name: str, stop: threading.Event) -> None:
 def test_a_backfill_from_kafka_killed_at_each_step_and_run_again_is_exact(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
     lake, waiting = skipped(site, name, 2_000)
-    writer = live(site, name, lake)
+    writer = start_writer(site, name, lake)
     for point in ("before_chunk", "after_chunk", "before_fill", "after_fill", "before_chunk_redo"):
         env = {"HEADRACE_FAULT": f"{point}:2"}
         headrace(site, "backfill", "--yes", "--chunk-rows", 150, env=env, code=-signal.SIGKILL)
@@ -129,7 +98,7 @@ def test_a_backfill_from_kafka_killed_at_each_step_and_run_again_is_exact(site: 
     headrace(site, "backfill", "--yes", "--chunk-rows", 300)
     writer.stop()
     site.once()
-    clean(site, lake, name)
+    check_offsets(site, lake, name)
     assert (gap_record(site).state, gap_record(site).offsets) == ("done", waiting)
 
 
@@ -159,7 +128,7 @@ def test_what_retention_took_comes_from_an_archive_and_from_a_mirror(site: Site,
     assert [(r.part.partition, r.start, r.end) for r in left] == [(1, was[name, 1], ends[name, 1])]
     oracle.check(lake, "events")
     headrace(site, "backfill", "--yes", "--from-archive", site.root / "archive")
-    clean(site, lake, name)
+    check_offsets(site, lake, name)
     assert gap_record(site).sources == (f"mirror {site.bootstrap}/{copy}", f"archive {site.root / 'archive'}")
 
 
@@ -237,5 +206,5 @@ def test_history_comes_from_an_archive_and_the_stream_hands_over_at_an_offset(si
     site.once()
     assert [(r.start, r.end) for r in gap_record(site).unfilled_offsets.ranges()] == [(0, handed_over)]
     headrace(site, "backfill", "--yes", "--from-archive", site.root / "archive")
-    clean(site, lake, name)
+    check_offsets(site, lake, name)
     assert gap_record(site).state == "done"

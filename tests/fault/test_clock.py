@@ -21,13 +21,13 @@ from autoscaler.decision.history import Memory
 from autoscaler.decision.policy import Policy
 from autoscaler.runtime.loop import Loop
 from autoscaler.runtime.state_store import AutoscalerState
-from tests.cases.test_clock_steps import Clocks
 from tests.support import oracle
 from tests.support.autoscaler_facts import batches, facts, pipeline
 from tests.support.faked_clock import HOUR, STEPS, FakedClock, needs_faked_clock, words
 from tests.support.fault_cells import FORMATS
 from tests.support.fixed_log_writer import carry, judge
 from tests.support.sample_records import config
+from tests.support.stepped_clocks import Clocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_000), needs_faked_clock]
 ROOT = Path(__file__).parents[2]

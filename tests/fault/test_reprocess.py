@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.test_backfill import MakeTopic, clean, headrace, live
 from tests.support import oracle
 from tests.support.audits import describe_problems, run_audit
+from tests.support.backfill_run import MakeTopic, check_offsets, headrace, start_writer
 from tests.support.fault_cells import FORMATS
 from tests.support.process import run_code_until
 from tests.support.reprocess_lake import BERLIN, check_equal, open_writer, run_reprocess, table_pair, write_history
@@ -65,7 +65,7 @@ def test_beside_the_live_writer_killed_at_each_step_it_puts_a_wrong_clock_right(
     site.once()
     assert in_other_buckets(lake) == 900
     site.pipelines["events"]["event_time"] = right
-    writer = live(site, name, lake)
+    writer = start_writer(site, name, lake)
     for point in POINTS[:-1]:  # its dead letters stay what they are
         headrace(site, "reprocess", *BUCKETS, env={"HEADRACE_FAULT": point}, code=-signal.SIGKILL)
         oracle.check_rows(lake, "events")
@@ -76,7 +76,7 @@ def test_beside_the_live_writer_killed_at_each_step_it_puts_a_wrong_clock_right(
     assert "fenced" not in writer.stop()
     site.once()
     assert in_other_buckets(lake) == 0
-    clean(site, lake, name)
+    check_offsets(site, lake, name)
 
 
 def in_other_buckets(lake: Path) -> int:

@@ -4,10 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
 from recovery.checkpoints.checks import leads_to, preflight
 from recovery.checkpoints.facts import collect_pipeline_facts
@@ -16,6 +13,7 @@ from recovery.escalation.error_catalogue import classify
 from recovery.escalation.levels import RecoveryLevel
 from tests.support import oracle
 from tests.support.damaged_checkpoint import PIPELINE, PipelineCopy, blank, fill_golden, rewrite, session
+from tests.support.forgotten_offsets import forget
 from writer.audit.audit import audit
 from writer.clients.kafka import Cluster
 
@@ -37,15 +35,6 @@ def carried(
         assert code == 0, text
         place.site.fill(name, 30, seed=13)
         yield spark, place
-
-
-def forget(lake: Path) -> None:
-    """Write a checkpoint of the table's log without how far the pipeline was, as a client that let that expire does."""
-    table = DeltaTable(lake)
-    table.create_checkpoint()
-    written = lake / "_delta_log" / f"{table.version():020d}.checkpoint.parquet"
-    actions = pq.read_table(written)
-    pq.write_table(actions.filter(pc.is_null(actions.column("txn"))), written)
 
 
 def break_newest(place: PipelineCopy) -> None:

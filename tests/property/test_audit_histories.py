@@ -16,12 +16,12 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.contract.test_foreign_change import back
-from tests.contract.test_rewind import Cluster
 from tests.support.audits import OLD, describe_problems, run_audit
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets, write_archive
 from tests.support.example_counts import share
 from tests.support.local_driver import Driver, log
+from tests.support.reverted_change import revert_change
+from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
 from writer.audit.audit import Audit
 from writer.cli.write import delete_rows
@@ -137,7 +137,7 @@ class History:
             return
         to = versions[max(len(versions) - back_by, 0)]
         partitions = max(self.ends) + 1
-        if back(self.driver, to, cluster=Cluster(1_000, partitions=partitions)) != 0:
+        if revert_change(self.driver, to, cluster=Cluster(1_000, partitions=partitions)) != 0:
             return
         self.ends = {p: self.states[to].get(p, 0) for p in self.ends}
         self.states = {version: ends for version, ends in self.states.items() if version <= to}

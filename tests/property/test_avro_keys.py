@@ -7,7 +7,7 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.property.test_avro_decoding import Kind, kinds, named_apart
+from tests.support.avro_kinds import Kind, kinds, with_unique_names
 from tests.support.avro_records import record
 from tests.support.example_counts import share
 from writer.avro.decoding.record_decoder import SingleDecoder
@@ -41,7 +41,7 @@ def keys(draw: st.DrawFn) -> tuple[object, list[object]]:
     kind: Kind = draw(kinds())
     bad = st.sampled_from([NO_KEY, NO_HEADER, CUT]).map(lambda why: (why, None))
     values = st.lists(kind.values.map(lambda value: ("", value)) | bad, min_size=1, max_size=25)
-    return named_apart(kind.schema), draw(values)
+    return with_unique_names(kind.schema), draw(values)
 
 
 @settings(max_examples=share(60), suppress_health_check=list(HealthCheck))
@@ -63,7 +63,7 @@ def test_a_key_is_the_field_of_a_record_or_its_record_is_named(drawn, keep) -> N
             schemaless_writer(out, parsed, value)
             sound[at] = out.getvalue()
         raw.append({NO_KEY: None, NO_HEADER: b"\1", CUT: b"\0\0\0"}.get(why, out.getvalue()))
-    whole = parse_schema(record("R", ("_key", named_apart(schema))))
+    whole = parse_schema(record("R", ("_key", with_unique_names(schema))))
     for at, value in sound.items():  # a record of one field has the encoding of the field
         out = BytesIO()
         schemaless_writer(out, whole, {"_key": values[at][1]})

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from recovery.checkpoints.checks import CheckFacts, leads_to, preflight
 from recovery.checkpoints.reader import read_checkpoint
-from tests.unit.test_spark_checkpoint import Run
+from tests.support.checkpoint_files import CheckpointRun
 from writer.core.errors import CheckpointUnusable
 from writer.offsets.spark_checkpoint import Checkpoints, Resume, decide
 from writer.offsets.start_decision import Refuse
@@ -56,7 +56,15 @@ def damage(path: Path, kind: str, at: int, other: bytes) -> None:
 @given(st.lists(damages(), max_size=3), st.booleans())
 def test_the_doctor_finds_what_the_writer_refuses_and_never_fails_itself(found, finished):
     with tempfile.TemporaryDirectory() as root:
-        run = Run(Path(root)).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1).planned(2, 9, 9)
+        run = (
+            CheckpointRun(Path(root))
+            .started(0, 0)
+            .planned(0, 5, 4)
+            .committed(0)
+            .planned(1, 6, 4)
+            .committed(1)
+            .planned(2, 9, 9)
+        )
         if finished:
             run.planned(2, 6, 4).committed(2)
         (run.path / "metadata").write_text(json.dumps({"id": "a76f7e84-306b-4262-ab49-81df29c41119"}))

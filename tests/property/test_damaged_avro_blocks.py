@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -12,6 +11,9 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema
 
+from tests.support.avro_damages import (
+    DAMAGES,
+)
 from tests.support.avro_records import HEAD, HEADER_BYTES, MICROS, MILLIS, MONEY, are_equal, encode, logical, record
 from tests.support.avro_specification import forbidden
 from tests.support.example_counts import share
@@ -98,53 +100,6 @@ def value_of(schema: Any, rng: random.Random) -> Any:
 
 
 # --- damage -----------------------------------------------------------------------------------------------------
-
-VARINTS = [b"\xff" * 9 + b"\x01", b"\xfe" + b"\xff" * 8 + b"\x01", b"\x80" * 20 + b"\0", b"\xff" * 9 + b"\x7f", b"\x01"]
-
-
-def cut(value: bytes, rng: random.Random) -> bytes:
-    return value[: rng.randrange(len(value) + 1)]
-
-
-def extended(value: bytes, rng: random.Random) -> bytes:
-    return value + rng.randbytes(rng.randrange(1, 9))
-
-
-def padded(value: bytes, rng: random.Random) -> bytes:
-    return value + b"\0" * rng.randrange(1, 40)
-
-
-def flipped(value: bytes, rng: random.Random) -> bytes:
-    out = bytearray(value or b"\0")
-    for _ in range(rng.randrange(1, 4)):
-        out[rng.randrange(len(out))] ^= 1 << rng.randrange(8)
-    return bytes(out)
-
-
-def swapped(value: bytes, rng: random.Random) -> bytes:
-    out = bytearray(value or b"\0")
-    a, b = rng.randrange(len(out)), rng.randrange(len(out))
-    out[a], out[b] = out[b], out[a]
-    return bytes(out)
-
-
-def scribbled(value: bytes, rng: random.Random) -> bytes:
-    at = rng.randrange(len(value) + 1)
-    junk = rng.choice([rng.randbytes(rng.randrange(1, 6)), rng.choice(VARINTS)])
-    return value[:at] + junk + value[at + rng.choice([0, len(junk)]) :]
-
-
-def emptied(value: bytes, rng: random.Random) -> bytes:  # noqa: ARG001
-    return b""
-
-
-def doubled(value: bytes, rng: random.Random) -> bytes:  # noqa: ARG001
-    return value + value
-
-
-DAMAGES: list[Callable[[bytes, random.Random], bytes]] = [
-    cut, cut, extended, padded, flipped, flipped, flipped, swapped, scribbled, emptied, doubled,
-]  # fmt: skip
 
 
 @dataclass

@@ -12,19 +12,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
+from tests.support.batch_reader import BATCH_BYTES_MAX, read
 from tests.support.example_counts import share
 from tests.support.kafka_batches import Raw, Rec, batch, marker
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.kafka_reader.columns import ColumnChoice, columns
 from writer.kafka_reader.errors import Corrupt, OldRecordFormat, ReadFailed
-from writer.kafka_reader.record_batches import Batch, EmptyRun, MissingReason, cut_batches
-from writer.kafka_reader.record_buffer import RecordBuffer
-from writer.kafka_reader.requests.fetch import PartitionAnswer
+from writer.kafka_reader.record_batches import MissingReason
 
-PLACE = ("clicks", 3)
-PART = TopicPartition("clicks", 1, 3)
 CODECS = ["none", "gzip", "snappy", "snappy-xerial", "lz4", "zstd"]
-BATCH_BYTES_MAX = 2**20
 NAMES = st.sampled_from([b"", b"trace", b"\xff\xfe", "é".encode()])
 BYTES = st.none() | st.binary(max_size=40) | st.sampled_from([b"x" * 200, b"y" * 9_000])
 
@@ -53,31 +47,6 @@ def logs(draw: st.DrawFn) -> list[Raw]:
 def headers() -> st.SearchStrategy[tuple[tuple[bytes, bytes | None], ...]]:
     pair = st.tuples(NAMES, st.none() | st.binary(max_size=8))
     return st.just(()) | st.lists(pair, max_size=3).map(tuple)
-
-
-def answer(data: bytes, aborted: Sequence[tuple[int, int]] = ()) -> PartitionAnswer:
-    return PartitionAnswer(0, -1, 0, aborted, -1, memoryview(bytearray(data)))
-
-
-def read(
-    data: bytes, start: int, end: int, aborted: Sequence[tuple[int, int]] = ()
-) -> tuple[pa.RecordBatch, list[EmptyRun]]:
-    """Read an answer; missing offsets as they are told between batches."""
-    buffer, missing = RecordBuffer(BATCH_BYTES_MAX), []
-    of, position = OffsetRange(PART, start, end), start
-    for found in cut_batches(answer(data, aborted), PLACE, start, end):
-        assert found.after > position
-        position = found.after
-        if isinstance(found, Batch):
-            buffer.add(found, of)
-        else:
-            missing.append(found)
-    choice = ColumnChoice(headers=True, timestamp_type=True)
-    if not buffer.batches:
-        return pa.RecordBatch.from_pylist([], choice.schema), missing
-    rows, _counts = columns(buffer, choice)
-    rows.validate(full=True)
-    return rows, missing
 
 
 def rows_of(found: pa.RecordBatch) -> list[dict[str, object]]:

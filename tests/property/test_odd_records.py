@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.cases.test_kafka_timestamps import expected
 from tests.servers.kafka_cluster import Cluster as Fake, PartitionReply
 from tests.support.audits import describe_problems, run_audit
 from tests.support.example_counts import share
 from tests.support.kafka_batches import Header, Raw, Rec, marker
+from tests.support.kafka_times import expected_instant
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW, event
 from writer.batch import range_task
@@ -165,7 +165,7 @@ def test_odd_records_become_rows_dead_letters_and_raw_records(
             letter = letters.pop(offset)
             assert letter["error"]
             assert (letter["key"], letter["value"]) == (record.key, record.value)
-            assert letter["_kafka_time"] == expected(time_ms)
+            assert letter["_kafka_time"] == expected_instant(time_ms)
     assert not rows
     assert not letters
     assert run_audit(driver).adds_up, describe_problems(run_audit(driver))
@@ -184,11 +184,11 @@ def check_row(row: Mapping[str, Any], record: Rec, time_ms: int) -> None:
     assert dict(row["_headers"] or {}) == (last_of_each(record.headers) or {})
     trace = dict(record.headers).get(b"trace")
     assert row["tr"] == (None if trace is None else trace.decode())
-    assert row["_kafka_time"] == expected(time_ms)
+    assert row["_kafka_time"] == expected_instant(time_ms)
 
 
 def check_raw(row: Mapping[str, Any], record: Rec, time_ms: int) -> None:
     assert (row["key"], row["value"]) == (record.key, record.value)
     headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
     assert headers == [(name.decode(errors="replace"), value) for name, value in record.headers]
-    assert row["_kafka_time"] == expected(time_ms)
+    assert row["_kafka_time"] == expected_instant(time_ms)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from fastavro import json_writer, parse_schema, schemaless_writer
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from tests.property.test_avro_decoding import kinds, named_apart
+from tests.support.avro_kinds import kinds, with_unique_names
 from tests.support.avro_records import record
 from tests.support.example_counts import share
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, records, value
@@ -42,7 +42,7 @@ def alike(value: Any) -> Any:
 @settings(max_examples=share(200), suppress_health_check=list(HealthCheck))
 def test_a_value_in_avros_json_is_the_value_that_fastavro_writes(data: st.DataObject) -> None:
     kind = data.draw(kinds())
-    schema = named_apart(record("R", ("x", kind.schema)))
+    schema = with_unique_names(record("R", ("x", kind.schema)))
     parsed, row = parse_schema(json.loads(json.dumps(schema))), {"x": alike(data.draw(kind.values))}
     text, binary = StringIO(), BytesIO()
     try:
@@ -56,12 +56,18 @@ def test_a_value_in_avros_json_is_the_value_that_fastavro_writes(data: st.DataOb
 
 SPEC = {"where": "id % 5 <> 0", "sample": {"share": "70 %", "by": "id"}, "derive": {"ratio": "10 / (id - 4)"}}
 VALUES = st.one_of(
-    st.none(), st.binary(max_size=8),
-    st.builds(event, st.integers(0, 60), at=st.integers(-60, 60).map(lambda minutes: NOW + timedelta(minutes=minutes))),
-    st.builds(event, st.integers(0, 60), at=st.sampled_from([NOW - timedelta(days=50), NOW + timedelta(days=2)])),
+    st.none(),
+    st.binary(max_size=8),
+    st.builds(
+        event, st.integers(0, 60), event_time=st.integers(-60, 60).map(lambda minutes: NOW + timedelta(minutes=minutes))
+    ),
+    st.builds(
+        event, st.integers(0, 60), event_time=st.sampled_from([NOW - timedelta(days=50), NOW + timedelta(days=2)])
+    ),
     st.integers(0, 60).map(lambda n: value(2, WIDER, {"id": n, "at": NOW, "note": "x", "extra": n})),
-    st.integers(0, 60).map(lambda n: event(n)[:-1]), st.just(event(1, schema_id=77)),
-)  # fmt: skip
+    st.integers(0, 60).map(lambda n: event(n)[:-1]),
+    st.just(event(1, schema_id=77)),
+)
 
 
 @given(st.lists(VALUES, min_size=1, max_size=20), st.booleans(), st.integers(1, 3))

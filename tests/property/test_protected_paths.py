@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.contract.test_privacy import ring_at
 from tests.support.canaries import STEM, files, forms
 from tests.support.example_counts import share
 from tests.support.local_driver import Driver, log
+from tests.support.private_table import keyring_at
 from tests.support.sample_records import NOW, TIME, Schemas, value
 from writer.core.errors import ConfigError
 from writer.privacy.path_policies import RELEASED, PathPolicy
@@ -57,7 +57,7 @@ class ProtectedLake(RuleBasedStateMachine):
         self.policies: Any = {"tags": {"PII": "hash"}}
         self.protected, self.secrets = set[str](), set[str]()
         self.offset = 0
-        ring_at(self.root)
+        keyring_at(self.root)
 
     @initialize(form=st.sampled_from(["delta", "parquet", "iceberg"]), tagged=st.frozensets(st.sampled_from(LEAVES)))
     def begin(self, form: str, tagged: frozenset[str]) -> None:
@@ -69,7 +69,7 @@ class ProtectedLake(RuleBasedStateMachine):
         """Start a writer. What the schemas that it knows tag is protected from then on."""
         known = Schemas({n: one for n, one in self.schemas.items() if n not in self.deleted}, sorted(self.listed))
         table = {"name": "s.clicks"} if self.form == "iceberg" else {}
-        sections = {"keys": {"file": ring_at(self.root).place.file}}
+        sections = {"keys": {"file": keyring_at(self.root).place.file}}
         driver = Driver(
             self.root, self.form, schemas=known, privacy=policies, sections=sections, table=table,
             limits={"max_failed_ratio": 1},

@@ -15,20 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.support.example_counts import share
+from tests.support.rewrite_job import COLUMNS, job
 from writer.avro.schema_plan import PROVENANCE
-from writer.batch.bucketing import TimeRule
 from writer.batch.staging.parquet_files import parquet_writer
 from writer.batch.staging.sorting import Dedupe, RowBits
-from writer.maintenance.rewrite import Job, RewriteResult, Source, rewrite
+from writer.maintenance.rewrite import RewriteResult, Source, rewrite
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 TIMES = (NOON, NOON + timedelta(minutes=1))
-COLUMNS = pa.schema(
-    [
-        pa.field("id", pa.int64()), pa.field("user", pa.struct({"name": pa.string(), "age": pa.int64()})),
-        pa.field("tags", pa.list_(pa.string())), pa.field("price", pa.decimal128(20, 2)), *PROVENANCE,
-    ]
-)  # fmt: skip
 Row = dict[str, Any]
 
 
@@ -49,15 +43,6 @@ def put(lake: Path, rows: Sequence[Row], columns: pa.Schema = COLUMNS) -> Source
         writer.write_table(pa.Table.from_pylist([{k: r[k] for k in columns.names} for r in rows], schema=columns))
         writer.close()
     return Source(path, TIMES)
-
-
-def job(lake: Path, sources: Sequence[Source], **changes: Any) -> Job:
-    made: dict[str, Any] = {
-        "table": str(lake), "bucket": ("x",), "bucket_columns": ("hour",), "columns": COLUMNS, "files": tuple(sources),
-        "target_file_size": 2**20, "budget": 2**20,
-        "times": TimeRule("_kafka_time", "auto", timedelta(days=365), timedelta(days=1)), **changes,
-    }  # fmt: skip
-    return Job(**made)
 
 
 def read(lake: Path, done: RewriteResult) -> list[Row]:
@@ -219,7 +204,7 @@ def test_marks_are_bits() -> None:
 MEASURED = """
 import resource, sys, pyarrow as pa
 from pathlib import Path
-from tests.property.test_rewrite import job
+from tests.support.rewrite_job import job
 from writer.batch.staging.sorting import Dedupe
 from writer.maintenance.rewrite import Source, rewrite
 lake, kind = Path(sys.argv[1]), sys.argv[2]

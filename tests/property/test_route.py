@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.support import oracle
 from tests.support.effect_failures import Died, die_after
-from tests.unit.test_targets import Known, Started
+from tests.support.route_targets import RouteTables, SchemaStub
 from writer.audit.audit import audit
 from writer.avro.wire_format import CONFLUENT, HEADERS
 from writer.batch.route import By, NoTarget, Route, RouteRule
@@ -209,7 +209,7 @@ class Expected:
         return self.world.targets.get(self.world.unrouted)
 
 
-class Learning(Known):
+class Learning(SchemaStub):
     """The schemas of a driver, which learns them from its batches."""
 
     def __init__(self, world: World) -> None:
@@ -222,7 +222,7 @@ class Learning(Known):
             self.plan = self.plan.reject(schema_id, "?") if text is None else self.plan.decode_only(schema_id, text)
 
 
-class Driver(Started):
+class Driver(RouteTables):
     """A driver from its start to its death, which does what a pipeline does between Spark and the tables."""
 
     def __init__(self, root: Path, world: World) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from fastavro.schema import to_parsing_canonical_form
 from hypothesis import given, strategies as st
 
-from tests.property.test_schema_evolution import Producer
+from tests.support.schema_producer import Producer
 from writer.avro import schema as avro
 from writer.avro.fingerprint import canonical_text, schema_fingerprint
 

@@ -7,50 +7,24 @@ task. The oracle knows neither paths nor members: it looks at the values that st
 
 import json
 import re
-import stat
 import struct
-from base64 import b64encode
-from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
-import pytest
-from deltalake import Schema
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.support.example_counts import share
-from writer.avro.schema_plan import SchemaPlan, WriterSchema, conform
-from writer.avro.union_members import COLUMN, union_members, with_members
-from writer.avro.wire_format import CONFLUENT
-from writer.batch.schema_reader import SchemaReader
+from tests.support.shared_columns import TAGS, Path, Table, number_bytes, source, text_bytes, texts
+from writer.avro.schema_plan import WriterSchema
 from writer.privacy.column_protection import MASK
-from writer.privacy.keyring import KeyId, KeyringPlace, KeySource, fingerprint
-from writer.privacy.path_policies import RecordPolicies, overlay_policies
-from writer.privacy.policy import Action, Policies
-from writer.privacy.protected_schema import Privacy
+from writer.privacy.keyring import KeySource
+from writer.privacy.policy import Policies
 from writer.specs.spec import Spec
-from writer.table.schema_evolution import merge_columns
 
-KEY, SECOND = b"k" * 32, b"e" * 32
-TAGS = {"PII": Action("hash"), "CARD": Action("mask", 2), "NOTE": Action("encrypt"), "GONE": Action("drop")}
+__all__ = ["source"]
 SCALARS = ("string", "long", "Color", "string", "long", "int", "double", "bytes", "day", "instant")
 NAMES = ("a", "a", "b")
 UNSHARED = "unshared"
 SPECS = (Spec("shop.Event", rename=(("a", "who"),)), Spec("shop.Event", flatten_all=True))
-Path = tuple[str, ...]
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> KeySource:
-    """The keyring of these tests."""
-    place = tmp_path_factory.mktemp("keys") / "keys.json"
-    place.write_text(json.dumps({
-        "hash": {"primary": "h1", "keys": {"h1": b64encode(KEY).decode()}},
-        "encrypt": {"primary": "k1", "keys": {"k1": b64encode(SECOND).decode()}},
-    }))  # fmt: skip
-    place.chmod(stat.S_IRUSR)
-    ids = KeyId("h1", fingerprint(KEY)), KeyId("k1", fingerprint(SECOND))
-    return KeySource(KeyringPlace(str(place)), None, *ids)
 
 
 class Schemas:
@@ -166,17 +140,6 @@ class Schemas:
         return number_bytes(self.number)
 
 
-def number_bytes(number: int) -> bytes:
-    """Return a number below 8,192 as Avro has it."""
-    zigzag = number << 1
-    return bytes([zigzag]) if zigzag < 128 else bytes([zigzag & 127 | 128, zigzag >> 7])
-
-
-def text_bytes(text: str, texts: set[str]) -> bytes:
-    texts.add(text)
-    return number_bytes(len(text)) + text.encode()
-
-
 def named_types(schema: Any, named: dict[str, Any]) -> dict[str, Any]:
     """Collect the named types of a schema."""
     if isinstance(schema, list):
@@ -193,68 +156,6 @@ def named_types(schema: Any, named: dict[str, Any]) -> dict[str, Any]:
         ):
             named_types(part, named)
     return named
-
-
-def texts(value: Any, place: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Yield the texts in a value, each with the column that it stands in."""
-    if isinstance(value, dict):
-        for name, inside in value.items():
-            yield from texts(inside, (*place, name))
-    elif isinstance(value, list):
-        for item in value:
-            if isinstance(item, tuple):
-                yield from texts(item[0], (*place, "key"))
-                yield from texts(item[1], (*place, "value"))
-            else:
-                yield from texts(item, (*place, "element"))
-    elif isinstance(value, str):
-        yield place, value
-
-
-class Table:
-    """What a table and its log keep, and the writer that fills it."""
-
-    def __init__(self, source: KeySource, policies: Policies, specs: tuple[Spec, ...]) -> None:
-        self.source, self.policies, self.specs = source, policies, specs
-        self.schema_text = Schema.from_arrow(pa.schema([pa.field(COLUMN, pa.string())])).to_json()
-        self.recorded: RecordPolicies = {}
-        self.plan = self.start({})
-
-    def start(self, registered: dict[int, str]) -> SchemaPlan:
-        columns = pa.schema(pa.schema(Schema.from_json(self.schema_text).to_arrow()))
-        own = pa.schema([field for field in columns if field.name != COLUMN])
-        privacy = Privacy(self.policies, self.source).with_log_policies(self.recorded)
-        plan = SchemaPlan(own, frozenset([COLUMN]), privacy=privacy, specs=self.specs)
-        self.plan = plan.with_union_members(union_members(columns)).learn_privacy(registered.values())
-        for number, text in registered.items():
-            self.plan = self.plan.extend(number, text)
-        self.grow()
-        return self.plan
-
-    def meet(self, number: int, text: str) -> None:
-        self.plan = self.plan.extend(number, text)
-        self.grow()
-
-    def grow(self) -> None:
-        columns = pa.schema([*self.plan.columns, pa.field(COLUMN, pa.string())])
-        self.schema_text, _ = merge_columns(self.schema_text, list(with_members(columns, self.plan.union_members)))
-        assert self.plan.privacy is not None
-        self.recorded = overlay_policies(self.recorded, self.plan.privacy.news)
-        self.plan = self.plan.after_recording(self.recorded)
-
-    def rows(self, number: int, values: list[bytes]) -> list[dict[str, Any]]:
-        known = self.plan.schemas[number]
-        assert isinstance(known, WriterSchema)
-        rows = (
-            SchemaReader(self.plan, CONFLUENT, "/tmp").decode_block(pa.array(values, pa.binary()), number, known).rows
-        )
-        if known.shaped:
-            record = self.plan.shaped[known.shaped]
-            rows = record.step.apply(conform(rows, known, record.input)).rows
-            assert record.output is not None
-            known = record.output
-        found: list[dict[str, Any]] = conform(rows, known, self.plan).to_pylist()
-        return found
 
 
 def is_protected(text: str) -> bool:

@@ -15,9 +15,9 @@ import pytest
 from fastavro import parse_schema
 from hypothesis import HealthCheck, Phase, assume, given, settings, strategies as st
 
-from tests.property.test_avro_decoding import Kind, accepted, records
-from tests.property.test_damaged_avro_blocks import DAMAGES, VARINTS
+from tests.support.avro_damages import DAMAGES, VARINTS
 from tests.support.avro_java import AvroJudge
+from tests.support.avro_kinds import Kind, accepted_types, records
 from tests.support.avro_records import HEAD, HEADER_BYTES, are_equal, encode
 from tests.support.avro_specification import Part, forbidden, number, parts_of
 from tests.support.example_counts import share
@@ -152,7 +152,7 @@ def test_no_value_that_the_specification_forbids_becomes_a_row(
     judge: AvroJudge, tally: Counter[str], drawn: tuple[Any, dict[str, Kind], list[Any]], seed: int
 ) -> None:
     schema, _, values = drawn
-    parsed = accepted(schema)
+    parsed = accepted_types(schema)
     assume(parsed is not None)
     assert parsed is not None
     world = World(schema, values, parsed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_compact import BUCKET, carry, close, compactor, files, filled, offsets
+from tests.support.small_files import BUCKET, carry, close, compactor, files, fill_table, offsets
 from tests.support.writer_process import QUICK_START
 from writer.audit.audit import audit
 from writer.config.pipelines import Config
@@ -33,7 +33,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 def test_tasks_rewrite_a_bucket_and_every_row_stays(spark: Any, tmp_path: Path, form: str) -> None:
-    driver, waited = filled(tmp_path, form), []
+    driver, waited = fill_table(tmp_path, form), []
     run = in_spark(spark, "rewrites", pace := RewritePace(0.15), wait=waited.append)
     close(driver)
     compactor(driver).before_seal(BUCKET, run)
@@ -50,7 +50,7 @@ def test_tasks_rewrite_a_bucket_and_every_row_stays(spark: Any, tmp_path: Path, 
 
 
 def test_an_open_bucket_is_merged_once_it_has_too_many_files(spark: Any, tmp_path: Path) -> None:
-    driver = filled(tmp_path, "delta", commits=4, compact={"max_open_files": 4})
+    driver = fill_table(tmp_path, "delta", commits=4, compact={"max_open_files": 4})
     made, run = compactor(driver), in_spark(spark, "rewrites", RewritePace(1.0))
     made.merge_open(run)
     assert files(driver) == 4
@@ -63,7 +63,7 @@ def test_an_open_bucket_is_merged_once_it_has_too_many_files(spark: Any, tmp_pat
 
 
 def test_a_failed_compaction_task_is_one_sentence_of_the_driver(spark: Any, tmp_path: Path) -> None:
-    driver = filled(tmp_path, "delta")
+    driver = fill_table(tmp_path, "delta")
     snapshot, made = driver.table.snapshot(), compactor(driver)
     pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
     run = in_spark(spark, "rewrites", RewritePace(1.0))

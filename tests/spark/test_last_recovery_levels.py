@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fault.test_walk_back import forget
 from tests.support import oracle
+from tests.support.forgotten_offsets import forget
 from tests.support.supervisor_process import Supervised
 from tests.support.writer_process import Site
 from writer.audit.audit import audit

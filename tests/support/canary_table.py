@@ -11,15 +11,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.contract.test_compact import compactor
-from tests.contract.test_privacy import ring_at, started
 from tests.support import canaries
 from tests.support.audits import describe_problems, run_audit
 from tests.support.canaries import EVENT, KEY, ODD, STEM, WIDER
 from tests.support.killed_process import SPAWNED
 from tests.support.local_driver import Driver, log
+from tests.support.private_table import keyring_at, start_driver
 from tests.support.reprocess_lake import run_reprocess
 from tests.support.sample_records import NOW, Schemas
+from tests.support.small_files import compactor
 from writer.cli.write import delete_rows
 from writer.core import logging
 from writer.maintenance.compaction.compactor import here
@@ -49,7 +49,7 @@ def open_driver(root: Path, form: str, policy: str) -> Driver:
     specs = {"Event": {"derive": {"ratio": "1 / share"}}}
     if policy != "drop":  # else there is no such column
         specs["Odd"] = {"derive": {"ratio": "CAST(text AS INT)"}}
-    return started(
+    return start_driver(
         root,
         _KNOWN,
         canaries.privacy(policy),
@@ -150,5 +150,5 @@ def _run_life_with_output(root: Path, form: str, policy: str, point: str, output
 
 def keys(root: Path) -> list[bytes]:
     """Return the keys of the table's keyring."""
-    keyring = read_keyring(ring_at(root))
+    keyring = read_keyring(keyring_at(root))
     return [*keyring.hash_keys.values(), *keyring.encryption_keys.values()]

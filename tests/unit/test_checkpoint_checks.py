@@ -11,7 +11,7 @@ import pytest
 from recovery.checkpoints.checks import CheckFacts, TopicIds, leads_to, preflight
 from recovery.checkpoints.reader import read_checkpoint
 from recovery.escalation.levels import RecoveryLevel
-from tests.unit.test_spark_checkpoint import METADATA, Run, offsets
+from tests.support.checkpoint_files import METADATA, CheckpointRun, offsets
 from writer.offsets import checkpoint_backups, run_record
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.offsets.start_decision import LogRange
@@ -25,7 +25,15 @@ AT = datetime(2026, 11, 22, 1, tzinfo=UTC)
 @pytest.fixture
 def run(tmp_path):
     """Batches 0 and 1 are done, 2 is planned."""
-    made = Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1).planned(2, 9, 9)
+    made = (
+        CheckpointRun(tmp_path)
+        .started(0, 0)
+        .planned(0, 5, 4)
+        .committed(0)
+        .planned(1, 6, 4)
+        .committed(1)
+        .planned(2, 9, 9)
+    )
     (made.path / "metadata").write_text(json.dumps({"id": ID}))
     return made
 
@@ -188,7 +196,7 @@ def test_a_corrupt_file_that_spark_does_not_read_again_leads_to_no_new_run(run, 
 
 
 def test_the_beginning_of_a_first_batch_that_is_corrupt_leads_to_a_new_run(tmp_path):
-    first = Run(tmp_path).started(0, 0).planned(0, 5, 4)
+    first = CheckpointRun(tmp_path).started(0, 0).planned(0, 5, 4)
     (first.path / "metadata").write_text(json.dumps({"id": ID}))
     level, message = bad(facts(corrupt(first, "sources/0/0"), frontier={A: 0, B: 0}))["files"]
     assert level is RecoveryLevel.NEW_RUN

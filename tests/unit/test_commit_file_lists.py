@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_targets import Started, files, lists
+from tests.support.route_targets import RouteTables, files, list_files
 from writer.core.offsets import TopicPartition
 from writer.maintenance.vacuum import find_unneeded, remove
 from writer.storage.local import LocalStore
@@ -26,12 +26,12 @@ def test_a_long_list_of_files_lies_beside_the_log_and_is_applied_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = [str(tmp_path / name) for name in "ab"]
-    one = Started(tmp_path, {"targets": dict(zip("ab", places, strict=True))})
+    one = RouteTables(tmp_path, {"targets": dict(zip("ab", places, strict=True))})
     one.commit(*places)
-    assert lists(tmp_path) == [], "a short list stands in the entry"
+    assert list_files(tmp_path) == [], "a short list stands in the entry"
     monkeypatch.setattr(file_lists, "INLINE_MAX", 100)
     one.commit(*places)
-    (kept,) = lists(tmp_path)
+    (kept,) = list_files(tmp_path)
     entry = tmp_path / "log" / "_delta_log" / f"{one.tables.main.snapshot().version:020}.json"
     about = json.loads(json.loads(entry.read_text().splitlines()[0])["commitInfo"]["headrace"])
     assert about["side_files"] == {place: [] for place in places}
@@ -39,7 +39,7 @@ def test_a_long_list_of_files_lies_beside_the_log_and_is_applied_from_there(
     soon = datetime.now(UTC) + timedelta(days=99)
     waste = find_unneeded(one.config, "p", None, soon)
     assert not [one.path for place in waste for one in place.waste if "/lists/" in one.path], "it is needed"
-    again = Started(tmp_path, {"targets": dict(zip("ab", places, strict=True))})
+    again = RouteTables(tmp_path, {"targets": dict(zip("ab", places, strict=True))})
     assert [files(place) for place in places] == [2, 2]
     again.commit(places[0])
     again.tables.apply_side_files()
@@ -54,7 +54,7 @@ def test_vacuum_removes_lists_again_and_again_and_reads_few(tmp_path: Path, monk
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(file_lists, "INLINE_MAX", 100)
     busy, *quiet = places = [str(tmp_path / name) for name in "abcd"]
-    one = Started(tmp_path, {"targets": dict(zip("abcd", places, strict=True))})
+    one = RouteTables(tmp_path, {"targets": dict(zip("abcd", places, strict=True))})
     soon, reads, read = datetime.now(UTC) + timedelta(days=99), Counter[str](), LocalStore.read
 
     def counted(store: LocalStore, path: str) -> Any:
@@ -85,14 +85,14 @@ def test_a_list_that_is_damaged_stops_with_a_sentence_and_loses_nothing(
 ) -> None:
     place = str(tmp_path / "a")
     monkeypatch.setattr(file_lists, "INLINE_MAX", 100)
-    one = Started(tmp_path, {"targets": {"a": place}})
+    one = RouteTables(tmp_path, {"targets": {"a": place}})
     one.commit(place)
-    (kept,) = lists(tmp_path)
+    (kept,) = list_files(tmp_path)
     content = kept.read_bytes()
     kept.write_bytes(content.replace(b"2026", b"2025")) if damage == "other" else kept.unlink()
     with pytest.raises(CommitFailed, match=r"the list of files .*lists/.* is not (there|what was written)"):
-        Started(tmp_path, {"targets": {"a": place}})
+        RouteTables(tmp_path, {"targets": {"a": place}})
     assert files(place) == 0
     kept.write_bytes(content)
-    Started(tmp_path, {"targets": {"a": place}})
+    RouteTables(tmp_path, {"targets": {"a": place}})
     assert files(place) == 1

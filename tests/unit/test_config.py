@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.config_document import smallest_config
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.config.sections.table import layout
@@ -14,16 +15,6 @@ from writer.core.errors import ConfigError
 
 PARQUET = {"location": "/lake", "format": "parquet"}
 SECRET = "hunter2-not-to-be-shown"
-
-
-def base(**pipeline: Any) -> dict[str, Any]:
-    clicks = {"topics": ["clicks"], "table": {"location": "/lake/clicks"}, "event_time": {"field": "at"}, **pipeline}
-    return {
-        "kafka": {"bootstrap_servers": "localhost:9092"},
-        "registry": {"url": "http://localhost:8081"},
-        "checkpoints": "/checkpoints",
-        "pipelines": {"clicks": clicks},
-    }
 
 
 @pytest.fixture
@@ -45,7 +36,7 @@ def refusal(file: Path, raw: Any) -> str:
 
 
 def test_four_sections_are_enough(file):
-    config = loaded(file, base())
+    config = loaded(file, smallest_config())
     clicks = config.pipelines["clicks"]
     assert clicks.start == "earliest"
     assert clicks.dead_letters == "/lake/clicks_dead_letters"
@@ -55,7 +46,7 @@ def test_four_sections_are_enough(file):
 
 
 def test_units_are_read_everywhere(file):
-    raw = base(
+    raw = smallest_config(
         commit={"max_delay": "30 s"}, roll={"target_file_size": "64 MiB"}, memory={"buffer": "1 GiB"},
         event_time={"field": "at", "unit": "ms", "max_age": "2 w", "max_ahead": "5 min"},
         bucket={
@@ -68,6 +59,9 @@ def test_units_are_read_everywhere(file):
     assert (clicks.event_time.max_age, clicks.event_time.max_ahead) == (timedelta(days=14), timedelta(minutes=5))
     assert clicks.bucket["parts"][0]["width"] == timedelta(days=1)
     assert layout(clicks.bucket) == "composite of event_time, width 1 d and field, field a"
+
+
+CLICKS = smallest_config()["pipelines"]["clicks"]
 
 
 @pytest.mark.parametrize(
@@ -84,11 +78,11 @@ def test_units_are_read_everywhere(file):
         ("", {"checkpoints": "here"}, ["checkpoints:", "'here' is relative; write the absolute path"]),
         ("", {"checkpoints": "ftp://x/y"}, ["checkpoints:", "ftp://x/y", "only paths and s3://"]),
         ("", {"pipelines": {}}, ["pipelines:", "at least 1 item"]),
-        ("", {"pipelines": {"Upper Case": base()["pipelines"]["clicks"]}}, ["'Upper Case'", "use lower-case letters"]),
+        ("", {"pipelines": {"Upper Case": CLICKS}}, ["'Upper Case'", "use lower-case letters"]),
     ],
 )  # fmt: skip
 def test_a_fault_outside_the_pipelines_is_named_with_its_place_and_mend(file, section, change, said):
-    raw = base()
+    raw = smallest_config()
     (raw[section] if section else raw).update(change)
     message = refusal(file, raw)
     assert all(part in message for part in [str(file), *said]), message
@@ -138,26 +132,26 @@ def test_a_fault_outside_the_pipelines_is_named_with_its_place_and_mend(file, se
     ],
 )  # fmt: skip
 def test_a_fault_in_a_pipeline_is_named_with_its_place_and_mend(file, change, said):
-    message = refusal(file, base(**change))
+    message = refusal(file, smallest_config(**change))
     assert all(part in message for part in [str(file), *said]), message
 
 
 @pytest.mark.parametrize("key", ["kafka", "registry", "checkpoints", "pipelines"])
 def test_a_missing_section_is_named(file, key):
-    raw = base()
+    raw = smallest_config()
     del raw[key]
     assert f"  {key}: Field required" in refusal(file, raw)
 
 
 @pytest.mark.parametrize("key", ["topics", "table", "event_time"])
 def test_a_missing_key_is_named_with_its_place(file, key):
-    raw = base()
+    raw = smallest_config()
     del raw["pipelines"]["clicks"][key]
     assert f"  pipelines.clicks.{key}: Field required" in refusal(file, raw)
 
 
 def test_each_fault_has_a_line(file):
-    message = refusal(file, base(commit={"max_delay": "soon"}, roll={"target_file_size": "big"}, topics=[]))
+    message = refusal(file, smallest_config(commit={"max_delay": "soon"}, roll={"target_file_size": "big"}, topics=[]))
     assert len(message.splitlines()) == 4
 
 
@@ -175,11 +169,11 @@ def test_each_fault_has_a_line(file):
     ],
 )
 def test_a_pipeline_starts_where_it_is_told(file, start, read):
-    assert loaded(file, base(start=start)).pipelines["clicks"].start == read
+    assert loaded(file, smallest_config(start=start)).pipelines["clicks"].start == read
 
 
 def test_a_timestamp_of_yaml_itself_needs_a_zone_too(file):
-    text = yaml.safe_dump(base(start="WHEN"))
+    text = yaml.safe_dump(smallest_config(start="WHEN"))
     assert loaded(file, text.replace("WHEN", "{timestamp: 2026-11-20T05:00:00Z}")).pipelines["clicks"].start == {
         "timestamp": datetime(2026, 11, 20, 5, tzinfo=UTC)
     }
@@ -197,7 +191,7 @@ def test_a_timestamp_of_yaml_itself_needs_a_zone_too(file):
     ids=str,
 )  # fmt: skip
 def test_a_start_that_cannot_be_is_refused(file, start):
-    message = refusal(file, base(start=start))
+    message = refusal(file, smallest_config(start=start))
     assert "  pipelines.clicks.start: " in message
     assert "2026-11-20T05:00:00" in message, "the fix"
 
@@ -208,7 +202,7 @@ def test_a_start_that_cannot_be_is_refused(file, start):
 def test_references_are_replaced_by_what_they_name(file, monkeypatch, tmp_path):
     (tmp_path / "where").write_text("broker:9092\n")
     monkeypatch.setenv("LAKE", "/mnt/lake")
-    raw = base(table={"location": "${env:LAKE}/clicks"})
+    raw = smallest_config(table={"location": "${env:LAKE}/clicks"})
     raw["kafka"]["bootstrap_servers"] = f"${{file:{tmp_path / 'where'}}}"
     config = loaded(file, raw)
     assert config.kafka.bootstrap_servers == "broker:9092"
@@ -217,7 +211,7 @@ def test_references_are_replaced_by_what_they_name(file, monkeypatch, tmp_path):
 
 def test_a_reference_to_nothing_is_named(file, monkeypatch, tmp_path):
     monkeypatch.delenv("NOWHERE", raising=False)
-    raw = base(
+    raw = smallest_config(
         table={"location": "${env:NOWHERE}", "dead_letters": f"${{file:{tmp_path}/nothing}}"}, topics=["${env:NOWHERE}"]
     )
     message = refusal(file, raw)
@@ -242,7 +236,7 @@ def test_a_reference_to_nothing_is_named(file, monkeypatch, tmp_path):
 )
 def test_a_secret_in_the_wrong_place_is_not_echoed(file, monkeypatch, change):
     monkeypatch.setenv("PASSWORD", SECRET)
-    assert "pipelines.clicks." in refusal(file, base(**change))  # which asserts that the secret is not in it
+    assert "pipelines.clicks." in refusal(file, smallest_config(**change))  # which asserts that the secret is not in it
 
 
 # --- locations --------------------------------------------------------------------------------------------------
@@ -262,7 +256,7 @@ def test_a_secret_in_the_wrong_place_is_not_echoed(file, monkeypatch, change):
     ],
 )
 def test_two_pipelines_share_no_table(file, first, second):
-    raw = base(table=first)
+    raw = smallest_config(table=first)
     raw["pipelines"]["views"] = {**raw["pipelines"]["clicks"], "table": second}
     message = refusal(file, raw)
     assert "pipelines 'clicks' and 'views'" in message
@@ -270,7 +264,7 @@ def test_two_pipelines_share_no_table(file, first, second):
 
 
 def test_a_pipeline_keeps_its_dead_letters_apart(file):
-    message = refusal(file, base(table={"location": "/lake/a", "dead_letters": "/lake/a/"}))
+    message = refusal(file, smallest_config(table={"location": "/lake/a", "dead_letters": "/lake/a/"}))
     assert "pipeline 'clicks'" in message
     assert "/lake/a; give each its own location" in message
 
@@ -327,4 +321,4 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_tiers_of_late_rows_that_mean_nothing_are_refused(
     file: Path, rules: list[dict[str, str]], problem: str
 ) -> None:
-    assert problem in refusal(file, base(seal={"late": rules}))
+    assert problem in refusal(file, smallest_config(seal={"late": rules}))

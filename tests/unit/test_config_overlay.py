@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tests.unit.test_config import base
+from tests.support.config_document import smallest_config
 from writer.config.loader import load
 from writer.core.errors import ConfigError
 
@@ -11,7 +11,7 @@ from writer.core.errors import ConfigError
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     def loaded(told, place):
-        (tmp_path / "pipelines.yaml").write_text(yaml.safe_dump({**base(), **told}))
+        (tmp_path / "pipelines.yaml").write_text(yaml.safe_dump({**smallest_config(), **told}))
         (tmp_path / "overlay.yaml").write_text(place if isinstance(place, str) else yaml.safe_dump(place))
         monkeypatch.setenv("HEADRACE_CONFIG_OVERLAY", str(tmp_path / "overlay.yaml"))
         return load(tmp_path / "pipelines.yaml")
@@ -43,7 +43,7 @@ def test_a_setting_of_the_file_wins_over_the_overlay(run, monkeypatch):
 
 def test_without_an_overlay_nothing_is_added(tmp_path, monkeypatch):
     monkeypatch.delenv("HEADRACE_CONFIG_OVERLAY", raising=False)
-    (tmp_path / "pipelines.yaml").write_text(yaml.safe_dump(base()))
+    (tmp_path / "pipelines.yaml").write_text(yaml.safe_dump(smallest_config()))
     assert load(tmp_path / "pipelines.yaml").spark.master == "local[*, 4]"
 
 

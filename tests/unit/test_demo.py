@@ -13,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_de
 from rich.console import Console
 
 import bucketers
+from tests.support.demo_view import VIEW
 from tests.support.table_formats import parquet_table
 from writer.batch.lateness import LateTier, find_late_rows
 from writer.batch.staging.parquet_files import Destination
@@ -33,11 +34,6 @@ from writer.table.log.operations.rows import Batch
 
 SINCE = datetime(2026, 11, 20, 5, tzinfo=UTC)
 CLICKS, INSTALLS = ("clicks", 0), ("installs", 0)
-VIEW = View(
-    "the writer runs", timedelta(seconds=83), total=200_000, produced=120_000, committed=85_000, rate_in=17_310,
-    rate_out=9_870, lag=timedelta(seconds=2.1), commits=4, files=9, bytes=4_300_000, buckets=10, buckets_last=3,
-    columns=33, rows=84_970, quarantined=12, dead_letters=18,
-)  # fmt: skip
 
 
 # Rates and lag

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from tests.unit.test_demo import VIEW
+from tests.support.demo_view import VIEW
 
 
 def test_the_picture_is_drawn_from_what_the_screen_showed():

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tests.unit.test_spark_checkpoint import Run
+from tests.support.checkpoint_files import CheckpointRun
 from writer.cli.main import app
 from writer.clients import kafka
 from writer.core.errors import ConfigError
@@ -15,7 +15,7 @@ ID = "a76f7e84-306b-4262-ab49-81df29c41119"
 
 @pytest.fixture
 def run(tmp_path):
-    made = Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4)
+    made = CheckpointRun(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4)
     (made.path / "metadata").write_text(json.dumps({"id": ID}))
     return made
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.unit.test_progress import facts
+from tests.support.commit_facts import facts
 from writer.clients.driver_endpoint import Driver, announce, ask_driver, find_announcement, retract, this_driver
 from writer.config.sections.connections import Http
 from writer.core.errors import ConfigError, HeadraceError

@@ -3,8 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
+from tests.support.fleet_status import late_target, pipeline, sixty_pipelines
 from writer.cli.main import app
 from writer.cli.read.status import Screen, choose_screen, run_status
 from writer.config.sections.connections import Http
@@ -22,32 +22,8 @@ from writer.output import fleet_screen, fleet_tables
 from writer.output.health import Health, health
 from writer.output.tables import show
 from writer.status.collection import collect_releases, exit_code
-from writer.status.document import document
-from writer.status.progress import PipelineProgress, Progress
+from writer.status.progress import PipelineProgress
 from writer.web.endpoints import serving
-
-NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-
-
-def pipeline(name: str = "clicks", **changes: Any) -> dict[str, Any]:
-    """A pipeline as `/status` describes it: running and well, but for what a test changes."""
-    progress = Progress(name)
-    progress.set_running()
-    one = document([progress.view()], NOW)["pipelines"][name]
-    lag = {**one["lag"], "offsets": 0, "seconds": 0.0, **changes.pop("lag", {})}
-    found = {**one, "commit_age_seconds": 12.0, "lag": lag, **changes}
-    return {**found, "health": asdict(health(found))}
-
-
-def behind(name: str, seconds: float | None, rows: int = 0) -> dict[str, Any]:
-    why = None if seconds is None else "storage at s3://lake refuses"
-    at = {"location": f"s3://lake/app/{name}", "rows": rows, "bytes": 10 * rows, "files": rows // 100}
-    waits = {
-        "applied_version": 41,
-        "waiting_entries": 0 if why is None else 7,
-        "held_bytes": 0 if why is None else 2**30,
-    }
-    return {"name": name, **at, **waits, "behind_seconds": seconds, "behind": why}
 
 
 def printed(what: RenderableType, width: int) -> str:
@@ -69,9 +45,13 @@ def printed(what: RenderableType, width: int) -> str:
         ({"lag": {"headroom_seconds": 50_000.0}}, "warning", "retention takes the oldest in 13 h 53 min"),
         ({"lag": {"seconds": 1_261.0}}, "warning", "the oldest record waits 21 min 1 s"),
         ({"lag": {"seconds": 1_259.0}}, "ok", ""),
-        ({"targets": [behind("users", 60.0)]}, "warning", "1 table behind, users for 1 min"),
-        ({"targets": [behind("users", 960.0), behind("orders", 9.0)]}, "critical", "2 tables behind, users for 16 min"),
-        ({"targets": [behind("users", None)]}, "ok", ""),
+        ({"targets": [late_target("users", 60.0)]}, "warning", "1 table behind, users for 1 min"),
+        (
+            {"targets": [late_target("users", 960.0), late_target("orders", 9.0)]},
+            "critical",
+            "2 tables behind, users for 16 min",
+        ),
+        ({"targets": [late_target("users", None)]}, "ok", ""),
         ({"gaps": {"count": 2, "offsets": 9, "last": None}}, "warning", "2 open gaps"),
         ({"hooks": {"mail": {"error": "refused"}}}, "warning", "hook mail fails"),
     ],
@@ -93,21 +73,9 @@ def test_the_worst_reason_comes_first_and_the_status_document_has_it() -> None:
     assert pipeline()["health"] == {"level": "ok", "reasons": ()}
 
 
-def sixty() -> dict[str, Any]:
-    """60 pipelines, one of them with 500 tables."""
-    found = {f"orders-{n:02}": pipeline(lag={"offsets": n * 1_000, "seconds": float(n)}) for n in range(57)}
-    found["failing"] = pipeline(
-        state="failed", error="the topic 'payments' does not exist on broker:9092: it was deleted"
-    )
-    found["paused"] = pipeline(state="paused", pause={"at": "x"})
-    tables = [behind(f"com.shop.Event{n}", 1_000.0 - n if n < 9 else None, rows=n) for n in range(500)]
-    found["mixed"] = pipeline(targets=tables, max_held_bytes=10 * 2**30)
-    return {"pipelines": found}
-
-
 @pytest.mark.parametrize("width", [80, 120])
 def test_sixty_pipelines_are_a_line_each_and_the_worst_come_first(width: int) -> None:
-    shown = printed(fleet_screen.fleet(fleet_screen.rows({"": sixty()})), width)
+    shown = printed(fleet_screen.fleet(fleet_screen.rows({"": sixty_pipelines()})), width)
     lines = shown.splitlines()
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("60 pipelines: 58 running, 1 failed, 1 paused; 500 tables of routes; 2 critical")
@@ -120,7 +88,7 @@ def test_sixty_pipelines_are_a_line_each_and_the_worst_come_first(width: int) ->
 
 def test_pipelines_are_searched_and_sorted() -> None:
     def names(search: str = "", sort: fleet_screen.Sort = "worst") -> list[str]:
-        return [row.name for row in fleet_screen.rows({"": sixty()}, search, sort)]
+        return [row.name for row in fleet_screen.rows({"": sixty_pipelines()}, search, sort)]
 
     assert names("PAUSE") == ["paused"]
     assert names("event499") == ["mixed"], "by a table of its route"
@@ -130,7 +98,7 @@ def test_pipelines_are_searched_and_sorted() -> None:
 
 
 def test_tables_are_listed_those_behind_first() -> None:
-    shown = printed(fleet_tables.tables(fleet_screen.rows({"": sixty()}), "event"), 120).splitlines()
+    shown = printed(fleet_tables.tables(fleet_screen.rows({"": sixty_pipelines()}), "event"), 120).splitlines()
     assert len([line for line in shown if line.startswith("mixed")]) == 500
     assert [line.split()[1] for line in shown if line.startswith("mixed")][:10] == [
         *(f"com.shop.Event{n}" for n in range(9)), "com.shop.Event499",
@@ -151,7 +119,7 @@ def test_a_group_is_what_stands_before_the_last_separator(name: str, group: str)
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_sixty_pipelines_are_a_few_groups_with_sums_and_the_worst_first(width: int) -> None:
-    found = sixty()
+    found = sixty_pipelines()
     found["pipelines"]["orders-03"] = pipeline(state="failed", error="torn", lag={"offsets": 5_000, "seconds": 900.0})
     shown = printed(screen(group=True)(found), width)
     assert max(map(len, shown.splitlines())) <= width
@@ -166,8 +134,8 @@ def test_sixty_pipelines_are_a_few_groups_with_sums_and_the_worst_first(width: i
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_tables_by_group_have_sums_and_the_worst_first(width: int) -> None:
-    found = sixty()
-    more = [behind(f"com.pay.Event{n}", 5_000.0 if n == 7 else None, rows=n) for n in range(20)]
+    found = sixty_pipelines()
+    more = [late_target(f"com.pay.Event{n}", 5_000.0 if n == 7 else None, rows=n) for n in range(20)]
     found["pipelines"]["mixed"]["targets"] += more
     shown = printed(screen(group=True, tables=True)(found), width)
     assert max(map(len, shown.splitlines())) <= width
@@ -241,8 +209,8 @@ def answering(found: Any) -> Iterator[str]:
 
 
 RELEASES = {
-    "eu": {"pipelines": {"clicks": pipeline(state="failed", error="torn", targets=[behind("users", 9.0)])}},
-    "us": {"pipelines": {"clicks": pipeline(targets=[behind("users", None)])}},
+    "eu": {"pipelines": {"clicks": pipeline(state="failed", error="torn", targets=[late_target("users", 9.0)])}},
+    "us": {"pipelines": {"clicks": pipeline(targets=[late_target("users", None)])}},
     "dead": {"error": "nothing answers"},
 }
 

@@ -15,6 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
+from tests.support.overlord import Overlord
 from writer.clients.http import RequestFailed, ask
 from writer.config.sections.hooks import Druid, Presto, Trino, Webhook
 from writer.core.files import BucketFile
@@ -28,7 +29,6 @@ from writer.sealing.manifest import Manifest
 START = datetime(2026, 11, 20, 5, tzinfo=UTC)
 COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("hour", pa.string())])
 TASK = "headrace_clicks_2026-11-20T05_v1_"
-TOOK = {"ingestionStatsAndErrors": {"payload": {"rowStats": {"buildSegments": {"processed": 30, "thrownAway": 0}}}}}
 
 
 def sealed(*, form: str = "delta", rows: int = 30, entry: int = 9) -> SealedVersion:
@@ -103,33 +103,6 @@ def test_an_answer_that_does_not_come_or_breaks_off_is_a_failure():
     short = Reply(200, b"x", {"Content-Length": "9"})
     with serve_script(lambda _: short) as server, pytest.raises(RequestFailed, match="broke off"):
         ask(server.url, timeout_s=2)
-
-
-class Overlord:
-    """Tasks by id with their status, as Druid keeps them."""
-
-    def __init__(self) -> None:
-        self.tasks: dict[str, str] = {}
-        self.specs: list[Any] = []
-        self.report: Any = TOOK
-        self.refusal: Reply | None = None
-
-    def __call__(self, asked: HttpRequest) -> Reply:
-        *_, name, last = asked.path.split("/")
-        if asked.method == "POST" and last == "task":
-            if self.refusal is not None:
-                return self.refusal
-            self.specs.append(asked.json())
-            self.tasks[asked.json()["id"]] = "RUNNING"
-            return Reply(200, {"task": asked.json()["id"]})
-        if last == "markUnused":
-            return Reply(200, {"numChangedSegments": 1})
-        if name not in self.tasks:
-            return Reply(404, b"No task with that id")
-        if last == "reports":
-            return Reply(200, self.report)
-        status = {"id": name, "statusCode": self.tasks[name], "status": self.tasks[name], "errorMsg": "no disk"}
-        return Reply(200, {"task": name, "status": status})
 
 
 @contextmanager

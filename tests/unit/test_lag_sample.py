@@ -12,7 +12,7 @@ from autoscaler.decision.policy import Policy
 from autoscaler.runtime.collector import FactsCollector
 from recovery.backfill.throttle import ask_live_lag
 from tests.support.sample_records import config
-from tests.unit.test_status import Cluster
+from tests.support.status_cluster import Cluster
 from writer.clients.driver_endpoint import announce, this_driver
 from writer.config.pipelines import Config
 from writer.config.sections.connections import Http

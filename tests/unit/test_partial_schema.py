@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support.avro_records import record
 from tests.support.example_counts import share
-from tests.unit.test_privacy import KEYS, nest, places, tagged
+from tests.support.tagged_schemas import KEYS, nest, places, tagged
 from writer.avro.partial_schema import read_records
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan
 from writer.privacy.policy import Policies

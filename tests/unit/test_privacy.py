@@ -8,13 +8,13 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tests.support.avro_records import record
+from tests.support.tagged_schemas import KEYS, nest, places, tagged
 from writer.avro import schema as avro
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.privacy.column_protection import MASK, protect_scalars, value_bytes, value_text
 from writer.privacy.encryption import CannotDecrypt, decrypt_text, derive_key, encrypt_values, key_id_of
 from writer.privacy.hashing import hash_values
 from writer.privacy.keyring import (
-    KeyId,
     Keyring,
     KeyringPlace,
     KeySource,
@@ -142,9 +142,6 @@ def test_a_text_that_is_no_policy_is_refused(said: Any) -> None:
         Action.of(said)
 
 
-KEYS = KeySource(KeyringPlace(env="KEYS"), None, KeyId("h1", "0" * 16), KeyId("k1", "0" * 16))
-
-
 def planned(schema: Any, keys: KeySource = KEYS, **policies: Any) -> WriterSchema | RejectedSchema:
     made = {
         name: tuple((one, Action.of(said)) for one, said in given.items()) if isinstance(given, dict) else tuple(given)
@@ -154,20 +151,7 @@ def planned(schema: Any, keys: KeySource = KEYS, **policies: Any) -> WriterSchem
     return plan.schemas[1]
 
 
-def places(found: WriterSchema | RejectedSchema) -> dict[str, str]:
-    assert isinstance(found, WriterSchema), found
-    return {} if found.protection is None else {
-        ".".join(at): str(action) for at, action in found.protection.actions.items()
-    }  # fmt: skip
-
-
 USER = record("User", ("email", "string"), ("city", "string"))
-
-
-def tagged(kind: Any, **words: Any) -> Any:
-    return record("Event", ("kept", "int")) | {
-        "fields": [{"name": "kept", "type": "int"}, {"name": "x", "type": kind, **words}]
-    }  # fmt: skip
 
 
 def test_a_path_goes_before_tags_and_the_strictest_tag_before_others() -> None:
@@ -456,15 +440,6 @@ def test_a_branch_whose_type_is_promoted_stays_protected(said: str, plain: Any, 
 def test_of_two_numbers_in_a_union_the_one_that_is_tagged_is_protected() -> None:
     found = planned(tagged(["null", {"type": "int", "pii": "drop"}, "double"]), attributes=["pii"])
     assert places(found) == {"x.member0": "drop"}
-
-
-def nest(depth: int, **of_field: Any) -> Any:
-    """Return a record with a field in a field in a field."""
-    kind: Any = "string"
-    for level in range(depth, 0, -1):
-        kind = record(f"Level{level}", ("x", kind))
-        kind["fields"][0] |= of_field
-    return kind
 
 
 def nest_unions(depth: int) -> Any:

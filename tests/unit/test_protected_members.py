@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.property.test_shared_columns import TAGS, Table, number_bytes, source, text_bytes, texts
 from tests.support.avro_records import logical
+from tests.support.shared_columns import TAGS, Table, number_bytes, source, text_bytes, texts
 from writer.avro.schema_plan import RejectedSchema
 from writer.avro.union_members import UnionMemberConflict, join_members
 from writer.privacy.keyring import KeySource

@@ -1,11 +1,10 @@
 """What a checkpoint of Spark's says, and what is done about it. Directories as Spark writes them, by hand."""
 
-import json
 import shutil
-from pathlib import Path
 
 import pytest
 
+from tests.support.checkpoint_files import CheckpointRun
 from writer.core.errors import CheckpointUnusable
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun, NextBatch, Resume, decide
 from writer.offsets.start_decision import Refuse
@@ -45,37 +44,6 @@ def test_the_decision_between_the_checkpoint_and_a_new_run(newest, planned, fron
 # --- directories ------------------------------------------------------------------------------------------------
 
 
-def offsets(*ends: int) -> str:
-    return json.dumps({"clicks": {str(partition): end for partition, end in enumerate(ends)}})
-
-
-METADATA = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1795176000000, "conf": {"a": "b"}})
-
-
-class Run:
-    """The checkpoint of one run, as Spark leaves it."""
-
-    def __init__(self, root: Path, number: int = 1) -> None:
-        self.path = root / "clicks" / f"{number:06d}"
-        for folder in ("offsets", "commits", "sources/0"):
-            (self.path / folder).mkdir(parents=True, exist_ok=True)
-        (self.path / "metadata").write_text('{"id":"5f4c"}')
-
-    def started(self, *starts: int) -> "Run":
-        (self.path / "sources/0/0").write_text(f"\0v1\n{offsets(*starts)}")
-        return self
-
-    def planned(self, batch: int, *ends: int) -> "Run":
-        (self.path / f"offsets/{batch}").write_text(f"v1\n{METADATA}\n{offsets(*ends)}")
-        (self.path / f"offsets/.{batch}.crc").write_bytes(b"crc")
-        return self
-
-    def committed(self, batch: int) -> "Run":
-        (self.path / f"commits/{batch}").write_text('v1\n{"nextBatchWatermarkMs":0}')
-        (self.path / f"commits/.{batch}.crc").write_bytes(b"crc")
-        return self
-
-
 @pytest.fixture
 def checkpoints(tmp_path):
     return Checkpoints(str(tmp_path), "clicks")
@@ -84,7 +52,7 @@ def checkpoints(tmp_path):
 def test_the_newest_run_has_the_highest_number(checkpoints, tmp_path):
     assert checkpoints.newest() is None
     for number in (2, 10, 9):
-        Run(tmp_path, number)
+        CheckpointRun(tmp_path, number)
     (tmp_path / "clicks" / "old").mkdir()
     (tmp_path / "clicks" / "000099").write_text("a file")
     assert checkpoints.newest() == 10
@@ -93,22 +61,22 @@ def test_the_newest_run_has_the_highest_number(checkpoints, tmp_path):
 
 def test_a_run_that_planned_nothing_says_nothing(checkpoints, tmp_path):
     assert checkpoints.next_batch(7) is None
-    Run(tmp_path).started(0, 0)
+    CheckpointRun(tmp_path).started(0, 0)
     assert checkpoints.next_batch(1) is None
 
 
 def test_a_first_batch_begins_at_the_start_of_the_source(checkpoints, tmp_path):
-    Run(tmp_path).started(3, 4).planned(0, 5, 4)
+    CheckpointRun(tmp_path).started(3, 4).planned(0, 5, 4)
     assert checkpoints.next_batch(1) == NextBatch({A: 3, B: 4}, {A: 5, B: 4})
 
 
 def test_a_committed_batch_is_where_the_next_begins(checkpoints, tmp_path):
-    Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0)
+    CheckpointRun(tmp_path).started(0, 0).planned(0, 5, 4).committed(0)
     assert checkpoints.next_batch(1) == NextBatch({A: 5, B: 4}, None)
 
 
 def test_a_batch_that_was_only_planned_begins_at_the_one_before(checkpoints, tmp_path):
-    run = Run(tmp_path).started(0, 0)
+    run = CheckpointRun(tmp_path).started(0, 0)
     for batch in range(12):
         run.planned(batch, batch, 2 * batch).committed(batch)
     run.planned(12, 40, 50)
@@ -117,14 +85,14 @@ def test_a_batch_that_was_only_planned_begins_at_the_one_before(checkpoints, tmp
 
 
 def test_a_partition_that_is_new_in_a_batch_starts_at_zero(checkpoints, tmp_path):
-    Run(tmp_path).started(7).planned(0, 9).committed(0).planned(1, 9, 3)
+    CheckpointRun(tmp_path).started(7).planned(0, 9).committed(0).planned(1, 9, 3)
     assert checkpoints.batch_offsets(1, 1) == ({A: 9, B: 0}, {A: 9, B: 3})
 
 
 # --- damage -----------------------------------------------------------------------------------------------------
 
 
-def damaged(run: Run, name: str, content: bytes | None) -> None:
+def damaged(run: CheckpointRun, name: str, content: bytes | None) -> None:
     path = run.path / name
     if content is None:
         path.unlink()
@@ -144,7 +112,7 @@ GARBAGE = [
 @pytest.mark.parametrize("content", [*GARBAGE, None], ids=repr)
 @pytest.mark.parametrize("name", ["offsets/2", "offsets/1", "sources/0/0"])
 def test_a_damaged_file_makes_the_checkpoint_unusable_and_is_named(checkpoints, tmp_path, name, content):
-    run = Run(tmp_path).started(0, 0).planned(0, 5, 4)
+    run = CheckpointRun(tmp_path).started(0, 0).planned(0, 5, 4)
     if not name.startswith("sources"):
         run.committed(0).planned(1, 6, 4).committed(1).planned(2, 7, 4)
     if content is not None and name.startswith("sources"):
@@ -172,7 +140,7 @@ def test_a_damaged_file_makes_the_checkpoint_unusable_and_is_named(checkpoints, 
 def test_batches_that_do_not_follow_each_other_make_the_checkpoint_unusable(
     checkpoints, tmp_path, planned, committed, said
 ):
-    run = Run(tmp_path).started(0)
+    run = CheckpointRun(tmp_path).started(0)
     for batch in planned:
         run.planned(batch, batch)
     for batch in committed:
@@ -193,7 +161,15 @@ def test_batches_that_do_not_follow_each_other_make_the_checkpoint_unusable(
     ],
 )
 def test_a_directory_where_spark_has_a_file_makes_the_checkpoint_unusable(checkpoints, tmp_path, name, said):
-    run = Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1).planned(2, 7, 4)
+    run = (
+        CheckpointRun(tmp_path)
+        .started(0, 0)
+        .planned(0, 5, 4)
+        .committed(0)
+        .planned(1, 6, 4)
+        .committed(1)
+        .planned(2, 7, 4)
+    )
     (run.path / name).unlink(missing_ok=True)
     (run.path / name).mkdir()
     with pytest.raises(CheckpointUnusable) as unusable:
@@ -203,7 +179,7 @@ def test_a_directory_where_spark_has_a_file_makes_the_checkpoint_unusable(checkp
 
 @pytest.mark.parametrize("folder", ["offsets", "commits", "sources"])
 def test_a_file_where_spark_has_a_directory_makes_the_checkpoint_unusable(checkpoints, tmp_path, folder):
-    run = Run(tmp_path).started(0, 0).planned(0, 5, 4)
+    run = CheckpointRun(tmp_path).started(0, 0).planned(0, 5, 4)
     shutil.rmtree(run.path / folder)
     (run.path / folder).write_bytes(b"")
     with pytest.raises(CheckpointUnusable) as unusable:
@@ -212,7 +188,7 @@ def test_a_file_where_spark_has_a_directory_makes_the_checkpoint_unusable(checkp
 
 
 def test_a_storage_that_does_not_answer_says_nothing_of_the_checkpoint(checkpoints, tmp_path):
-    Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0)
+    CheckpointRun(tmp_path).started(0, 0).planned(0, 5, 4).committed(0)
 
     class Silent(LocalStore):
         def read(self, name):
@@ -235,7 +211,7 @@ def test_a_storage_that_does_not_answer_says_nothing_of_the_checkpoint(checkpoin
     ],
 )
 def test_a_checkpoint_on_which_each_start_would_fail_is_refused_at_once(checkpoints, tmp_path, name, content, said):
-    run = Run(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1)
+    run = CheckpointRun(tmp_path).started(0, 0).planned(0, 5, 4).committed(0).planned(1, 6, 4).committed(1)
     damaged(run, name, content)
     with pytest.raises(CheckpointUnusable) as unusable:
         checkpoints.next_batch(1)
@@ -243,7 +219,7 @@ def test_a_checkpoint_on_which_each_start_would_fail_is_refused_at_once(checkpoi
 
 
 def test_a_closed_run_is_not_continued_and_none_is_read_where_a_new_one_is_wanted(checkpoints, tmp_path):
-    Run(tmp_path, 2).started(5).planned(0, 9)
+    CheckpointRun(tmp_path, 2).started(5).planned(0, 9)
     assert checkpoints.choose({A: 5}, "", 1) == Resume(2)
     assert checkpoints.choose({A: 5}, "", 2) == NewRun(
         3, "run 2 was closed: an earlier start, an adoption or a skip went on from other offsets"

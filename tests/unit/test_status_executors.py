@@ -4,16 +4,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.support.executor_status import EXECUTORS
 from writer.output.status_screen import executor_lines, line
 from writer.status.document import document
 from writer.status.progress import Progress
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
-EXECUTORS = {
-    "master": "spark://host:7077", "refused": None, "age_seconds": 0.4, "requested": None, "asked_seconds": None,
-    "registered": 2, "draining": [], "cores": 1, "cpus_per_task": 1, "short_seconds": None, "gc_share": None,
-    "failed_tasks": 0, "lost": 0, "gone": 0, "decisions": [],
-}  # fmt: skip
 WAIT = {
     "at": "2026-11-20T12:00:00+00:00", "decision": "wait",
     "reason": "2 executors stay until 12:01:00, then 5: …", "from": 2, "to": 2, "recommended": 5,

@@ -13,7 +13,17 @@ import pytest
 from rich.console import Console
 
 from tests.support import commits
-from tests.unit.test_targets import BY_HEADER, PART, TEXT, Started, away, back, behind, hold, row
+from tests.support.route_targets import (
+    BY_HEADER,
+    PART,
+    TEXT,
+    RouteTables,
+    hold_row,
+    put_back,
+    refusing_tables,
+    row,
+    take_away,
+)
 from writer.audit.audit import audit
 from writer.avro.schema_plan import RejectedSchema
 from writer.batch.route import NoTarget, Route, RouteRule
@@ -37,7 +47,7 @@ from writer.web.metrics_export import families
 LATER = datetime.now(UTC) + timedelta(hours=2)
 
 
-def commit(one: Started, *places: str, at: datetime) -> int:
+def commit(one: RouteTables, *places: str, at: datetime) -> int:
     """Commit as many offsets as places, with a row for each; put together at a time. Returns the version."""
     start = one.tables.main.snapshot().frontier(PART) or 0
     part, count = OffsetRange(PART, start, start + len(places)), len(places)
@@ -53,7 +63,7 @@ def commit(one: Started, *places: str, at: datetime) -> int:
     return one.tables.main.snapshot().version
 
 
-def described(one: Started, now: datetime = LATER) -> dict[str, dict[str, Any]]:
+def described(one: RouteTables, now: datetime = LATER) -> dict[str, dict[str, Any]]:
     """The tables as `headrace status --json` has them without a driver, by name."""
     view = from_table.view("p", one.config, BrokerUnreachable("away"), now)
     return {target["name"]: target for target in document([view], now, source="lake")["pipelines"]["p"]["targets"]}
@@ -61,11 +71,11 @@ def described(one: Started, now: datetime = LATER) -> dict[str, dict[str, Any]]:
 
 def test_without_a_driver_a_table_is_as_far_behind_as_its_driver_said(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    one = Started(tmp_path, {"targets": {"a": a, "b": b}})
+    one = RouteTables(tmp_path, {"targets": {"a": a, "b": b}})
     commit(one, a, b, at=LATER - timedelta(hours=1))
     one.tables.apply_side_files()
     assert {name: found["behind"] for name, found in described(one).items()} == {"a": None, "b": None}
-    away(a)
+    take_away(a)
     first = LATER - timedelta(minutes=30)
     version = commit(one, a, b, at=first)
     commit(one, a, at=LATER - timedelta(minutes=1))
@@ -80,16 +90,16 @@ def test_without_a_driver_a_table_is_as_far_behind_as_its_driver_said(tmp_path: 
     assert [found["b"][key] for key in keys] == [newest, 0, 0, None]
     assert "no folder" not in found["a"]["behind"]
     assert a in found["a"]["behind"]
-    back(a)
+    put_back(a)
 
 
 def test_the_clock_of_a_table_behind_does_not_begin_anew_with_a_process(tmp_path: Path) -> None:
     a, first = str(tmp_path / "a"), LATER - timedelta(minutes=30)
-    one = Started(tmp_path, {"targets": {"a": a}})
-    away(a)
+    one = RouteTables(tmp_path, {"targets": {"a": a}})
+    take_away(a)
     one.tables.main.store.put("_headrace/held/1.columns", pa.schema([]).serialize().to_pybytes())
     commit(one, a, at=first)
-    for started in (one, Started(tmp_path, {"targets": {"a": a}})):
+    for started in (one, RouteTables(tmp_path, {"targets": {"a": a}})):
         started.tables.apply_side_files()
         state = started.targets.states()["a"]
         assert state.pending.since == first
@@ -105,23 +115,23 @@ def test_the_clock_of_a_table_behind_does_not_begin_anew_with_a_process(tmp_path
 
 def test_what_a_killed_writer_left_between_commit_and_tables_is_behind_until_a_start(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    one = Started(tmp_path, {"targets": {"a": a, "b": b}})
+    one = RouteTables(tmp_path, {"targets": {"a": a, "b": b}})
     commit(one, a, at=LATER - timedelta(minutes=5))
     found = described(one)
     assert (found["a"]["behind_seconds"], found["a"]["behind"]) == (
         300.0, "no driver has given it what was committed for it; a start does",
     )  # fmt: skip
     assert found["b"]["behind"] is None
-    Started(tmp_path, {"targets": {"a": a, "b": b}})
+    RouteTables(tmp_path, {"targets": {"a": a, "b": b}})
     assert described(one)["a"]["behind"] is None
 
 
 def test_bytes_that_wait_at_the_log_are_those_that_the_limit_counts(tmp_path: Path) -> None:
     a = str(tmp_path / "a")
     route = {"targets": {"a": a}, "held": {"max_bytes": "1 B"}}
-    one = Started(tmp_path, route)
-    away(a)
-    hold(one, a, 1)
+    one = RouteTables(tmp_path, route)
+    take_away(a)
+    hold_row(one, a, 1)
     found = described(one)["a"]
     assert found["held_bytes"] > 0
     one.tables.apply_side_files()
@@ -132,20 +142,20 @@ def test_bytes_that_wait_at_the_log_are_those_that_the_limit_counts(tmp_path: Pa
 
 def test_a_table_that_was_made_again_is_said_to_be_another(tmp_path: Path) -> None:
     a = str(tmp_path / "a")
-    one = Started(tmp_path, {"targets": {"a": a}})
+    one = RouteTables(tmp_path, {"targets": {"a": a}})
     commit(one, a, at=LATER)
     one.tables.apply_side_files()
-    away(a)
+    take_away(a)
     commit(one, a, at=LATER)
     Path(a).unlink()
-    Started(tmp_path / "other", {"targets": {"a": a}})
+    RouteTables(tmp_path / "other", {"targets": {"a": a}})
     assert described(one)["a"]["behind"] == "it was removed and made again"
 
 
 def test_an_entry_without_a_time_of_its_own_waits_since_it_was_logged(tmp_path: Path) -> None:
     a, before = str(tmp_path / "a"), datetime.now(UTC) - timedelta(seconds=1)
-    one = Started(tmp_path, {"targets": {"a": a}})
-    away(a)
+    one = RouteTables(tmp_path, {"targets": {"a": a}})
+    take_away(a)
     side = {a: [row(one.tables.main.location, 0)]}
     one.tables.main.append(
         Batch("x", one.epoch, [OffsetRange(PART, 0, 1)], side_files=side), one.tables.main.snapshot()
@@ -160,7 +170,7 @@ def test_an_entry_without_a_time_of_its_own_waits_since_it_was_logged(tmp_path: 
 def test_a_schema_that_a_table_rejects_is_counted_and_forgotten_after_a_while(tmp_path: Path) -> None:
     bucket = {"type": "field", "field": "country"}
     other = TEXT.replace('"name": "R"', '"name": "S"').replace('"x"', '"country"').replace('"int"', '"string"')
-    one = Started(
+    one = RouteTables(
         tmp_path, {"targets": {"R": str(tmp_path / "a"), "S": str(tmp_path / "b")}}, {1: TEXT, 2: other}, bucket=bucket
     )
     assert set(one.targets.rejected_schemas()) == {1}
@@ -183,7 +193,7 @@ class Notified(list[Event]):
     send = list.append
 
 
-def told(one: Started, report: CommitReport) -> None:
+def told(one: RouteTables, report: CommitReport) -> None:
     one.tables.apply_side_files()
     report.report_targets(one.targets.states(), one.targets.refused, one.targets.beyond, one.targets.section)
 
@@ -194,7 +204,7 @@ def test_names_without_a_table_and_tables_behind_are_notified_once(tmp_path: Pat
         "targets": {"b": str(tmp_path / "b"), "log": str(tmp_path / "log" / "{name}"), "*": str(tmp_path / "{name}")},
     }  # fmt: skip
     notified, progress = Notified(), Progress("p")
-    one, report = Started(tmp_path, route), CommitReport("p", progress, notified)  # type: ignore[arg-type]
+    one, report = RouteTables(tmp_path, route), CommitReport("p", progress, notified)  # type: ignore[arg-type]
     one.learn("log")
     told(one, report)
     told(one, report)
@@ -202,7 +212,7 @@ def test_names_without_a_table_and_tables_behind_are_notified_once(tmp_path: Pat
     told(one, report)
     one.targets.keep(replace(Report(), beyond_names={"n4"}))
     told(one, report)
-    away(str(tmp_path / "b"))
+    take_away(str(tmp_path / "b"))
     commit(one, str(tmp_path / "b"), at=LATER)
     told(one, report)
     told(one, report)
@@ -229,8 +239,8 @@ def test_a_start_that_finds_as_many_tables_as_may_be_still_says_which_names_have
 ) -> None:
     """Tasks do not ask for names beyond the limit; they report them."""
     route = {**BY_HEADER, "targets": {"*": str(tmp_path / "{name}")}, "max_targets": 1}
-    Started(tmp_path, route).learn("a")
-    one = Started(tmp_path, route)
+    RouteTables(tmp_path, route).learn("a")
+    one = RouteTables(tmp_path, route)
     assert one.targets.route().is_full
     assert [name for name in ("a", "b", "") if one.targets.route().is_beyond(name)] == ["b"]
     reports = [replace(Report(), beyond_names={f"n{at:05}" for at in range(some)}) for some in (900, 1_200)]
@@ -262,7 +272,7 @@ def test_a_slice_of_one_topic_is_split_as_any_other(topics: list[str]) -> None:
 
 def test_an_audit_counts_each_table_and_the_sums_are_those_of_all(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    one = Started(tmp_path, {"targets": {"a": a, "b": b, "c": str(tmp_path / "c")}})
+    one = RouteTables(tmp_path, {"targets": {"a": a, "b": b, "c": str(tmp_path / "c")}})
     for _ in range(3):
         commit(one, a, b, at=LATER)
         one.tables.apply_side_files()
@@ -288,4 +298,4 @@ def test_an_audit_counts_each_table_and_the_sums_are_those_of_all(tmp_path: Path
         ["c", "0", "0"],
     ]
     assert ["all", "7"] in lines
-    assert behind(one) == {}
+    assert refusing_tables(one) == {}

@@ -2,12 +2,10 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,18 +13,24 @@ import pytest
 from deltalake import DeltaTable
 
 import bucketers
-from tests.support import commits
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
-from writer.batch.record_columns import RecordColumns
+from tests.support.route_targets import (
+    BY_HEADER,
+    PART,
+    TEXT,
+    RouteTables,
+    SchemaStub,
+    files,
+    hold_row,
+    put_back,
+    refusing_tables,
+    take_away,
+)
+from writer.avro.schema_plan import RejectedSchema
 from writer.batch.task_report import Report
 from writer.commit.builder import merge_reports
-from writer.commit.targets import Targets
-from writer.config.pipelines import Config
 from writer.config.sections.table import layout
 from writer.core.errors import ConfigError, LimitReached
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.driver.start.pipeline_start import make_raw_table, make_tables
+from writer.driver.start.pipeline_start import make_raw_table
 from writer.maintenance.vacuum import find_unneeded
 from writer.privacy.keyring import KeyringPlace, KeySource
 from writer.privacy.policy import Policies
@@ -34,141 +38,53 @@ from writer.privacy.protected_schema import Privacy
 from writer.storage.local import LocalStore
 from writer.table import held_files
 from writer.table.factory import all_tables, table_at
-from writer.table.log.operations.rows import Batch
 from writer.table.log.snapshot import FORMAT, TargetRecord
-from writer.table.pipeline_tables import Tables
 
 # A vacuum removes what tasks spilled.
 pytestmark = pytest.mark.usefixtures("scratch")
-PART = TopicPartition("t", 1, 0)
 HOURLY = {"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"}
-BY_HEADER = {"by": {"header": "type"}}
-
-
-class Known:
-    """As much of what the driver knows of schemas as targets ask for."""
-
-    def __init__(self, texts: dict[int, str]) -> None:
-        schemas = {schema_id: WriterSchema(text, True, {}) for schema_id, text in texts.items()}
-        self.plan, self.record_columns = SchemaPlan(pa.schema([]), schemas=schemas), RecordColumns()
-
-
-class Started:
-    """A pipeline with a route, started."""
-
-    def __init__(
-        self, root: Path, route: dict[str, Any], texts: dict[int, str] | None = None, form: str = "delta",
-        parts: Sequence[TopicPartition] = (PART,), schemas: Known | None = None, **more: Any,
-    ) -> None:  # fmt: skip
-        """`texts`: of schemas that it knows; or `schemas`, which learn. `beside`: other pipelines of the file."""
-        beside = more.pop("beside", {})
-        topics = sorted({part.topic for part in parts})
-        catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", **more.pop("catalog", {})}
-        one = {
-            "topics": topics, "table": {"location": str(root / "log"), "format": form, **more.pop("table", {})},
-            "event_time": {"field": "at"}, "route": route, **more,
-        }  # fmt: skip
-        self.config = Config.model_validate({
-            "kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"},
-            "catalog": catalog,
-            "checkpoints": str(root / "checkpoints"), "pipelines": {"p": one, **beside},
-        })  # fmt: skip
-        self.tables: Tables = all_tables("p", self.config)
-        make_tables(self.config.pipelines["p"], self.tables, pa.schema([]), [])
-        self.epoch = self.tables.main.begin(dict.fromkeys(parts, 0), {topic: ["id"] for topic in topics})
-        self.known = schemas or Known(texts or {})
-        self.targets = Targets("p", self.config, self.tables, self.known)  # type: ignore[arg-type]
-        self.targets.begin(self.epoch)
-        self.tables.apply_side_files()
-        self.targets.grow()
-
-    def commit(self, *places: str) -> None:
-        """Commit one offset, with a row for each of these tables."""
-        at = self.tables.main.snapshot().frontier(PART) or 0
-        moved = OffsetRange(PART, at, at + 1)
-        side, facts = {place: [row(place, at)] for place in places}, {"ranges": [moved.to_dict()]}
-        entry = Batch(uuid4().hex, self.epoch, [moved], side_files=side, facts=facts, settled=self.tables.settled)
-        self.tables.main.append(entry, self.tables.main.snapshot())
-
-    def hold(self, numbers: Mapping[str, int], *, age: timedelta = timedelta(0)) -> None:
-        """Commit one offset, with a row that waits at the log for each of these tables, by their numbers."""
-        at, side, about = self.tables.main.snapshot().frontier(PART) or 0, {}, {}
-        for place, number in numbers.items():
-            folder = f"_headrace/held/{number}"
-            path = Path(self.tables.main.store.path(folder))
-            path.mkdir(parents=True, exist_ok=True)
-            file = row(str(path), at)
-            file = replace(file, bytes=(path / file.path).stat().st_size)
-            side[place] = [file]
-            about[str(number)] = {"number": number, "rows": 1, "bytes": file.bytes, "files": 1, "held": folder}
-        assembled = (datetime.now(UTC) - age).isoformat()
-        facts = {**commits.facts(0, 0), "targets": about, "ranges": [], "bytes": 0, "assembled": assembled}
-        entry = Batch(uuid4().hex, self.epoch, [OffsetRange(PART, at, at + 1)], side_files=side, facts=facts)
-        self.tables.main.append(entry, self.tables.main.snapshot())
-
-    def learn(self, *names: str) -> dict[int, TargetRecord]:
-        report = Report()
-        report.unknown_names = set(names)
-        self.targets.learn_from(report)
-        return self.tables.main.snapshot().targets()
-
-
-def row(place: str, offset: int) -> StagedFile:
-    name, now = f"000001-{uuid4().hex}.parquet", datetime.now(UTC)
-    Path(place).mkdir(exist_ok=True)
-    pq.write_table(pa.table({"_offset": [offset]}), f"{place}/{name}")
-    return StagedFile(name, ("2026",), 1, 100, '{"numRecords":1}', now, now, {("t", 0): 1})
-
-
-def behind(one: Started) -> dict[str, str]:
-    """Which tables refuse, by name, and why."""
-    return {name: state.why for name, state in one.targets.states().items() if state.why}
-
-
-def files(place: str) -> int:
-    return len(DeltaTable(place).file_uris())
 
 
 def test_a_new_log_takes_no_tables_of_an_old_one(tmp_path: Path) -> None:
     """Their versions are of the old log: what the new one commits would pass for applied, and be lost."""
     place = str(tmp_path / "a")
-    first = Started(tmp_path, {"targets": {"a": place}})
+    first = RouteTables(tmp_path, {"targets": {"a": place}})
     first.commit(place)
     first.tables.apply_side_files()
     shutil.rmtree(tmp_path / "log")
     with pytest.raises(ConfigError, match=r"holds rows that the log at .*/log does not know of"):
-        Started(tmp_path, {"targets": {"a": place}})
+        RouteTables(tmp_path, {"targets": {"a": place}})
     assert files(place) == 1
 
 
 def test_a_table_that_was_a_pipelines_own_is_no_target(tmp_path: Path) -> None:
     """The new log begins anew: each row would be there twice."""
     place = str(tmp_path / "a")
-    own = Started(tmp_path, {"targets": {"b": str(tmp_path / "b")}}).config.pipelines["p"]
+    own = RouteTables(tmp_path, {"targets": {"b": str(tmp_path / "b")}}).config.pipelines["p"]
     old = table_at("delta", place, "p")
     columns = bucketers.build(own.bucket).columns
     old.create(pa.schema([(name, pa.string()) for name in columns]), columns, layout(own.bucket))
     old.begin({PART: 0}, {"t": ["id"]})
     with pytest.raises(ConfigError, match="they would be there twice"):
-        Started(tmp_path, {"targets": {"a": place}})
+        RouteTables(tmp_path, {"targets": {"a": place}})
 
 
 @pytest.mark.parametrize("is_back", [False, True])
 def test_a_table_that_was_removed_is_not_made_anew_in_silence(tmp_path: Path, is_back: bool) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    one = Started(tmp_path, {"targets": {"a": a, "b": b}})
+    one = RouteTables(tmp_path, {"targets": {"a": a, "b": b}})
     one.commit(a, b)
     one.tables.apply_side_files()
     shutil.rmtree(a)
     if is_back:
-        Started(tmp_path / "other", {"targets": {"a": a}})
+        RouteTables(tmp_path / "other", {"targets": {"a": a}})
     one.commit(b)
     one.commit(a, b)
     one.tables.apply_side_files()
     assert files(b) == 3
-    assert set(behind(one)) == {"a"}
-    again = Started(tmp_path, {"targets": {"a": a, "b": b}})
-    assert ("was removed and made again" if is_back else "no log of a table") in behind(again)["a"]
+    assert set(refusing_tables(one)) == {"a"}
+    again = RouteTables(tmp_path, {"targets": {"a": a, "b": b}})
+    assert ("was removed and made again" if is_back else "no log of a table") in refusing_tables(again)["a"]
 
 
 @pytest.mark.parametrize(
@@ -183,15 +99,15 @@ def test_a_name_that_can_be_no_table_is_refused_and_ends_nothing(tmp_path: Path,
     (tmp_path / "iceberg" / "metadata" / "v1.metadata.json").write_text("{}")
     targets = {"orders.*": str(tmp_path / "log" / "{name}"), "*": str(tmp_path / "{full_name}")}
     route = {**BY_HEADER, "targets": targets}
-    one = Started(tmp_path, route)
+    one = RouteTables(tmp_path, route)
     assert len(one.learn(name)) == then
-    again = Started(tmp_path, route)
+    again = RouteTables(tmp_path, route)
     assert len(again.learn("click")) >= then
 
 
 def test_names_without_number_cost_one_line_and_no_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     route = {**BY_HEADER, "targets": {"*": str(tmp_path / "{name}")}, "max_targets": 2}
-    one = Started(tmp_path, route)
+    one = RouteTables(tmp_path, route)
     assert len(one.learn(*(f"n{at:05}" for at in range(2_500)))) == 2
     said = [line for line in caplog.messages if "targets_beyond_max" in line]
     assert len(said) == 1
@@ -202,7 +118,7 @@ def test_names_without_number_cost_one_line_and_no_memory(tmp_path: Path, caplog
 
 def test_a_stop_names_the_name_and_the_reason(tmp_path: Path) -> None:
     route = {**BY_HEADER, "targets": {"a*": str(tmp_path / "{name}")}, "max_targets": 1, "unrouted": "stop"}
-    one = Started(tmp_path, route)
+    one = RouteTables(tmp_path, route)
     one.learn("a1")
     with pytest.raises(LimitReached, match=r"has no table for a2: route\.max_targets is 1, and route\.unrouted"):
         one.learn("a2")
@@ -212,7 +128,7 @@ def test_a_stop_names_the_name_and_the_reason(tmp_path: Path) -> None:
 
 def test_a_stop_quotes_no_header_where_a_pipeline_protects_fields(tmp_path: Path) -> None:
     route = {**BY_HEADER, "targets": {"a*": str(tmp_path / "{name}")}, "unrouted": "stop"}
-    one = Started(tmp_path, route)
+    one = RouteTables(tmp_path, route)
     one.known.plan = replace(one.known.plan, privacy=Privacy(Policies(), KeySource(KeyringPlace())))
     with pytest.raises(LimitReached, match=r"has no table for \(protected\): the route goes by the header") as raised:
         one.learn("maria")
@@ -226,7 +142,7 @@ def test_a_table_far_behind_costs_the_others_nothing_and_lacks_nothing(
 ) -> None:
     """The log is tidied meanwhile, as after each batch: what the table lacks stays."""
     places = [str(tmp_path / name) for name in "abc"]
-    one = Started(tmp_path, {"targets": dict(zip("abc", places, strict=True))})
+    one = RouteTables(tmp_path, {"targets": dict(zip("abc", places, strict=True))})
     (tmp_path / "a" / "_delta_log").rename(tmp_path / "away")
     (tmp_path / "a" / "_delta_log").write_text("no folder")
     reads: Counter[str] = Counter()
@@ -258,34 +174,31 @@ def test_a_table_far_behind_costs_the_others_nothing_and_lacks_nothing(
 
 def test_a_table_that_left_the_configuration_is_still_seen_to_be_behind(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    one = Started(tmp_path, {"targets": {"a": a, "b": b}})
+    one = RouteTables(tmp_path, {"targets": {"a": a, "b": b}})
     (tmp_path / "a" / "_delta_log").rename(tmp_path / "away")
     (tmp_path / "a" / "_delta_log").write_text("no folder")
     one.commit(a, b)
-    two = Started(tmp_path, {"targets": {"b": b}})
-    assert set(behind(two)) == {f"a ({a})"}
+    two = RouteTables(tmp_path, {"targets": {"b": b}})
+    assert set(refusing_tables(two)) == {f"a ({a})"}
 
 
 def test_a_name_that_another_rule_gives_the_place_of_an_old_one_is_refused(tmp_path: Path) -> None:
-    Started(tmp_path, {**BY_HEADER, "targets": {"a.*": str(tmp_path / "{name}")}}).learn("a.Click")
-    two = Started(tmp_path, {**BY_HEADER, "targets": {"b.*": str(tmp_path / "{name}")}})
+    RouteTables(tmp_path, {**BY_HEADER, "targets": {"a.*": str(tmp_path / "{name}")}}).learn("a.Click")
+    two = RouteTables(tmp_path, {**BY_HEADER, "targets": {"b.*": str(tmp_path / "{name}")}})
     assert [one.name for one in two.learn("b.Click", "b.View").values()] == ["a.Click", "b.View"]
 
 
 def test_a_changed_format_is_refused_and_a_new_name_for_the_same_table_is_not(tmp_path: Path) -> None:
     place = str(tmp_path / "a")
-    Started(tmp_path, {"targets": {"a": place}})
-    assert [one.name for one in Started(tmp_path, {"targets": {"b": place}}).learn().values()] == ["b"]
+    RouteTables(tmp_path, {"targets": {"a": place}})
+    assert [one.name for one in RouteTables(tmp_path, {"targets": {"b": place}}).learn().values()] == ["b"]
     with pytest.raises(ConfigError, match="has format delta, the configuration says parquet"):
-        Started(tmp_path, {"targets": {"b": {"location": place, "format": "parquet"}}})
-
-
-TEXT = '{"type": "record", "name": "R", "fields": [{"name": "at", "type": "string"}, {"name": "x", "type": "int"}]}'
+        RouteTables(tmp_path, {"targets": {"b": {"location": place, "format": "parquet"}}})
 
 
 def test_a_schema_without_the_field_of_the_buckets_is_rejected_alone(tmp_path: Path) -> None:
     bucket = {"type": "field", "field": "country"}
-    one = Started(tmp_path, {"targets": {"R": str(tmp_path / "a")}}, {1: TEXT}, bucket=bucket)
+    one = RouteTables(tmp_path, {"targets": {"R": str(tmp_path / "a")}}, {1: TEXT}, bucket=bucket)
     (target,) = one.targets._targets.values()
     assert isinstance(found := target.plan.schemas[1], RejectedSchema)
     assert "bucket: field 'country' is not in the record" in found.reason
@@ -294,16 +207,16 @@ def test_a_schema_without_the_field_of_the_buckets_is_rejected_alone(tmp_path: P
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
 def test_a_field_named_as_one_of_iceberg_is_rejected_by_an_iceberg_table_alone(tmp_path: Path, form: str) -> None:
     targets = {"R": {"location": str(tmp_path / "a"), "format": form}}
-    one = Started(tmp_path, {"targets": targets}, {1: TEXT.replace('"x"', '"_file"')})
+    one = RouteTables(tmp_path, {"targets": targets}, {1: TEXT.replace('"x"', '"_file"')})
     (target,) = one.targets._targets.values()
     assert isinstance(target.plan.schemas[1], RejectedSchema) == (form == "iceberg")
 
 
 def test_schema_ids_that_mean_others_by_now_are_admitted_anew(tmp_path: Path) -> None:
-    one = Started(tmp_path, {"targets": {"R": str(tmp_path / "a")}}, {1: TEXT})
+    one = RouteTables(tmp_path, {"targets": {"R": str(tmp_path / "a")}}, {1: TEXT})
     (target,) = one.targets._targets.values()
     assert 1 in target.plan.schemas
-    one.targets._schemas = Known({1: TEXT.replace('"x"', '"y"')})  # type: ignore[assignment]
+    one.targets._schemas = SchemaStub({1: TEXT.replace('"x"', '"y"')})  # type: ignore[assignment]
     one.targets._forget_changed_schemas(target)
     assert 1 not in target.plan.schemas
 
@@ -317,29 +230,14 @@ def test_key_schemas_that_tables_lack_are_those_that_the_driver_learns() -> None
     assert (total.unknown_key_schemas, total.key_schemas, total.lacks_schemas) == ({7}, {3}, True)
 
 
-def away(place: str) -> None:
-    """Take a table away, as a mount that is gone."""
-    Path(place).rename(f"{place}.away")
-    Path(place).write_text("no folder")
-
-
-def back(place: str) -> None:
-    Path(place).unlink()
-    Path(f"{place}.away").rename(place)
-
-
-def hold(one: Started, place: str, number: int) -> None:
-    one.hold({place: number})
-
-
 def test_a_table_that_is_renamed_while_its_rows_wait_gets_them(tmp_path: Path) -> None:
     place = str(tmp_path / "a")
-    one = Started(tmp_path, {"targets": {"a": place}})
-    away(place)
-    hold(one, place, 1)
-    two = Started(tmp_path, {"targets": {"b": place}})
-    assert set(behind(two)) == {"b"}
-    back(place)
+    one = RouteTables(tmp_path, {"targets": {"a": place}})
+    take_away(place)
+    hold_row(one, place, 1)
+    two = RouteTables(tmp_path, {"targets": {"b": place}})
+    assert set(refusing_tables(two)) == {"b"}
+    put_back(place)
     three = all_tables("p", two.config)
     three.apply_side_files()
     assert three.behind == {}
@@ -348,8 +246,8 @@ def test_a_table_that_is_renamed_while_its_rows_wait_gets_them(tmp_path: Path) -
 
 def test_two_processes_that_bring_the_same_file_leave_it_whole(tmp_path: Path) -> None:
     place = str(tmp_path / "a")
-    one = Started(tmp_path, {"targets": {"a": place}})
-    hold(one, place, 1)
+    one = RouteTables(tmp_path, {"targets": {"a": place}})
+    hold_row(one, place, 1)
     first, second = all_tables("p", one.config), all_tables("p", one.config)
     for tables in (first, second):
         tables._read_entries(tables.main.snapshot(), ())
@@ -365,7 +263,7 @@ def test_two_processes_that_bring_the_same_file_leave_it_whole(tmp_path: Path) -
 
 def test_files_that_went_with_a_mount_are_missed_by_any_process(tmp_path: Path) -> None:
     place = str(tmp_path / "a")
-    one = Started(tmp_path, {"targets": {"a": place}})
+    one = RouteTables(tmp_path, {"targets": {"a": place}})
     one.commit(place)
     next(Path(place).glob("*.parquet")).unlink()  # written below the mount point, and the mount came back
     again = all_tables("p", one.config)
@@ -376,13 +274,13 @@ def test_files_that_went_with_a_mount_are_missed_by_any_process(tmp_path: Path) 
 def test_a_new_name_whose_storage_is_away_waits_and_is_made_later(tmp_path: Path) -> None:
     (tmp_path / "mount").write_text("no folder")
     route = {**BY_HEADER, "targets": {"*": str(tmp_path / "mount" / "{name}")}}
-    one = Started(tmp_path, route)
+    one = RouteTables(tmp_path, route)
     one.learn("click")
-    assert set(behind(one)) == {"click"}
+    assert set(refusing_tables(one)) == {"click"}
     place = str(tmp_path / "mount" / "click")
-    hold(one, place, 1)
-    two = Started(tmp_path, route)
-    assert set(behind(two)) == {"click"}
+    hold_row(one, place, 1)
+    two = RouteTables(tmp_path, route)
+    assert set(refusing_tables(two)) == {"click"}
     (tmp_path / "mount").unlink()
     two.targets._asked_s.clear()
     two.targets.states()
@@ -390,20 +288,20 @@ def test_a_new_name_whose_storage_is_away_waits_and_is_made_later(tmp_path: Path
     two.tables.apply_side_files()
     assert (two.tables.behind, files(place)) == ({}, 1)
     two.targets._asked_s.clear()
-    assert behind(two) == {}
+    assert refusing_tables(two) == {}
     assert two.tables.main.snapshot().targets()[1].id
 
 
 def test_other_buckets_are_refused_also_while_the_table_is_away(tmp_path: Path) -> None:
     place = str(tmp_path / "a")
-    Started(tmp_path, {"targets": {"a": place}})
-    away(place)
+    RouteTables(tmp_path, {"targets": {"a": place}})
+    take_away(place)
     with pytest.raises(ConfigError, match="is bucketed by event_time, width 1 h, zone UTC, the configuration says"):
-        Started(tmp_path, {"targets": {"a": place}}, bucket={"type": "event_time", "width": "1 d"})
+        RouteTables(tmp_path, {"targets": {"a": place}}, bucket={"type": "event_time", "width": "1 d"})
 
 
 def test_columns_that_two_processes_keep_are_all_kept(tmp_path: Path) -> None:
-    log = Started(tmp_path, {"targets": {"a": str(tmp_path / "a")}}).tables.main.store
+    log = RouteTables(tmp_path, {"targets": {"a": str(tmp_path / "a")}}).tables.main.store
     held_files.save_columns(log, 1, pa.schema([("a", pa.int64()), ("b", pa.int64())]))
     held_files.save_columns(log, 1, pa.schema([("a", pa.string()), ("c", pa.int64())]))
     found = held_files.saved_columns(log, 1)
@@ -415,19 +313,15 @@ def test_columns_that_two_processes_keep_are_all_kept(tmp_path: Path) -> None:
 def test_two_targets_at_one_place_are_refused(tmp_path: Path) -> None:
     place = str(tmp_path / "a")
     with pytest.raises(ValueError, match=f"pipeline 'p' would write two tables to {place}; give each its own"):
-        Started(tmp_path, {"targets": {"a": place, "b": f"{place}/"}})
+        RouteTables(tmp_path, {"targets": {"a": place, "b": f"{place}/"}})
 
 
 def test_the_log_of_a_route_and_each_of_its_tables_have_the_format(tmp_path: Path) -> None:
     place = str(tmp_path / "a")
-    one = Started(tmp_path, {"targets": {"a": place}})
+    one = RouteTables(tmp_path, {"targets": {"a": place}})
     one.commit(place)
     one.tables.apply_side_files()
     assert [table.snapshot().format for table in (one.tables.main, one.tables.side(place))] == [FORMAT, FORMAT]
-
-
-def lists(root: Path) -> list[Path]:
-    return sorted((root / "log" / "_headrace" / "lists").glob("*.json"))
 
 
 TAKEN = {
@@ -445,7 +339,7 @@ def test_no_name_takes_the_place_of_another_table(tmp_path: Path, name: str, lin
         root.symlink_to(tmp_path)
     beside = {"other": {**BESIDE, "table": {"location": str(tmp_path / "other")}}}
     raw = {"table": {"raw": {"location": str(tmp_path / "log_raw"), "enabled": False}}}
-    one = Started(tmp_path, {**BY_HEADER, "targets": {"*": f"{root}/{{name}}"}}, beside=beside, **raw)
+    one = RouteTables(tmp_path, {**BY_HEADER, "targets": {"*": f"{root}/{{name}}"}}, beside=beside, **raw)
     assert [record.name for record in one.learn("a", name).values()] == ["a"]
     assert "is another table's" in one.targets.refused[name]
 
@@ -454,7 +348,7 @@ def test_no_name_takes_the_place_of_another_table(tmp_path: Path, name: str, lin
 def test_no_name_takes_the_place_where_late_rows_of_another_table_may_come(tmp_path: Path, name: str) -> None:
     beside = {"other": {**BESIDE, "table": {"location": str(tmp_path / "other")}}}
     targets = {"a": f"{tmp_path}/a", "b.*": f"{tmp_path}/{{name}}_late"}
-    one = Started(tmp_path, {**BY_HEADER, "targets": targets}, beside=beside)
+    one = RouteTables(tmp_path, {**BY_HEADER, "targets": targets}, beside=beside)
     assert [record.name for record in one.learn(f"b.{name}").values()] == ["a"]
     assert "is another table's" in one.targets.refused[f"b.{name}"]
 
@@ -463,7 +357,7 @@ def test_no_name_takes_the_place_where_late_rows_of_another_table_may_come(tmp_p
 def test_a_name_that_ends_as_late_rows_do_keeps_no_real_name_from_its_table(tmp_path: Path, form: str) -> None:
     table = {"name": "shop.app"} if form == "iceberg" else {}
     route = {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}}
-    one = Started(tmp_path, route, form=form, table=table, seal={"late": "late_table"})
+    one = RouteTables(tmp_path, route, form=form, table=table, seal={"late": "late_table"})
     names = ["Click_late", "Click", "log_late", "LOG_LATE", "Click_LATE"]
     for name in names:
         one.learn(name)
@@ -475,7 +369,7 @@ def test_a_name_that_ends_as_late_rows_do_keeps_no_real_name_from_its_table(tmp_
 
 
 def test_a_raw_table_that_left_the_configuration_keeps_its_place(tmp_path: Path) -> None:
-    one = Started(tmp_path, {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}})
+    one = RouteTables(tmp_path, {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}})
     make_raw_table(str(tmp_path / "kept"), one.tables)
     one.tables.enter_raw(one.epoch, str(tmp_path / "kept"))
     assert one.learn("kept") == {}
@@ -485,25 +379,25 @@ def test_a_raw_table_that_left_the_configuration_keeps_its_place(tmp_path: Path)
 def test_a_target_whose_late_rows_would_lie_at_another_table_stays_without(tmp_path: Path) -> None:
     """The other one was made before: its name is a rule's now, which had another one then."""
     route = {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}}
-    first = Started(tmp_path, {**route, "max_targets": 5})
+    first = RouteTables(tmp_path, {**route, "max_targets": 5})
     first.tables.main.add_targets(first.epoch, [TargetRecord("a", f"{tmp_path}/a", "delta")])
     first.tables.main.add_targets(first.epoch, [TargetRecord("a_late", f"{tmp_path}/a_late", "delta")])
-    second = Started(tmp_path, route, seal={"late": "late_table"})
+    second = RouteTables(tmp_path, route, seal={"late": "late_table"})
     assert set(second.targets.refused) == {"a"}
     assert "can have no table of late rows" in second.targets.refused["a"]
 
 
 def test_a_target_that_gets_a_table_of_late_rows_later_has_it_in_the_log(tmp_path: Path) -> None:
     route = {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}}
-    assert [one.late for one in Started(tmp_path, route).learn("a").values()] == [""]
-    second = Started(tmp_path, route, seal={"late": "late_table"})
+    assert [one.late for one in RouteTables(tmp_path, route).learn("a").values()] == [""]
+    second = RouteTables(tmp_path, route, seal={"late": "late_table"})
     assert [one.late for one in second.learn().values()] == [f"{tmp_path}/a_late"]
 
 
 def test_names_that_a_catalog_does_not_tell_apart_are_two_tables(tmp_path: Path) -> None:
     route = {**BY_HEADER, "targets": {"*": f"{tmp_path}/{{name}}"}}
     table = {"name": "shop.app"}
-    one = Started(tmp_path, route, form="iceberg", table=table, seal={"late": "late_table"})
+    one = RouteTables(tmp_path, route, form="iceberg", table=table, seal={"late": "late_table"})
     names = ["a-b", "a_b", "a__b", "a b", "A_b"]
     found = [record.table for record in one.learn(*names).values()]
     assert sorted(one.targets.refused) == ["a_b"], "which differs from A_b in nothing but case"

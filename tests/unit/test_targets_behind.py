@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from recovery.rewind.execution import RewindExecution
-from tests.unit.test_targets import Started, away, back, files, row
+from tests.support.route_targets import RouteTables, files, put_back, row, take_away
 from writer.clients.kafka import Topic
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError, LimitReached
@@ -38,24 +38,24 @@ def test_entries_that_wait_longer_than_max_age_end_the_pipeline_or_make_dead_let
     """The age is that of the entry, whichever process asks."""
     place = str(tmp_path / "a")
     section = {"targets": {"a": place}, "held": {"max_age": "2 h"}}
-    one = Started(tmp_path, section)
-    away(place)
+    one = RouteTables(tmp_path, section)
+    take_away(place)
     one.hold({place: 1}, age=timedelta(hours=1))
-    assert not Started(tmp_path, section).targets.route().shut
+    assert not RouteTables(tmp_path, section).targets.route().shut
     with pytest.raises(LimitReached, match=r"'a' .* refuses, and .* wait for it, the first for (1 h|36.. s)"):
-        Started(tmp_path, {**section, "held": {"max_age": "30 min"}}).targets.route()
-    shut = Started(tmp_path, {**section, "held": {"max_age": "30 min", "on_limit": "dead_letters"}})
+        RouteTables(tmp_path, {**section, "held": {"max_age": "30 min"}}).targets.route()
+    shut = RouteTables(tmp_path, {**section, "held": {"max_age": "30 min", "on_limit": "dead_letters"}})
     assert shut.targets.route().shut == {"a"}
     assert "too much waits for it" in shut.targets.route().reason("a")
-    back(place)
-    again = Started(tmp_path, section)
+    put_back(place)
+    again = RouteTables(tmp_path, section)
     assert (again.tables.behind, again.targets.route().shut, files(place)) == ({}, frozenset(), 1)
 
 
 @pytest.mark.usefixtures("scratch")
 def test_a_vacuum_keeps_what_a_table_needs_that_left_the_configuration_and_removes_its_orphans(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    one = Started(tmp_path, {"targets": {"a": a, "b": b}})
+    one = RouteTables(tmp_path, {"targets": {"a": a, "b": b}})
     one.commit(a, b)
     one.tables.apply_side_files()
     one.commit(a, b)  # which waits
@@ -66,7 +66,7 @@ def test_a_vacuum_keeps_what_a_table_needs_that_left_the_configuration_and_remov
     waste = find_unneeded(Config.model_validate(settings), "p", None, soon)
     assert [found.path for one in waste for found in one.waste if found.path.endswith(".parquet")] == [orphan.path]
     remove(waste)
-    Started(tmp_path, {"targets": {"b": b}})
+    RouteTables(tmp_path, {"targets": {"b": b}})
     assert (files(a), files(b)) == (2, 2)
     assert sorted(path.name for path in Path(a).glob("*.parquet")) == sorted(
         Path(path).name for path in DeltaTable(a).file_uris()
@@ -75,7 +75,7 @@ def test_a_vacuum_keeps_what_a_table_needs_that_left_the_configuration_and_remov
 
 def test_a_rewind_is_refused_while_a_table_is_behind(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    one = Started(tmp_path, {"targets": {"a": a, "b": b}})
+    one = RouteTables(tmp_path, {"targets": {"a": a, "b": b}})
     version = one.tables.main.snapshot().version
     one.commit(a, b)
     one.tables.apply_side_files()
@@ -83,7 +83,7 @@ def test_a_rewind_is_refused_while_a_table_is_behind(tmp_path: Path) -> None:
     one.commit(a, b)
     rewinding = RewindExecution(one.config, "p", Cluster(9))  # type: ignore[arg-type]
     shown = rewinding.preview(version)
-    away(a)
+    take_away(a)
     newest = one.tables.main.snapshot().version
     with pytest.raises(HeadraceError, match="do not take what is committed; nothing was rewound"):
         rewinding.write(shown, datetime.now(UTC))
@@ -93,7 +93,7 @@ def test_a_rewind_is_refused_while_a_table_is_behind(tmp_path: Path) -> None:
 
 def test_a_rewind_counts_a_table_that_lies_where_late_rows_of_the_log_would_once(tmp_path: Path) -> None:
     place = str(tmp_path / "log_late")
-    one = Started(tmp_path, {"targets": {"a": place}})
+    one = RouteTables(tmp_path, {"targets": {"a": place}})
     version = one.tables.main.snapshot().version
     one.commit(place)
     one.tables.apply_side_files()

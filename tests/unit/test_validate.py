@@ -7,14 +7,14 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from tests.support.sample_records import EVENT, NOW, TIME, WIDER, Schemas, config, event, records, tree, value
+from tests.support.sample_records import EVENT, NOW, TIME, WIDER, config, event, records, tree, value
+from tests.support.validation import sample_findings
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
 from writer.cli.read.validate import FindingReport, run_validate
 from writer.config.sections.connections import Registry
 from writer.core.config_location import MISSING
-from writer.maintenance import local_pipeline
 from writer.output import tables
 from writer.preflight import source_checks
 from writer.preflight.finding import failure, good
@@ -33,19 +33,12 @@ PAIR = {
 }  # fmt: skip
 
 
-def found(batch, tmp_path, schemas=None, registered=(1,), **pipeline):
-    """Findings about a sample, by check."""
-    settings = config(tmp_path, **pipeline)
-    looked = local_pipeline.open_local_pipeline("clicks", settings, Schemas(schemas or {1: EVENT}, registered))
-    return {finding.check: finding for finding in source_checks.sample_findings(looked, batch, NOW)}
-
-
 def field(name, kind):
     return {**EVENT, "fields": [*EVENT["fields"], {"name": name, "type": kind}]}
 
 
 def test_a_sound_sample_is_fine_in_every_check(tmp_path):
-    seen = found(records([event(n) for n in range(100)], partitions=3), tmp_path)
+    seen = sample_findings(records([event(n) for n in range(100)], partitions=3), tmp_path)
     assert {check: finding.status for check, finding in seen.items()} == dict.fromkeys(source_checks.SAMPLED, "ok")
     assert seen["event_time"].message.startswith("at, timestamp: 2026-11-20 10:21:00 UTC to 2026-11-20 12:00:00 UTC")
     assert seen["buckets"].message.startswith("3 buckets in the sample: hour=2026-11-20T10 to hour=2026-11-20T12")
@@ -56,48 +49,48 @@ def test_a_sound_sample_is_fine_in_every_check(tmp_path):
     [(b'{"id": 1}', "JSON: "), (b"Obj\x01avro", "an Avro file"), (b"\xc3\x01abc", "single-object"), (b"", "empty")],
 )
 def test_a_topic_without_headers_is_wrong_and_its_format_guessed(tmp_path, first, said):
-    seen = found(records([first, b"other"]), tmp_path)
+    seen = sample_findings(records([first, b"other"]), tmp_path)
     assert seen["wire"].status == "failed"
     assert said in seen["wire"].message
     assert {seen[check].status for check in source_checks.SAMPLED[1:]} == {"not_checked"}
 
 
 def test_some_values_without_header_are_a_warning(tmp_path):
-    seen = found(records([event(0), b"bare", None]), tmp_path)
+    seen = sample_findings(records([event(0), b"bare", None]), tmp_path)
     assert seen["wire"].status == "warning"
     assert seen["wire"].message.startswith("1 of 2 values have no Confluent header")
     assert "1 tombstone besides" in seen["wire"].message
 
 
 def test_records_that_do_not_decode_are_counted_by_reason(tmp_path):
-    seen = found(records([event(0), event(1), event(2)[:-1], event(3)[:-1], event(4) + b"?"]), tmp_path)
+    seen = sample_findings(records([event(0), event(1), event(2)[:-1], event(3)[:-1], event(4) + b"?"]), tmp_path)
     assert seen["decode"].status == "warning"
     assert "2 of 5 values with a header are decoded; 2: the value ends before" in seen["decode"].message
-    none = found(records([event(2)[:-1]]), tmp_path)
+    none = sample_findings(records([event(2)[:-1]]), tmp_path)
     assert (none["decode"].status, none["event_time"].status) == ("failed", "not_checked")
 
 
 def test_a_schema_that_only_records_name_is_a_warning(tmp_path):
     wider = value(2, WIDER, {"id": 1, "at": NOW, "note": None, "extra": 1})
-    seen = found(records([event(0), wider]), tmp_path, {1: EVENT, 2: WIDER})
+    seen = sample_findings(records([event(0), wider]), tmp_path, {1: EVENT, 2: WIDER})
     assert seen["decode"].status == "warning"
     assert "schema 2 is registered, but not under the topic's subject" in seen["decode"].message
 
 
 def test_no_sample_means_not_checked(tmp_path):
     for batch in (records([]), records([None, None])):
-        assert {finding.status for finding in found(batch, tmp_path).values()} == {"not_checked"}
+        assert {finding.status for finding in sample_findings(batch, tmp_path).values()} == {"not_checked"}
 
 
 def test_a_few_unbelievable_times_are_a_warning_with_their_share(tmp_path):
     values = [*(event(n) for n in range(9)), event(9, event_time=NOW - timedelta(days=31))]
-    seen = found(records(values), tmp_path)
+    seen = sample_findings(records(values), tmp_path)
     assert seen["event_time"].status == "warning"
     assert "1 of 10 rows (10.0%) are outside now - 30 d to now + 1 d: quarantined" in seen["event_time"].message
 
 
 def test_only_unbelievable_times_are_wrong(tmp_path):
-    seen = found(records([event(n, event_time=NOW - timedelta(days=31)) for n in range(5)]), tmp_path)
+    seen = sample_findings(records([event(n, event_time=NOW - timedelta(days=31)) for n in range(5)]), tmp_path)
     assert (seen["event_time"].status, seen["buckets"].status) == ("failed", "not_checked")
 
 
@@ -105,28 +98,28 @@ def test_a_number_says_the_unit_that_was_found(tmp_path):
     schema = field("ts", "long")
     instants = [int((NOW - timedelta(seconds=n)).timestamp() * 1000) for n in range(10)]
     values = [value(1, schema, {"id": 1, "at": NOW, "note": None, "ts": at}) for at in instants]
-    seen = found(records(values), tmp_path, {1: schema}, event_time={"field": "ts"})
+    seen = sample_findings(records(values), tmp_path, {1: schema}, event_time={"field": "ts"})
     assert seen["event_time"].message.startswith("ts, int64 in ms: 2026-11-20 11:59:51 UTC to 2026-11-20 12:00:00 UTC")
 
 
 def test_nulls_are_counted(tmp_path):
     schema = field("ts", ["null", "long"])
     values = [value(1, schema, {"id": 1, "at": NOW, "note": None, "ts": ts}) for ts in (None, 1763640000000, None)]
-    seen = found(records(values), tmp_path, {1: schema}, event_time={"field": "ts", "max_age": "1000 d"})
+    seen = sample_findings(records(values), tmp_path, {1: schema}, event_time={"field": "ts", "max_age": "1000 d"})
     assert "2 of 3 rows (66.7%) have none" in seen["event_time"].message
-    nothing = found(records([values[0]]), tmp_path, {1: schema}, event_time={"field": "ts"})
+    nothing = sample_findings(records([values[0]]), tmp_path, {1: schema}, event_time={"field": "ts"})
     assert nothing["event_time"].status == "failed"
 
 
 def test_a_field_that_is_none_names_those_that_could_be(tmp_path):
-    seen = found(records([event(0)]), tmp_path, event_time={"field": "nope"})
+    seen = sample_findings(records([event(0)]), tmp_path, event_time={"field": "nope"})
     assert seen["event_time"].status == "failed"
     assert seen["event_time"].fix == "Set event_time.field to one that is: at."
 
 
 def test_many_buckets_are_a_warning(tmp_path):
     values = [event(n, event_time=NOW - timedelta(minutes=5 * n)) for n in range(150)]
-    seen = found(records(values), tmp_path, bucket={"type": "event_time", "width": "5 min"})
+    seen = sample_findings(records(values), tmp_path, bucket={"type": "event_time", "width": "5 min"})
     assert seen["buckets"].status == "warning"
     assert seen["buckets"].message.startswith("150 buckets")
 
@@ -281,7 +274,7 @@ def test_a_check_with_a_long_name_stands_apart_from_what_it_says(capsys):
 
 
 def test_a_topic_that_shows_no_wire_format_is_wrong_with_the_mend(tmp_path):
-    seen = found(records([b'{"id": 1}'] * 30), tmp_path)
+    seen = sample_findings(records([b'{"id": 1}'] * 30), tmp_path)
     assert seen["wire"].status == "failed"
     assert seen["wire"].message.startswith("none of 30 values has a wire format that can be seen")
     assert seen["wire"].message.endswith('one is JSON: {"id": 1}')
@@ -291,7 +284,7 @@ def test_a_topic_that_shows_no_wire_format_is_wrong_with_the_mend(tmp_path):
 
 def test_values_of_two_wire_formats_are_wrong_and_nothing_is_guessed(tmp_path):
     eight = [Wire("apicurio", "global").value_header(1) + event(number)[5:] for number in range(10)]
-    seen = found(records([*eight, *(event(number) for number in range(10))]), tmp_path)
+    seen = sample_findings(records([*eight, *(event(number) for number in range(10))]), tmp_path)
     assert seen["wire"].status == "failed"
     assert "10 of 20 values have a Confluent header" in seen["wire"].message
     assert "10 of 20 values have a header of Apicurio" in seen["wire"].message
@@ -300,6 +293,6 @@ def test_values_of_two_wire_formats_are_wrong_and_nothing_is_guessed(tmp_path):
 
 def test_values_by_fingerprint_are_decoded_by_the_registered_schemas(tmp_path):
     head = Wire("single_object", "fingerprint").value_header(crc_fingerprint(json.dumps(EVENT)))
-    seen = found(records([head + event(number)[5:] for number in range(30)]), tmp_path)
+    seen = sample_findings(records([head + event(number)[5:] for number in range(30)]), tmp_path)
     assert seen["wire"].message == "30 of 30 values have a single-object header (C3 01 and an 8-byte fingerprint)"
     assert (seen["decode"].status, seen["decode"].message) == ("ok", "30 of 30 values with a header are decoded")

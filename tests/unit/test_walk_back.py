@@ -7,7 +7,7 @@ import pytest
 from recovery.checkpoints.checks import TopicIds
 from recovery.checkpoints.reader import read_checkpoint
 from recovery.checkpoints.walk_back import Candidate, NotRebuilt, RebuiltOffsets, choose_offsets, list_candidates
-from tests.unit.test_spark_checkpoint import Run
+from tests.support.checkpoint_files import CheckpointRun
 from writer.core.offsets import TopicPartition
 from writer.offsets import checkpoint_backups
 from writer.offsets.spark_checkpoint import Checkpoints
@@ -21,7 +21,7 @@ SAME = {"clicks": TopicIds("u1", "u1")}
 
 def at(root, run, *starts):
     """A run whose next batch begins at these offsets."""
-    made = Run(root, run).started(0, 0).planned(0, *starts).committed(0)
+    made = CheckpointRun(root, run).started(0, 0).planned(0, *starts).committed(0)
     return Candidate(f"run {run}", run, read_checkpoint(LocalStore(str(made.path))))
 
 
@@ -66,7 +66,7 @@ def test_where_nothing_agrees_a_person_must_say(tmp_path, topics, held, said):
 
 
 def test_a_corrupt_checkpoint_and_one_of_other_topics_are_passed_over(tmp_path):
-    broken = Run(tmp_path, 3).started(0, 0).planned(0, 6, 4).committed(0)
+    broken = CheckpointRun(tmp_path, 3).started(0, 0).planned(0, 6, 4).committed(0)
     (broken.path / "offsets/0").write_bytes(b"")
     corrupt = Candidate("torn", 3, read_checkpoint(LocalStore(str(broken.path))))
     found = choose_offsets([corrupt, at(tmp_path, 2, 6, 4)], {A: 6, B: 4}, SAME, {"clicks": 1}, HELD)
@@ -81,7 +81,7 @@ def test_a_corrupt_checkpoint_and_one_of_other_topics_are_passed_over(tmp_path):
 def test_runs_come_before_their_copies_and_newer_runs_first(tmp_path):
     checkpoints = Checkpoints(str(tmp_path), "clicks")
     for run in (1, 2):
-        Run(tmp_path, run).started(0, 0).planned(0, 6, 4).committed(0)
+        CheckpointRun(tmp_path, run).started(0, 0).planned(0, 6, 4).committed(0)
     when = datetime(2026, 11, 22, 1, tzinfo=UTC)
     early, late = (
         checkpoint_backups.back_up(checkpoints.store, 1, 0, when),

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.support import sample_records
+from tests.support.wire_formats import APICURIO, BARE, BY_NAME, EVERY, SINGLE, record, table
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.wire_format import (
     CONFLUENT,
     HEADERS,
-    ID_HEADERS,
     Wire,
     detect_wire,
     kafka_header,
@@ -23,32 +23,12 @@ from writer.avro.wire_format import (
     split_by_schema_id,
 )
 from writer.batch.dead_letters import DEAD_LETTERS
-from writer.clients.kafka_sample import RECORDS
 from writer.config.sections.record_format import Wire as Section
 from writer.schemas.format_detection import UnclearWire, judge
 from writer.schemas.registry import SchemaFiles, SchemaNotFound, with_ids
 
 GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
-APICURIO, SINGLE, BARE = Wire("apicurio", "global"), Wire("single_object", "fingerprint"), Wire("bare", schema_id=9)
-BY_NAME = {name: Wire("header", ids, name) for name, ids in ID_HEADERS.items()}
 CONFLUENT_HEADER, GLOBAL, CONTENT = BY_NAME.values()
-EVERY = [CONFLUENT, APICURIO, SINGLE, *BY_NAME.values()]
-
-
-def table(rows: list[tuple[bytes | None, Mapping[str, bytes]]]) -> pa.Table:
-    size = len(rows)
-    columns = [
-        pa.array(["t"] * size), pa.array([0] * size, pa.int32()), pa.array(range(size)),
-        pa.nulls(size, RECORDS.field("timestamp").type), pa.nulls(size, pa.binary()),
-        pa.array([value for value, _ in rows], pa.binary()),
-        pa.array([[{"key": k, "value": v} for k, v in beside.items()] or None for _, beside in rows], HEADERS),
-    ]  # fmt: skip
-    return pa.table(columns, schema=RECORDS)
-
-
-def record(wire: Wire, schema_id: int, body: bytes = b"\6abc") -> tuple[bytes, dict[str, bytes]]:
-    beside = wire.kafka_header_value(schema_id)
-    return wire.value_header(schema_id) + body, {} if beside is None else {str(wire.header): beside}
 
 
 def groups(rows: list[tuple[bytes | None, Mapping[str, bytes]]], wire: Wire) -> dict[int | None, list[int]]:

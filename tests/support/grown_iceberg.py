@@ -1,0 +1,125 @@
+"""An Iceberg table whose columns grow."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+
+from tests.support.local_driver import Driver, log
+from tests.support.reverted_change import revert_change
+from tests.support.rewound_cluster import Cluster
+from tests.support.sample_records import NOW, TIME, Schemas, value
+from writer.cli.write import delete_rows
+from writer.maintenance.compaction.compactor import Compactor, here
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
+from writer.output.tables import console
+from writer.table.iceberg.catalog.catalog_client import file_settings
+
+HOUR = NOW.replace(minute=0) - timedelta(hours=1)
+
+
+def record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
+
+
+def nested(*more: tuple[str, Any], x: str) -> dict[str, Any]:
+    """Return a record with a struct, a list of structs and a map of structs; `more`: fields of each."""
+    spots = {"type": "array", "items": record("InList", ("x", "int"), *more)}
+    notes = {"type": "map", "values": record("InMap", ("x", "int"), *more)}
+    spot = record("Spot", ("x", x), *more)
+    return record("Event", ("id", "long"), ("at", TIME), ("spot", spot), ("spots", spots), ("notes", notes))
+
+
+OLD = nested(x="int")
+
+
+NEW = nested(("y", "string"), x="long")
+
+
+def old(number: int) -> dict[str, Any]:
+    return {"spot": {"x": number}, "spots": [{"x": number}], "notes": {"k": {"x": number}}}
+
+
+def new(number: int) -> dict[str, Any]:
+    inner = {"x": number, "y": f"y{number}"}
+    return {"spot": inner, "spots": [inner], "notes": {"k": inner}, "price": number / 2, "tags": [f"t{number}"]}
+
+
+class GrownTable:
+    """A pipeline with twenty records of an old schema, and then of a new one, and what readers must find."""
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.rows: dict[int, dict[str, Any]] = {}
+        self.next, self.hour = 0, HOUR
+        self.driver = Driver(root, "iceberg", schemas=Schemas({1: OLD, 2: NEW}, [1]), **settings)
+        self.driver.start()
+        for schema_id in (1, 1, 2, 2):
+            self.carry(schema_id)
+
+    def carry(self, schema_id: int = 2) -> None:
+        values = {}
+        for at in range(self.next, self.next + 10):
+            schema, row = (OLD, old(at)) if schema_id == 1 else (NEW, new(at))
+            values[at] = value(schema_id, schema, {"id": at, "at": self.hour + timedelta(seconds=at), **row})
+            self.rows[at] = row
+        self.next += 10
+        self.driver.carry([log(values)], {0: self.next})
+
+    def compact(self) -> None:
+        driver, snapshot = self.driver, self.driver.table.snapshot()
+        made = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
+        planned = made.plan(snapshot, made.buckets(snapshot), open_too=True)
+        assert [one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)]
+
+    def delete(self) -> None:
+        delete_rows.run_delete(
+            self.driver.config,
+            DeletionRequest("clicks", where("id = 7"), NOW, with_dead_letters=False),
+            self.driver.schemas,
+            write=True,
+            as_json=True,
+            out=console(),
+        )
+        del self.rows[7]
+
+    def rewind(self) -> None:
+        version, end = self.driver.table.snapshot().version, self.next
+        self.carry()
+        assert revert_change(self.driver, version, cluster=Cluster(self.next)) == 0
+        self.rows = {at: row for at, row in self.rows.items() if at < end}
+        self.next = end
+        self.driver.start()
+        self.carry()
+
+    def rows_of_others(self, location: str = "") -> dict[int, dict[str, Any]]:
+        """Return rows by offset as pyiceberg finds them by the catalog: nested fields that a file has not are null."""
+        rows = its_catalog(self.driver, location or self.driver.lake).scan().to_arrow().to_pylist()
+        assert len({row["_offset"] for row in rows}) == len(rows)
+        return {row["_offset"]: {name: row[name] for name in new(0)} for row in rows}
+
+    def check(self, location: str = "", offsets: Iterator[int] | range | None = None) -> None:
+        found = self.rows_of_others(location)
+        assert sorted(found) == sorted(self.rows if offsets is None else offsets)
+        for at, row in found.items():
+            assert row == expected(self.rows[at]), at
+
+
+def expected(row: dict[str, Any]) -> dict[str, Any]:
+    def inner(one: dict[str, Any]) -> dict[str, Any]:
+        return {"y": None, **one}
+
+    return {
+        "price": None, "tags": None, **row, "spot": inner(row["spot"]), "spots": [inner(one) for one in row["spots"]],
+        "notes": [(key, inner(one)) for key, one in row["notes"].items()],
+    }  # fmt: skip
+
+
+def its_catalog(driver: Driver, location: str) -> Table:
+    place = driver.config.catalog_place("clicks", location)
+    assert place is not None
+    files = file_settings(location, driver.config.s3.settings)
+    return load_catalog(place.catalog, **dict(place.settings), **files).load_table(place.identifier)

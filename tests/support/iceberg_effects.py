@@ -1,0 +1,25 @@
+"""Effects of commits to an Iceberg table, at each of which a process may die."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyiceberg.catalog import Catalog
+
+from tests.support.effect_failures import die_after
+from tests.support.table_formats import in_catalog
+from writer.table.iceberg.catalog import catalog_client
+from writer.table.table import PipelineTable
+
+
+def _client_key(table: PipelineTable) -> tuple[str, tuple[tuple[str, str], ...]]:
+    place = in_catalog(table.location)
+    return place.catalog, tuple(sorted(place.settings))
+
+
+def die_after_effects(
+    monkeypatch: pytest.MonkeyPatch, table: PipelineTable, after: int, client: Catalog | None = None
+) -> Iterator[None]:
+    """Let the process die after so many effects on the store of the table's log and on its catalog."""
+    client = client or catalog_client.open_catalog(*_client_key(table))
+    of_log, of_catalog = ("put", "put_if_absent", "delete"), ("create_table", "commit_table")
+    return die_after(monkeypatch, after, {table._log._store: of_log, client: of_catalog})

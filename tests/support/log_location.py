@@ -1,0 +1,40 @@
+"""An Iceberg table whose log lies apart from it."""
+
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
+from tests.support.small_files import carry, close, compact_bucket
+from tests.support.vacuum_time import days_ahead
+from writer.audit.audit import audit
+from writer.cli.write import delete_rows
+from writer.driver.sealing.steps import seal_due
+from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from writer.maintenance.deletion.row_keys import where
+from writer.maintenance.vacuum import list_objects
+from writer.output.tables import console
+from writer.sealing.sealer import Sealer
+from writer.storage.locations import store_at
+
+
+def write_history(driver: Driver) -> None:
+    """Let a table have rows, dead letters, a bucket that is sealed, rewritten files, and rows that were deleted."""
+    driver.carry([log({60: b"broken", 61: event(61, event_time=NOW)})], {0: 62})
+    close(driver)
+    seal_due(Sealer("clicks", driver.config), days_ahead())
+    compact_bucket(driver)
+    delete_rows.run_delete(
+        driver.config,
+        DeletionRequest("clicks", where("id = 61"), NOW),
+        driver.schemas,
+        write=True,
+        as_json=True,
+        out=console(),
+    )
+    carry(driver, 7)
+    found = audit(driver.config, "clicks", since=None, deep=True)
+    assert found.adds_up, found.problems
+
+
+def folders_below(driver: Driver, location: str) -> set[str]:
+    """Return the folders directly below a location that hold something."""
+    store = store_at(location, driver.config.s3.settings)
+    return {one.path.partition("/")[0] for one in list_objects(store)}

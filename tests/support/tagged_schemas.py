@@ -1,0 +1,31 @@
+"""Schemas with tags, and the places of their fields."""
+
+from typing import Any
+
+from tests.support.avro_records import record
+from writer.avro.schema_plan import RejectedSchema, WriterSchema
+from writer.privacy.keyring import KeyId, KeyringPlace, KeySource
+
+KEYS = KeySource(KeyringPlace(env="KEYS"), None, KeyId("h1", "0" * 16), KeyId("k1", "0" * 16))
+
+
+def places(found: WriterSchema | RejectedSchema) -> dict[str, str]:
+    assert isinstance(found, WriterSchema), found
+    return {} if found.protection is None else {
+        ".".join(at): str(action) for at, action in found.protection.actions.items()
+    }  # fmt: skip
+
+
+def tagged(kind: Any, **words: Any) -> Any:
+    return record("Event", ("kept", "int")) | {
+        "fields": [{"name": "kept", "type": "int"}, {"name": "x", "type": kind, **words}]
+    }  # fmt: skip
+
+
+def nest(depth: int, **of_field: Any) -> Any:
+    """Return a record with a field in a field in a field."""
+    kind: Any = "string"
+    for level in range(depth, 0, -1):
+        kind = record(f"Level{level}", ("x", kind))
+        kind["fields"][0] |= of_field
+    return kind

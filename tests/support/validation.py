@@ -1,0 +1,12 @@
+"""What `headrace validate` finds."""
+
+from tests.support.sample_records import EVENT, NOW, Schemas, config
+from writer.maintenance import local_pipeline
+from writer.preflight import source_checks
+
+
+def sample_findings(batch, tmp_path, schemas=None, registered=(1,), **pipeline):
+    """Findings about a sample, by check."""
+    settings = config(tmp_path, **pipeline)
+    looked = local_pipeline.open_local_pipeline("clicks", settings, Schemas(schemas or {1: EVENT}, registered))
+    return {finding.check: finding for finding in source_checks.sample_findings(looked, batch, NOW)}
