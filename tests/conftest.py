@@ -35,8 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("check", deadline=None, max_examples=25)
     hypothesis.settings.register_profile("long", deadline=None, max_examples=1_000)
     hypothesis.settings.load_profile("check")
-    # Runs last, so that what pytest collects at the end skips what is frozen. nanobind reports what is left then.
+    # Runs last, so that what pytest collects at the end skips what is frozen. nanobind reports what is left then: the
+    # classes of DuckDB that test modules name, if something leads to the tests. The callback of Hypothesis does: it
+    # leads to the hook that loaded it, and so to the configuration of pytest.
     config.add_cleanup(gc.unfreeze)
+    config.add_cleanup(gc.callbacks.clear)
 
 
 @pytest.hookimpl(wrapper=True)
