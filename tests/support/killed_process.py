@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy.orm import Session
 
+from tests.support import local_driver, reprocess_lake
 from tests.support.table_formats import iceberg_table
 from tests.support.tables import COLUMNS, batch, begin, write_file
 from writer.core.files import StagedFile
@@ -31,8 +32,8 @@ EFFECTS = (
     (Session, "commit"),
 )
 SPAWNED = get_context("forkserver")
-# Without this each process imports for seconds.
-SPAWNED.set_forkserver_preload([__name__])
+# Without these each process imports for seconds.
+SPAWNED.set_forkserver_preload([__name__, local_driver.__name__, reprocess_lake.__name__])
 Operation = Callable[[PipelineTable, StagedFile], Any]
 
 
