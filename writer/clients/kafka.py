@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from writer.clients.silent_leaders import SilentLeader, ask_each, find_silent_broker, find_silent_leader
+from writer.clients.silent_leaders import PROBE_S, SilentLeader, ask_each, find_silent_broker, find_silent_leader
 from writer.config.base import did_you_mean
 from writer.config.sections.kafka_client import Address
 from writer.config.sections.topic_selection import TopicChoice, TopicSelection
@@ -261,13 +261,16 @@ class Cluster:
         return answers
 
     def _ask_metadata(self) -> Any:
-        """Ask any broker about the cluster, past those that are silent. None where all are."""
-        answers = ask_each(self._settings, self._bootstrap.split(","))
+        """Ask any broker about the cluster, past those that are silent. None where all are.
+
+        Each question waits no longer than any other of this client.
+        """
+        answers = ask_each(self._settings, self._bootstrap.split(","), min(PROBE_S, self._seconds))
         if answer := next((answer for answer in answers if answer is not None), None):
             return answer
         # This client may know brokers beyond those.
         with suppress(KafkaException):
-            return self._admin.list_topics(timeout=_ANY_BROKER_S)
+            return self._admin.list_topics(timeout=min(_ANY_BROKER_S, self._seconds))
         return None
 
     def _explain_silence(self, sources: Iterable[Source], error: Exception) -> BrokerUnreachable | None:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from writer.core.offsets import Source
 
-_PROBE_S = 4.0
+PROBE_S = 4.0
 _PROBES_AT_ONCE = 16
 
 
@@ -23,7 +23,7 @@ class SilentLeader:
     sources: list[Source]
 
 
-def ask_each(settings: Mapping[str, Any], addresses: Iterable[str], timeout_s: float = _PROBE_S) -> list[Any]:
+def ask_each(settings: Mapping[str, Any], addresses: Iterable[str], timeout_s: float = PROBE_S) -> list[Any]:
     """Ask brokers for metadata, side by side. Returns confluent_kafka's; None for each that does not answer.
 
     Each is asked by a client that knows it alone: one that knows more may wait for another, which is silent.
@@ -40,7 +40,7 @@ def _ask_alone(settings: Mapping[str, Any], timeout_s: float, address: str) -> A
         return None
 
 
-def find_silent_broker(settings: Mapping[str, Any], metadata: Any, timeout_s: float = _PROBE_S) -> str | None:
+def find_silent_broker(settings: Mapping[str, Any], metadata: Any, timeout_s: float = PROBE_S) -> str | None:
     """Return id and address of the first broker that does not answer; None where all do."""
     names = {_address(broker): _name(broker) for _, broker in sorted(metadata.brokers.items())}
     answers = ask_each(settings, names, timeout_s)
@@ -48,7 +48,7 @@ def find_silent_broker(settings: Mapping[str, Any], metadata: Any, timeout_s: fl
 
 
 def find_silent_leader(
-    settings: Mapping[str, Any], metadata: Any, sources: Iterable[Source], timeout_s: float = _PROBE_S
+    settings: Mapping[str, Any], metadata: Any, sources: Iterable[Source], timeout_s: float = PROBE_S
 ) -> SilentLeader | None:
     """Ask each leader for a sign of life. Returns the silent one of the first partition; None where all answer.
 
