@@ -17,7 +17,16 @@ from tests.support.json_keys import documented_keys
 from writer.cli.command_catalogue import EXAMPLES, GROUPS
 from writer.cli.main import app
 
-HEAVY = ("pandas", "pyarrow.dataset", "datafusion", "duckdb", "pyspark", "boto3", "matplotlib")
+HEAVY = (
+    "boto3",
+    "confluent_kafka.schema_registry",
+    "datafusion",
+    "duckdb",
+    "matplotlib",
+    "pandas",
+    "pyarrow.dataset",
+    "pyspark",
+)
 
 
 def commands(group=None, prefix=""):
@@ -105,7 +114,7 @@ def test_help_loads_what_it_lists_of_no_command():
 
 
 def test_commands_do_without_what_takes_long_to_load():
-    assert not set(HEAVY) & modules("status", "compact", "autoscaler explain")
+    assert not set(HEAVY) & modules("status", "compact", "preview", "autoscaler explain")
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from urllib.parse import quote
-
-from confluent_kafka.schema_registry import Schema
-from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.schema_text import UnsupportedSchema
@@ -45,6 +42,9 @@ from writer.schemas.subjects import (
     fits,
     oldest_first,
 )
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema
 
 __all__ = [
     "ApicurioRegistry",
@@ -129,8 +129,11 @@ class ConfluentRegistry:
         """Return a schema's JSON text by id, named references put in its place."""
         return self._inline_text(schema_id, self._envelope(schema_id), {})
 
-    def registered_schema(self, schema_id: int) -> Schema:
+    def registered_schema(self, schema_id: int) -> "Schema":
         """Return a schema by id with what the registry keeps beside it. Raises as `schema` does."""
+        # Confluent's client takes a tenth of a second to import, and only encrypted fields need it.
+        from confluent_kafka.schema_registry import Schema
+
         envelope = self._envelope(schema_id)
         try:
             return Schema.from_dict(envelope)
@@ -283,6 +286,8 @@ class ConfluentRegistry:
 
     def unreachable(self, error: Exception) -> RegistryUnreachable:
         """Return what to raise where the registry gives no answer, or Confluent's client says that it refuses."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
         cause = error
         if isinstance(error, SchemaRegistryError):
             cause = self._client.login_refusal(error.http_status_code) or error

@@ -25,7 +25,6 @@ from writer.privacy.keyring import KeyringPlace, KeySource
 from writer.privacy.path_policies import RecordPolicies, is_any_protected
 from writer.privacy.policy import Policies
 from writer.privacy.protected_schema import Privacy
-from writer.schemas.field_encryption import decryption_of
 from writer.schemas.registry import (
     ConfluentRegistry,
     RegistryUnreachable,
@@ -327,6 +326,9 @@ class Schemas:
         # Schemas of a file or a test have no rules.
         if not isinstance(self._original_source, ConfluentRegistry):
             return plan
+        # It imports Confluent's client of registries, which takes a tenth of a second.
+        from writer.schemas.field_encryption import decryption_of
+
         decryption = decryption_of(self._original_source, schema_id, text, self._topics, privacy) or Decryption()
         return plan.with_decryptions({**privacy.decryptions, schema_id: replace(decryption, is_settled=is_settled)})
 
