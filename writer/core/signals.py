@@ -13,8 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from writer.core import logging
-
 # A service manager, a supervisor and a shell may each pass the same stop on. What comes later is another request.
 _SAME_STOP_S = 3.0
 
@@ -29,6 +27,9 @@ class StopEvents:
 
 def on_signals(events: StopEvents) -> dict[int, Any]:
     """Set the events on SIGTERM and SIGINT, from here on. Call it from the main thread. Returns earlier handlers."""
+    # The import is late, so that `headrace --help`, which imports this module, starts without structlog.
+    from writer.core import logging
+
     asked_s = 0.0
 
     def request_stop(number: int, _frame: FrameType | None) -> None:
