@@ -119,7 +119,7 @@ def test_a_change_of_a_spec_is_an_entry_and_ranges_keep_their_version(tmp_path: 
     stretches = [
         one for page in read_pipeline_history(settings, "clicks").main.segments for one in page.committed_ranges
     ]
-    assert {(one.start, one.specs) for one in stretches} == {(0, 1), (60, 2), (100, 3)}
+    assert {(stretch.range.start, stretch.specs) for stretch in stretches} == {(0, 1), (60, 2), (100, 3)}
 
 
 def test_explain_says_which_version_wrote_an_offset(tmp_path: Path) -> None:
