@@ -62,7 +62,7 @@ test-rollout: $(READY)
 	else echo "NOT RUN: test-rollout, releases that run, which need Go, and root for mounts: sudo make test-rollout"; fi
 
 test-page: $(READY)
-	@if command -v chromium >/dev/null || [ -n "$$HEADRACE_CHROMIUM" ]; then $(BIN)/pytest -q tests/engines/test_driver_page.py tests/engines/test_fleet_page.py; \
+	@if command -v chromium >/dev/null || [ -n "$$HEADRACE_CHROMIUM" ]; then $(BIN)/pytest -q tests/engines/test_driver_page.py tests/engines/test_fleet_page.py tests/engines/test_page_states.py; \
 	else echo "NOT RUN: test-page, the driver's page, for want of Chromium (apt-get install chromium)"; fi
 
 # The suites of stores and tables on MinIO, which Go builds, and a store from npm that must be refused.

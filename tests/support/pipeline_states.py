@@ -26,77 +26,77 @@ def _totals() -> Totals:
     return totals
 
 
-def _logs(end: int, age: timedelta = timedelta(seconds=5)) -> Logs:
-    return Logs((Sample(NOW - _HOUR, {_SOURCE: 0}), Sample(NOW - age, {_SOURCE: end})), {_SOURCE: 0})
+def _logs(now: datetime, end: int, age: timedelta = timedelta(seconds=5)) -> Logs:
+    return Logs((Sample(now - _HOUR, {_SOURCE: 0}), Sample(now - age, {_SOURCE: end})), {_SOURCE: 0})
 
 
-def _gaps() -> GapFacts:
+def _gaps(now: datetime) -> GapFacts:
     opened = GapOpening(
-        3, NOW - _HOUR, "latest", (OffsetRange(TopicPartition("clicks", 1, 0), 100, 400),), (), "", "", {}
+        3, now - _HOUR, "latest", (OffsetRange(TopicPartition("clicks", 1, 0), 100, 400),), (), "", "", {}
     )
     return GapFacts(1, 300, 0, (GapRecord("0123456789abcdef", opened),))
 
 
-def healthy() -> View:
+def healthy(now: datetime = NOW) -> View:
     """Return a pipeline that runs, and has committed all that there is."""
     return View(
         "clicks",
-        NOW - _HOUR,
+        now - _HOUR,
         state="running",
         epoch=3,
-        epoch_began=NOW - _HOUR,
+        epoch_began=now - _HOUR,
         run=1,
         frontier={_SOURCE: 1_000},
         incarnations={"clicks": 1},
         limits=LIMITS,
-        commits=(Commit(7, NOW - timedelta(seconds=30), facts(600, 1_000)),),
-        committed_at=NOW - timedelta(seconds=30),
+        commits=(Commit(7, now - timedelta(seconds=30), facts(600, 1_000)),),
+        committed_at=now - timedelta(seconds=30),
         totals=_totals(),
-        logs=_logs(1_000),
+        logs=_logs(now, 1_000),
         gaps=GapFacts(0, 0, 0, ()),
-        contents=TableContents(NOW, 1_200_000, 41, 12 * 2**20, 17),
+        contents=TableContents(now, 1_200_000, 41, 12 * 2**20, 17),
         hooks={"druid": Health("http://druid", delivered=40, delivered_since_start=3)},
         committed_since_start=True,
     )
 
 
-def pipeline_states() -> dict[str, View]:
+def pipeline_states(now: datetime = NOW) -> dict[str, View]:
     """Return a pipeline in each state, by its name. Those of the lake begin with `lake`."""
-    view = healthy()
-    stale = _logs(1_000, timedelta(minutes=10))
+    view = healthy(now)
+    stale = _logs(now, 1_000, timedelta(minutes=10))
     failed = replace(view, state="failed", error=_FENCED, logs=stale, batch=None)
     lake = replace(view, state="unknown", hooks={"druid": Health("http://druid", delivered=40)})
-    unknown_id = RegistryWait(("schema id 11",), NOW + timedelta(minutes=2))
+    unknown_id = RegistryWait(("schema id 11",), now + timedelta(minutes=2))
     refused = RegistryWait(("schema id 11",), error="the registry refuses the login (401)")
     targets = {name: TargetState(f"s3://lake/{name}", PendingSideEntries(7)) for name in ("a", "b", "c")}
     return {
         "healthy": view,
         "fresh restart": replace(
             view,
-            since=NOW,
-            epoch_began=NOW,
+            since=now,
+            epoch_began=now,
             totals=Totals(),
             hooks={"druid": Health("http://druid", 40, 0, 0, None, "", 0)},
         ),
-        "halted": replace(failed, halt=HaltRecord(NOW - timedelta(minutes=9), _FENCED)),
+        "halted": replace(failed, halt=HaltRecord(now - timedelta(minutes=9), _FENCED)),
         "fenced": failed,
         "held for a schema": replace(view, registry_wait=unknown_id),
         "registry 401": replace(view, registry_wait=refused),
         "paused": replace(view, state="paused", pause=Pause("2026-11-20T11:00:00+00:00", "ada", "a migration")),
-        "backlog": replace(view, logs=_logs(61_000)),
-        "gap open": replace(view, gaps=_gaps()),
+        "backlog": replace(view, logs=_logs(now, 61_000)),
+        "gap open": replace(view, gaps=_gaps(now)),
         "storage down": replace(
             view,
             state="failed",
             error="cannot write to s3://lake/clicks: it does not answer",
-            contents=replace(view.contents or TableContents(NOW, 0, 0, 0, 0), counted_at=NOW - timedelta(minutes=10)),
+            contents=replace(view.contents or TableContents(now, 0, 0, 0, 0), counted_at=now - timedelta(minutes=10)),
         ),
         "no Kafka": replace(view, logs=stale),
         "Kafka never answered": replace(view, logs=Logs()),
         "route of three tables": replace(
-            view, targets=targets, contents=TableContents(NOW, None, 0, 0, 17), max_held_bytes=2**30
+            view, targets=targets, contents=TableContents(now, None, 0, 0, 17), max_held_bytes=2**30
         ),
         "lake without a driver": lake,
         "lake without Kafka": replace(lake, logs=Logs(), error="no Kafka broker answers"),
-        "lake of a halted pipeline": replace(lake, halt=HaltRecord(NOW - timedelta(minutes=9), _FENCED)),
+        "lake of a halted pipeline": replace(lake, halt=HaltRecord(now - timedelta(minutes=9), _FENCED)),
     }

@@ -1,0 +1,77 @@
+"""What the driver's page shows of a pipeline in each state, in a real browser: as the terminal and the metrics do.
+
+HEADRACE_PICTURES names a folder for pictures of it.
+"""
+
+import base64
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.browser import Browser, browser
+from tests.support.pipeline_states import pipeline_states
+from writer.config.sections.connections import Http
+from writer.status.document import document
+from writer.status.progress import Progress
+from writer.web.endpoints import serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(300)]
+STATES = [name for name in pipeline_states() if not name.startswith("lake")]
+TILES = (
+    "Object.fromEntries([...document.querySelectorAll('.tile')].map(tile => "
+    "[tile.querySelector('span').textContent, [...tile.querySelectorAll('b, span')].map(part => part.textContent)]))"
+)
+NOTES = "[...document.querySelectorAll('.note')].map(note => note.textContent)"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+def picture(page: Browser, name: str) -> None:
+    folder = os.environ.get("HEADRACE_PICTURES")
+    if folder:
+        data = page.call("Page.captureScreenshot", format="png")["data"]
+        Path(folder, f"{name.replace(' ', '-')}.png").write_bytes(base64.b64decode(data))
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_the_page_shows_the_figures_of_the_document(page: Browser, name: str) -> None:
+    progress = Progress("clicks")
+    progress._view = pipeline_states(datetime.now(UTC))[name]
+    told: dict[str, Any] = document([progress.view()], datetime.now(UTC))["pipelines"]["clicks"]
+    with serving(Http(port=0), {"clicks": progress}) as url:
+        for width, dark in ((400, False), (1280, True), (1280, False)):
+            page.look(width, dark=dark)
+            page.open(f"{url}/")
+            page.until("document.querySelectorAll('.tile').length > 0")
+            assert page.find("document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width}"
+            picture(page, f"{name} {width}{' dark' if dark else ''}")
+        tiles = page.find(TILES)
+        notes = page.find(NOTES)
+    lag = tiles["lag"]
+    if told["lag"]["offsets"] is None:
+        assert (lag[1], "not known" in lag[2]) == ("?", True)
+    else:
+        assert lag[1] == {0: "none", 60_000: "60K"}[told["lag"]["offsets"]]
+    since_start = told["totals"]["records"]["rows"]
+    if told["targets"]:
+        assert tiles["rows since the start"][1] == str(since_start)
+    else:
+        assert tiles["rows in the table"][1] == "1.2M"
+        assert f"{since_start} since the start" in tiles["rows in the table"][2]
+    assert tiles["dead letters"][1] == "17"
+    if told["halted"]:
+        assert any(note.startswith("HALTED since ") for note in notes)
+    if told["state"] == "failed":
+        assert "none while it is failed" in tiles["last commit"][2]
+    if told["registry_wait"]:
+        assert f"the batch {told['registry_wait']['text']}" in notes
+    if told["gaps"]["count"]:
+        assert any("1 open gap, 300 offsets, Kafka holds them" in note for note in notes)
