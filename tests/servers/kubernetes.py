@@ -240,25 +240,7 @@ def cluster(folder: Path, *, scheduler: bool = False) -> Iterator[Cluster]:
                 "--unsafe-no-fsync",
             ],
         )
-        server = launch(
-            "kube-apiserver",
-            [
-                program("kube-apiserver"),
-                f"--etcd-servers={url}",
-                f"--bind-address={LOOPBACK}",
-                f"--advertise-address={LOOPBACK}",
-                f"--secure-port={secure}",
-                f"--cert-dir={pki}",
-                "--service-cluster-ip-range=10.96.0.0/24",
-                "--service-account-issuer=https://kubernetes.default.svc",
-                f"--service-account-key-file={pki}/sa.key",
-                f"--service-account-signing-key-file={pki}/sa.key",
-                "--authorization-mode=RBAC",
-                f"--token-auth-file={folder}/tokens.csv",
-                f"--audit-policy-file={folder}/audit.yaml",
-                f"--audit-log-path={folder}/audit.log",
-            ],
-        )
+        server = launch("kube-apiserver", _api_server_command(folder, pki, url, secure))
         ca = pki / "apiserver.crt"
         api = Api(f"https://{LOOPBACK}:{secure}", ca, _ADMIN)
         server.wait_until(lambda: ca.exists() and _answers(api), within=READY_WITHIN)
@@ -277,6 +259,26 @@ def cluster(folder: Path, *, scheduler: bool = False) -> Iterator[Cluster]:
         if scheduler:
             launch("kube-scheduler", [program("kube-scheduler"), *shared])
         yield Cluster(api, folder)
+
+
+def _api_server_command(folder: Path, pki: Path, etcd_url: str, port: int) -> list[str | Path]:
+    """Return the command of an API server that authenticates by tokens, and audits what service accounts ask for."""
+    return [
+        program("kube-apiserver"),
+        f"--etcd-servers={etcd_url}",
+        f"--bind-address={LOOPBACK}",
+        f"--advertise-address={LOOPBACK}",
+        f"--secure-port={port}",
+        f"--cert-dir={pki}",
+        "--service-cluster-ip-range=10.96.0.0/24",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={pki}/sa.key",
+        f"--service-account-signing-key-file={pki}/sa.key",
+        "--authorization-mode=RBAC",
+        f"--token-auth-file={folder}/tokens.csv",
+        f"--audit-policy-file={folder}/audit.yaml",
+        f"--audit-log-path={folder}/audit.log",
+    ]
 
 
 def _files(folder: Path, pki: Path) -> None:

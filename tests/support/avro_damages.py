@@ -27,15 +27,16 @@ def flip(value: bytes, rng: random.Random) -> bytes:
 
 def swap(value: bytes, rng: random.Random) -> bytes:
     out = bytearray(value or b"\0")
-    a, b = rng.randrange(len(out)), rng.randrange(len(out))
+    a = rng.randrange(len(out))
+    b = rng.randrange(len(out))
     out[a], out[b] = out[b], out[a]
     return bytes(out)
 
 
 def scribble(value: bytes, rng: random.Random) -> bytes:
-    at = rng.randrange(len(value) + 1)
+    position = rng.randrange(len(value) + 1)
     junk = rng.choice([rng.randbytes(rng.randrange(1, 6)), rng.choice(VARINTS)])
-    return value[:at] + junk + value[at + rng.choice([0, len(junk)]) :]
+    return value[:position] + junk + value[position + rng.choice([0, len(junk)]) :]
 
 
 def empty_block(value: bytes, rng: random.Random) -> bytes:  # noqa: ARG001
@@ -47,5 +48,15 @@ def double(value: bytes, rng: random.Random) -> bytes:  # noqa: ARG001
 
 
 DAMAGES: list[Callable[[bytes, random.Random], bytes]] = [
-    cut, cut, extend, pad, flip, flip, flip, swap, scribble, empty_block, double,
-]  # fmt: skip
+    cut,
+    cut,
+    extend,
+    pad,
+    flip,
+    flip,
+    flip,
+    swap,
+    scribble,
+    empty_block,
+    double,
+]

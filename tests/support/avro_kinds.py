@@ -46,20 +46,31 @@ INSTANT_US = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 PRIMITIVE = {
-    "boolean": st.booleans(), "int": INT, "long": LONG, "float": st.floats(width=32), "double": st.floats(),
-    "bytes": st.binary(max_size=12), "string": TEXT,
-}  # fmt: skip
+    "boolean": st.booleans(),
+    "int": INT,
+    "long": LONG,
+    "float": st.floats(width=32),
+    "double": st.floats(),
+    "bytes": st.binary(max_size=12),
+    "string": TEXT,
+}
 
 
 LEAVES: list[Kind] = [
     *(Kind(name, values, simple=True) for name, values in PRIMITIVE.items()),
-    Kind(MILLIS, INSTANT_MS), Kind(MICROS, INSTANT_US), Kind(logical("timestamp-nanos", "long"), LONG),
-    Kind(logical("local-timestamp-millis", "long"), INSTANT_MS), Kind(logical("time-millis", "int"), INT),
-    Kind(logical("time-micros", "long"), LONG), Kind(logical("date", "int"), st.integers(-719_162, 2_932_896)),
-    Kind(logical("uuid", "string"), TEXT), Kind("null", st.none()), Kind(MONEY, decimals(9, 2)),
+    Kind(MILLIS, INSTANT_MS),
+    Kind(MICROS, INSTANT_US),
+    Kind(logical("timestamp-nanos", "long"), LONG),
+    Kind(logical("local-timestamp-millis", "long"), INSTANT_MS),
+    Kind(logical("time-millis", "int"), INT),
+    Kind(logical("time-micros", "long"), LONG),
+    Kind(logical("date", "int"), st.integers(-719_162, 2_932_896)),
+    Kind(logical("uuid", "string"), TEXT),
+    Kind("null", st.none()),
+    Kind(MONEY, decimals(9, 2)),
     Kind(logical("decimal", "bytes", precision=38, scale=12), decimals(38, 12)),
     Kind(logical("decimal", "bytes", precision=50, scale=20), decimals(50, 20)),
-]  # fmt: skip
+]
 
 
 @st.composite

@@ -27,15 +27,17 @@ def read(
     data: bytes, start: int, end: int, aborted: Sequence[tuple[int, int]] = ()
 ) -> tuple[pa.RecordBatch, list[EmptyRun]]:
     """Read an answer; missing offsets as they are told between batches."""
-    buffer, missing = RecordBuffer(BATCH_BYTES_MAX), []
-    of, position = OffsetRange(PART, start, end), start
-    for found in cut_batches(answer(data, aborted), PLACE, start, end):
-        assert found.after > position
-        position = found.after
-        if isinstance(found, Batch):
-            buffer.add(found, of)
+    buffer = RecordBuffer(BATCH_BYTES_MAX)
+    missing = []
+    of = OffsetRange(PART, start, end)
+    position = start
+    for run in cut_batches(answer(data, aborted), PLACE, start, end):
+        assert run.after > position
+        position = run.after
+        if isinstance(run, Batch):
+            buffer.add(run, of)
         else:
-            missing.append(found)
+            missing.append(run)
     choice = ColumnChoice(headers=True, timestamp_type=True)
     if not buffer.batches:
         return pa.RecordBatch.from_pylist([], choice.schema), missing

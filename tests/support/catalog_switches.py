@@ -16,7 +16,8 @@ def check_switches(names: TableNames, places: Sequence[str], effects: Effects, m
     """Switch two tables there and back, let each switch die at one of the catalog's effects, and end it by the next."""
     first, second = places
     for after in range(9):
-        steps, is_dead = die_after(monkeypatch, after, effects), False
+        steps = die_after(monkeypatch, after, effects)
+        is_dead = False
         next(steps)
         try:
             names.switch(first, second)

@@ -14,12 +14,15 @@ CLEAR = {"PII": "clear", "CARD": "clear", "SECRET": "clear"}
 
 
 EVENT: dict[str, Any] = {
-    "type": "record", "name": "Event", "namespace": "shop",
+    "type": "record",
+    "name": "Event",
+    "namespace": "shop",
     "fields": [
-        {"name": "id", "type": "long"}, {"name": "at", "type": TIME},
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": TIME},
         {"name": "email", "type": ["null", "string"], "confluent:tags": ["PII"]},
     ],
-}  # fmt: skip
+}
 
 
 def start_driver(
@@ -29,9 +32,13 @@ def start_driver(
     privacy = {"tags": tags, **({"decrypt": decrypt} if decrypt else {}), **settings.pop("privacy", {})}
     sections = {"keys": {"file": keyring_at(root).place.file}}
     driver = Driver(
-        root, schemas=ConfluentRegistry(registry.url), privacy=privacy, sections=sections,  # type: ignore[arg-type]
-        limits={"max_failed_ratio": 1}, **settings,
-    )  # fmt: skip
+        root,
+        schemas=ConfluentRegistry(registry.url),
+        privacy=privacy,
+        sections=sections,  # type: ignore[arg-type]
+        limits={"max_failed_ratio": 1},
+        **settings,
+    )
     driver.start()
     return driver
 

@@ -15,30 +15,30 @@ def pipeline(name: str = "clicks", **changes: Any) -> dict[str, Any]:
     """A pipeline as `/status` describes it: running and well, but for what a test changes."""
     progress = Progress(name)
     progress.set_running()
-    one = document([progress.view()], NOW)["pipelines"][name]
-    lag = {**one["lag"], "offsets": 0, "seconds": 0.0, **changes.pop("lag", {})}
-    found = {**one, "commit_age_seconds": 12.0, "lag": lag, **changes}
-    return {**found, "health": asdict(health(found))}
+    status = document([progress.view()], NOW)["pipelines"][name]
+    lag = {**status["lag"], "offsets": 0, "seconds": 0.0, **changes.pop("lag", {})}
+    changed_status = {**status, "commit_age_seconds": 12.0, "lag": lag, **changes}
+    return {**changed_status, "health": asdict(health(changed_status))}
 
 
 def late_target(name: str, seconds: float | None, rows: int = 0) -> dict[str, Any]:
     why = None if seconds is None else "storage at s3://lake refuses"
-    at = {"location": f"s3://lake/app/{name}", "rows": rows, "bytes": 10 * rows, "files": rows // 100}
+    target = {"location": f"s3://lake/app/{name}", "rows": rows, "bytes": 10 * rows, "files": rows // 100}
     waits = {
         "applied_version": 41,
         "waiting_entries": 0 if why is None else 7,
         "held_bytes": 0 if why is None else 2**30,
     }
-    return {"name": name, **at, **waits, "behind_seconds": seconds, "behind": why}
+    return {"name": name, **target, **waits, "behind_seconds": seconds, "behind": why}
 
 
 def sixty_pipelines() -> dict[str, Any]:
     """60 pipelines, one of them with 500 tables."""
-    found = {f"orders-{n:02}": pipeline(lag={"offsets": n * 1_000, "seconds": float(n)}) for n in range(57)}
-    found["failing"] = pipeline(
+    pipelines = {f"orders-{n:02}": pipeline(lag={"offsets": n * 1_000, "seconds": float(n)}) for n in range(57)}
+    pipelines["failing"] = pipeline(
         state="failed", error="the topic 'payments' does not exist on broker:9092: it was deleted"
     )
-    found["paused"] = pipeline(state="paused", pause={"at": "x"})
+    pipelines["paused"] = pipeline(state="paused", pause={"at": "x"})
     tables = [late_target(f"com.shop.Event{n}", 1_000.0 - n if n < 9 else None, rows=n) for n in range(500)]
-    found["mixed"] = pipeline(targets=tables, max_held_bytes=10 * 2**30)
-    return {"pipelines": found}
+    pipelines["mixed"] = pipeline(targets=tables, max_held_bytes=10 * 2**30)
+    return {"pipelines": pipelines}

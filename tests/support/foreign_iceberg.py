@@ -34,10 +34,12 @@ START = {"offsets": {"clicks": {0: 100}}}
 
 
 COLUMNS = (
-    NestedField(1, "id", LongType(), required=False), NestedField(2, "at", TimestamptzType(), required=False),
-    NestedField(3, "note", StringType(), required=False), NestedField(4, "legacy", LongType(), required=False),
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "at", TimestamptzType(), required=False),
+    NestedField(3, "note", StringType(), required=False),
+    NestedField(4, "legacy", LongType(), required=False),
     NestedField(5, "hour", StringType(), required=False),
-)  # fmt: skip
+)
 
 
 BY_HOUR = PartitionSpec(PartitionField(5, 1000, IdentityTransform(), "hour"))
@@ -45,9 +47,9 @@ BY_HOUR = PartitionSpec(PartitionField(5, 1000, IdentityTransform(), "hour"))
 
 def in_catalog(root: Path) -> tuple[Catalog, tuple[str, ...]]:
     settings = pipeline_config(root, "iceberg")
-    place = settings.catalog_place("clicks", settings.pipelines["clicks"].table.location)
-    assert place is not None
-    return load_catalog(place.catalog, **dict(place.settings)), place.identifier
+    catalog_table = settings.catalog_place("clicks", settings.pipelines["clicks"].table.location)
+    assert catalog_table is not None
+    return load_catalog(catalog_table.catalog, **dict(catalog_table.settings)), catalog_table.identifier
 
 
 def foreign_client(root: Path) -> Table:
@@ -62,10 +64,11 @@ def create_foreign_table(
     root.mkdir(exist_ok=True)
     catalog, name = in_catalog(root)
     catalog.create_namespace_if_not_exists(name[:-1])
-    schema, location = Schema(*COLUMNS, *more), f"file://{root}/lake/clicks"
+    schema = Schema(*COLUMNS, *more)
+    location = f"file://{root}/lake/clicks"
     table = catalog.create_table(name, schema, location, spec, properties=properties)
-    found = old_rows() if rows is None else rows
-    for piece in filter(len, (found.slice(0, 4), found.slice(4))):
+    table_rows = old_rows() if rows is None else rows
+    for piece in filter(len, (table_rows.slice(0, 4), table_rows.slice(4))):
         table.append(piece)
     return table
 
@@ -84,22 +87,36 @@ class Deletes(ManifestWriterV2):
 
 def delete_rows_by_file(table: Table, **of_file: Any) -> None:
     """Commit as a client that deletes rows without writing their files anew; `of_file`: of the delete file."""
-    made, folder, current = ManifestWriter(table), f"{table.location()}/metadata", table.metadata.current_snapshot()
+    writer = ManifestWriter(table)
+    folder = f"{table.location()}/metadata"
+    current = table.metadata.current_snapshot()
     (first, *_) = adoption.live_files(table, current)
     file = DataFile.from_args(
-        **{"content": DataFileContent.POSITION_DELETES, "file_path": f"{table.location()}/data/deletes.parquet",
-           "file_format": FileFormat.PARQUET, "partition": first.partition, "record_count": 1, "file_size_in_bytes": 1,
-           **of_file}
-    )  # fmt: skip
+        **{
+            "content": DataFileContent.POSITION_DELETES,
+            "file_path": f"{table.location()}/data/deletes.parquet",
+            "file_format": FileFormat.PARQUET,
+            "partition": first.partition,
+            "record_count": 1,
+            "file_size_in_bytes": 1,
+            **of_file,
+        }
+    )
     out = table.io.new_output(f"{folder}/deletes.avro")
-    with Deletes(table.spec(), table.schema(), out, made.snapshot_id, "deflate") as manifest:
+    with Deletes(table.spec(), table.schema(), out, writer.snapshot_id, "deflate") as manifest:
         manifest.add_entry(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, data_file=file))
     assert current is not None
-    listed = made._write_list([manifest.to_manifest_file(), *current.manifests(table.io)])
-    snapshot = Snapshot.model_validate({
-        "snapshot-id": made.snapshot_id, "parent-snapshot-id": made.parent_id, "manifest-list": listed,
-        "sequence-number": table.metadata.next_sequence_number(), "schema-id": table.metadata.current_schema_id,
-        "timestamp-ms": table.metadata.last_updated_ms + 1, "summary": {"operation": "delete"},
-    })  # fmt: skip
-    to = SetSnapshotRefUpdate.model_validate({"ref-name": "main", "type": "branch", "snapshot-id": made.snapshot_id})
+    listed = writer._write_list([manifest.to_manifest_file(), *current.manifests(table.io)])
+    snapshot = Snapshot.model_validate(
+        {
+            "snapshot-id": writer.snapshot_id,
+            "parent-snapshot-id": writer.parent_id,
+            "manifest-list": listed,
+            "sequence-number": table.metadata.next_sequence_number(),
+            "schema-id": table.metadata.current_schema_id,
+            "timestamp-ms": table.metadata.last_updated_ms + 1,
+            "summary": {"operation": "delete"},
+        }
+    )
+    to = SetSnapshotRefUpdate.model_validate({"ref-name": "main", "type": "branch", "snapshot-id": writer.snapshot_id})
     table.catalog.commit_table(table, (), (AddSnapshotUpdate(snapshot=snapshot), to))

@@ -15,7 +15,11 @@ def old_rows(**more: Any) -> pa.Table:
     times = [NOW - n % 3 * HOUR for n in range(6)]
     return pa.table(
         {
-            "id": pa.array(range(1000, 1006), pa.int64()), "at": pa.array(times, pa.timestamp("us", "UTC")),
-            "note": ["old"] * 6, "legacy": [1] * 6, "hour": [f"{at:%Y-%m-%dT%H}" for at in times], **more,
+            "id": pa.array(range(1000, 1006), pa.int64()),
+            "at": pa.array(times, pa.timestamp("us", "UTC")),
+            "note": ["old"] * 6,
+            "legacy": [1] * 6,
+            "hour": [f"{time:%Y-%m-%dT%H}" for time in times],
+            **more,
         }
-    )  # fmt: skip
+    )

@@ -54,7 +54,8 @@ class GrownTable:
 
     def __init__(self, root: Path, **settings: Any) -> None:
         self.rows: dict[int, dict[str, Any]] = {}
-        self.next, self.hour = 0, HOUR
+        self.next = 0
+        self.hour = HOUR
         self.driver = Driver(root, "iceberg", schemas=Schemas({1: OLD, 2: NEW}, [1]), **settings)
         self.driver.start()
         for schema_id in (1, 1, 2, 2):
@@ -62,18 +63,21 @@ class GrownTable:
 
     def carry(self, schema_id: int = 2) -> None:
         values = {}
-        for at in range(self.next, self.next + 10):
-            schema, row = (OLD, old(at)) if schema_id == 1 else (NEW, new(at))
-            values[at] = value(schema_id, schema, {"id": at, "at": self.hour + timedelta(seconds=at), **row})
-            self.rows[at] = row
+        for offset in range(self.next, self.next + 10):
+            schema, row = (OLD, old(offset)) if schema_id == 1 else (NEW, new(offset))
+            values[offset] = value(
+                schema_id, schema, {"id": offset, "at": self.hour + timedelta(seconds=offset), **row}
+            )
+            self.rows[offset] = row
         self.next += 10
         self.driver.carry([log(values)], {0: self.next})
 
     def compact(self) -> None:
-        driver, snapshot = self.driver, self.driver.table.snapshot()
-        made = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
-        planned = made.plan(snapshot, made.buckets(snapshot), open_too=True)
-        assert [one for pieces in planned.values() for one in made.carry_out(snapshot, pieces, here)]
+        driver = self.driver
+        snapshot = self.driver.table.snapshot()
+        compactor = Compactor("clicks", driver.settings, driver.table, driver.config.s3.settings)
+        planned = compactor.plan(snapshot, compactor.buckets(snapshot), open_too=True)
+        assert [result for pieces in planned.values() for result in compactor.carry_out(snapshot, pieces, here)]
 
     def delete(self) -> None:
         delete_rows.run_delete(
@@ -87,10 +91,11 @@ class GrownTable:
         del self.rows[7]
 
     def rewind(self) -> None:
-        version, end = self.driver.table.snapshot().version, self.next
+        version = self.driver.table.snapshot().version
+        end = self.next
         self.carry()
         assert revert_change(self.driver, version, cluster=Cluster(self.next)) == 0
-        self.rows = {at: row for at, row in self.rows.items() if at < end}
+        self.rows = {offset: row for offset, row in self.rows.items() if offset < end}
         self.next = end
         self.driver.start()
         self.carry()
@@ -102,24 +107,30 @@ class GrownTable:
         return {row["_offset"]: {name: row[name] for name in new(0)} for row in rows}
 
     def check(self, location: str = "", offsets: Iterator[int] | range | None = None) -> None:
-        found = self.rows_of_others(location)
-        assert sorted(found) == sorted(self.rows if offsets is None else offsets)
-        for at, row in found.items():
-            assert row == expected(self.rows[at]), at
+        rows_by_offset = self.rows_of_others(location)
+        assert sorted(rows_by_offset) == sorted(self.rows if offsets is None else offsets)
+        for offset, row in rows_by_offset.items():
+            assert row == expected(self.rows[offset]), offset
 
 
 def expected(row: dict[str, Any]) -> dict[str, Any]:
-    def inner(one: dict[str, Any]) -> dict[str, Any]:
-        return {"y": None, **one}
+    def inner(spot: dict[str, Any]) -> dict[str, Any]:
+        return {"y": None, **spot}
 
     return {
-        "price": None, "tags": None, **row, "spot": inner(row["spot"]), "spots": [inner(one) for one in row["spots"]],
-        "notes": [(key, inner(one)) for key, one in row["notes"].items()],
-    }  # fmt: skip
+        "price": None,
+        "tags": None,
+        **row,
+        "spot": inner(row["spot"]),
+        "spots": [inner(spot) for spot in row["spots"]],
+        "notes": [(key, inner(spot)) for key, spot in row["notes"].items()],
+    }
 
 
 def its_catalog(driver: Driver, location: str) -> Table:
-    place = driver.config.catalog_place("clicks", location)
-    assert place is not None
+    catalog_table = driver.config.catalog_place("clicks", location)
+    assert catalog_table is not None
     files = file_settings(location, driver.config.s3.settings)
-    return load_catalog(place.catalog, **dict(place.settings), **files).load_table(place.identifier)
+    return load_catalog(catalog_table.catalog, **dict(catalog_table.settings), **files).load_table(
+        catalog_table.identifier
+    )

@@ -12,11 +12,11 @@ from tests.support.local_driver import Driver
 def overwrite_rows(driver: Driver, gone: int, offset: int | None) -> None:
     """Delete some of the first rows by a rewrite of their file, as another client does, and put one in their place."""
     other = client_table(driver)
-    kept = other.scan(LessThan("_offset", 10)).to_arrow().sort_by("_offset").slice(gone)
-    new = kept.slice(0, 1).set_column(
-        kept.schema.get_field_index("_offset"), kept.schema.field("_offset"), pa.array([offset], pa.int64())
+    remaining = other.scan(LessThan("_offset", 10)).to_arrow().sort_by("_offset").slice(gone)
+    new = remaining.slice(0, 1).set_column(
+        remaining.schema.get_field_index("_offset"), remaining.schema.field("_offset"), pa.array([offset], pa.int64())
     )
-    files = _dataframe_to_data_files(other.metadata, pa.concat_tables([kept, new]), other.io)
+    files = _dataframe_to_data_files(other.metadata, pa.concat_tables([remaining, new]), other.io)
     with other.transaction() as change, change.update_snapshot().overwrite() as snapshot:
         for task in other.scan(LessThan("_offset", 10)).plan_files():
             snapshot.delete_data_file(task.file)
@@ -25,6 +25,6 @@ def overwrite_rows(driver: Driver, gone: int, offset: int | None) -> None:
 
 
 def client_table(driver: Driver) -> Table:
-    place = driver.config.catalog_place("clicks", driver.lake)
-    assert place is not None
-    return load_catalog(place.catalog, **dict(place.settings)).load_table(place.identifier)
+    catalog_table = driver.config.catalog_place("clicks", driver.lake)
+    assert catalog_table is not None
+    return load_catalog(catalog_table.catalog, **dict(catalog_table.settings)).load_table(catalog_table.identifier)

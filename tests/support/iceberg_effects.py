@@ -12,8 +12,8 @@ from writer.table.table import PipelineTable
 
 
 def _client_key(table: PipelineTable) -> tuple[str, tuple[tuple[str, str], ...]]:
-    place = in_catalog(table.location)
-    return place.catalog, tuple(sorted(place.settings))
+    catalog_table = in_catalog(table.location)
+    return catalog_table.catalog, tuple(sorted(catalog_table.settings))
 
 
 def die_after_effects(
@@ -21,5 +21,6 @@ def die_after_effects(
 ) -> Iterator[None]:
     """Let the process die after so many effects on the store of the table's log and on its catalog."""
     client = client or catalog_client.open_catalog(*_client_key(table))
-    of_log, of_catalog = ("put", "put_if_absent", "delete"), ("create_table", "commit_table")
+    of_log = ("put", "put_if_absent", "delete")
+    of_catalog = ("create_table", "commit_table")
     return die_after(monkeypatch, after, {table._log._store: of_log, client: of_catalog})

@@ -12,8 +12,8 @@ def start_route(root: Path, names: tuple[str, ...] = TARGETS, **more: Any) -> Ro
     return RouteTables(root, {"targets": {name: str(root / name) for name in names}}, form="iceberg", **more)
 
 
-def apply_waiting(one: RouteTables) -> dict[str, str]:
+def apply_waiting(route: RouteTables) -> dict[str, str]:
     """Apply what waits, tables that refused a moment ago included. Returns those that refuse, and why."""
-    one.tables._retries.clear()
-    one.tables.apply_side_files()
-    return {Path(place).name: why for place, why in one.tables.behind.items()}
+    route.tables._retries.clear()
+    route.tables.apply_side_files()
+    return {Path(location).name: why for location, why in route.tables.behind.items()}

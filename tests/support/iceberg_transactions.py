@@ -24,8 +24,8 @@ Row = tuple[int | None, str | None]  # offset and note
 
 def read_rows(driver: Driver) -> Counter[Row]:
     """Return what a reader of the catalog sees."""
-    found = client_table(driver).scan().to_arrow()
-    return Counter(zip(found["_offset"].to_pylist(), found["note"].to_pylist(), strict=True))
+    rows = client_table(driver).scan().to_arrow()
+    return Counter(zip(rows["_offset"].to_pylist(), rows["note"].to_pylist(), strict=True))
 
 
 def tag_rows(table: Table, offsets: list[int], note: str = "x") -> pa.Table:
@@ -94,21 +94,29 @@ def tagged_upsert(table: Table) -> None:
 
 
 REPLACING: list[Theirs] = [
-    upsert, upsert_and_insert, overwrite_some, overwrite_some_with_fewer, overwrite_all, overwrite_partition,
-    delete_and_append, append_and_delete, column_delete_and_append, tagged_upsert,
-]  # fmt: skip
+    upsert,
+    upsert_and_insert,
+    overwrite_some,
+    overwrite_some_with_fewer,
+    overwrite_all,
+    overwrite_partition,
+    delete_and_append,
+    append_and_delete,
+    column_delete_and_append,
+    tagged_upsert,
+]
 
 
 def refusal(driver: Driver, n: int) -> tuple[str, int]:
     """Return the sentence by which the next batch is refused, and the version that it says to rewind to."""
     with pytest.raises(ForeignChange) as refused:
         carry(driver, n)
-    told = re.search(r"rewind --to (\d+)", str(refused.value))
-    assert told is not None, refused.value
-    return str(refused.value), int(told[1])
+    match = re.search(r"rewind --to (\d+)", str(refused.value))
+    assert match is not None, refused.value
+    return str(refused.value), int(match[1])
 
 
 def check_sound(driver: Driver) -> None:
     for deep in (False, True):
-        found = audit(driver.config, "clicks", since=None, deep=deep)
-        assert found.adds_up, found.problems
+        result = audit(driver.config, "clicks", since=None, deep=deep)
+        assert result.adds_up, result.problems

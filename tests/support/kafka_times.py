@@ -7,10 +7,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def expected_instant(number: int, per_second: int = 1_000) -> datetime | None:
     """Compute an instant by Python's integers and its calendar."""
-    seconds, rest = divmod(number, per_second)
-    micros = rest * 1_000_000 // per_second
+    seconds, remainder = divmod(number, per_second)
+    micros = remainder * 1_000_000 // per_second
     try:
-        at = EPOCH + timedelta(seconds=seconds, microseconds=micros)
+        instant = EPOCH + timedelta(seconds=seconds, microseconds=micros)
     except OverflowError:
         return None
-    return None if (seconds, micros) == (-1, 999_000) else at
+    return None if (seconds, micros) == (-1, 999_000) else instant

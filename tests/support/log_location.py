@@ -30,11 +30,11 @@ def write_history(driver: Driver) -> None:
         out=console(),
     )
     carry(driver, 7)
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    result = audit(driver.config, "clicks", since=None, deep=True)
+    assert result.adds_up, result.problems
 
 
 def folders_below(driver: Driver, location: str) -> set[str]:
     """Return the folders directly below a location that hold something."""
     store = store_at(location, driver.config.s3.settings)
-    return {one.path.partition("/")[0] for one in list_objects(store)}
+    return {stored_object.path.partition("/")[0] for stored_object in list_objects(store)}

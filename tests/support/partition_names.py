@@ -41,7 +41,8 @@ def stage(location: str, column: str, value: str | None) -> StagedFile:
     path, sink = destination.open((value,))
     with pq.ParquetWriter(sink, pa.schema([("id", pa.int64())])) as out:
         out.write_table(pa.table({"id": [1]}))
-    metadata, size = out.writer.metadata, sink.tell()
+    metadata = out.writer.metadata
+    size = sink.tell()
     sink.close()
     return StagedFile(path, (value,), 1, size, delta_statistics(metadata), NOW, NOW, {("clicks", 0): 1})
 

@@ -11,9 +11,14 @@ from tests.support.sample_records import EVENT, NOW, Schemas, value
 from writer.config.pipelines import Config
 from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
 
-TAGGED = {**EVENT, "fields": [
-    {**EVENT["fields"][0], "confluent:tags": ["PII"]}, EVENT["fields"][1], {**EVENT["fields"][2], "pii": "secret"},
-]}  # fmt: skip
+TAGGED = {
+    **EVENT,
+    "fields": [
+        {**EVENT["fields"][0], "confluent:tags": ["PII"]},
+        EVENT["fields"][1],
+        {**EVENT["fields"][2], "pii": "secret"},
+    ],
+}
 
 
 PRIVACY = {"tags": {"PII": "hash", "secret": "encrypt"}, "attributes": ["pii"]}
@@ -33,8 +38,8 @@ def start_driver(
 ) -> Driver:
     source = keyring_at(root)
     sections = {"keys": {"file": source.place.file}, **(sections or {})}
-    known = schemas or Schemas({1: TAGGED}, [1])
-    driver = Driver(root, schemas=known, privacy=privacy, sections=sections, **settings)
+    registered = schemas or Schemas({1: TAGGED}, [1])
+    driver = Driver(root, schemas=registered, privacy=privacy, sections=sections, **settings)
     driver.start()
     return driver
 
@@ -45,8 +50,8 @@ def event(number: int, schema: Any = TAGGED, schema_id: int = 1, **more: Any) ->
 
 
 def hash_of(root: Path, text: object) -> str:
-    ring = read_keyring(keyring_at(root))
-    return hmac.digest(ring.hash_keys[ring.primary["hash"]], str(text).encode(), "sha256").hex()
+    keyring = read_keyring(keyring_at(root))
+    return hmac.digest(keyring.hash_keys[keyring.primary["hash"]], str(text).encode(), "sha256").hex()
 
 
 def ids_of(driver: Driver) -> set[Any]:

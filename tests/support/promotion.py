@@ -22,26 +22,31 @@ class Died(BaseException):
 def client(config: Config) -> tuple[Any, tuple[str, ...]] | None:
     """Return the catalog of the pipeline's table as another client opens it, and the namespace; None: it has none."""
     location = config.pipelines["clicks"].table.location
-    at = config.catalog_place("clicks", location)
-    return at and (load_catalog(at.catalog, **client_settings(at, location)), at.namespace)
+    catalog_table = config.catalog_place("clicks", location)
+    return catalog_table and (
+        load_catalog(catalog_table.catalog, **client_settings(catalog_table, location)),
+        catalog_table.namespace,
+    )
 
 
 def table_locations(config: Config) -> dict[str, str]:
     """Return where the tables lie that a catalog knows by the pipeline's name, its shadow's or a former one."""
-    if (found := client(config)) is None:
+    if (catalog_client := client(config)) is None:
         return {}
-    catalog, namespace = found
-    known = [name for *_, name in catalog.list_tables(namespace)]
-    names = [name for name in known if name in ("clicks", "clicks_shadow") or name.startswith("clicks_before")]
+    catalog, namespace = catalog_client
+    table_names = [name for *_, name in catalog.list_tables(namespace)]
+    names = [name for name in table_names if name in ("clicks", "clicks_shadow") or name.startswith("clicks_before")]
     return {name: catalog.load_table((*namespace, name)).location().removeprefix("file://") for name in names}
 
 
 def reader_offsets(driver: Driver) -> list[int]:
     """Return the offsets of the rows of a table, as often as they are there; of Iceberg's, as another client reads."""
-    if (found := client(driver.config)) is None:
+    if (catalog_client := client(driver.config)) is None:
         rows = driver.table.rows().to_table(columns=["_offset"])
     else:
-        rows = found[0].load_table((*found[1], "clicks")).scan(selected_fields=("_offset",)).to_arrow()
+        rows = (
+            catalog_client[0].load_table((*catalog_client[1], "clicks")).scan(selected_fields=("_offset",)).to_arrow()
+        )
     return sorted(rows["_offset"].to_pylist())
 
 
@@ -62,7 +67,9 @@ def promote(lake: Lake, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
 
 def check_there_and_back(lake: Lake, writer: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Promote the shadow of a lake with 20 offsets, write on, go back, write on: each offset is there once."""
-    first, second, is_named = lake.first.lake, lake.place, client(load(lake.file)) is not None
+    first = lake.first.lake
+    second = lake.place
+    is_named = client(load(lake.file)) is not None
     point = "between_renames" if is_named else "after_supersede"
     lake.to(lake.shadow(), 20)
     assert table_locations(load(lake.file)) == ({"clicks": first, "clicks_shadow": second} if is_named else {})
@@ -77,8 +84,10 @@ def check_there_and_back(lake: Lake, writer: list[int], monkeypatch: pytest.Monk
     assert audit(new.config, "clicks", since=None, deep=True).adds_up
     dead = [offset for offset in range(40) if offset % 7 == 5]
     assert reader_offsets(new) == [offset for offset in range(30) if offset not in (3, *dead)]
-    old, lake.file = lake.file, lake.write_promoted_config()
-    lake.other, lake.place = old, first
+    old = lake.file
+    lake.file = lake.write_promoted_config()
+    lake.other = old
+    lake.place = first
     assert "The shadow is behind: clicks/0 by 10" in lake.promote("--yes", code=2)
     writer.append(30)
     run_shadow(lake)

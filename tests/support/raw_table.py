@@ -39,11 +39,11 @@ def start_writer(root: Path, form: str, **settings: Any) -> Driver:
 
 def raw_records(driver: Driver) -> dict[int, dict[str, Any]]:
     """Return the raw records that readers see, by offset."""
-    place = driver.settings.table.raw.location
-    rows = driver.side(place).rows().to_table().to_pylist()
-    found = {row["_offset"]: row for row in rows}
-    assert len(found) == len(rows), "an offset is there twice"
-    return found
+    location = driver.settings.table.raw.location
+    rows = driver.side(location).rows().to_table().to_pylist()
+    records = {row["_offset"]: row for row in rows}
+    assert len(records) == len(rows), "an offset is there twice"
+    return records
 
 
 def carry_values(driver: Driver, values: Mapping[int, bytes | None], **beside: Any) -> None:

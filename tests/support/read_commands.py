@@ -13,15 +13,15 @@ def write(bootstrap, topic, messages, **settings):
     if "transactional.id" in settings:
         producer.init_transactions(10)
         producer.begin_transaction()
-    for partition, key, value, at in messages:
-        producer.produce(topic, value, key, partition, timestamp=at)
+    for partition, key, value, time_ms in messages:
+        producer.produce(topic, value, key, partition, timestamp=time_ms)
     assert producer.flush(10) == 0
     return producer
 
 
-def headrace(*words, code=0):
+def headrace(*arguments, code=0):
     """Run the command in this process, as into a pipe of 100 columns. Returns what it printed."""
-    result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "100"})
+    result = CliRunner().invoke(app, [str(word) for word in arguments], env={"COLUMNS": "100"})
     error = result.exception
     assert (error.exit_code if isinstance(error, HeadraceError) else result.exit_code) == code, (result.output, error)
     return result.stdout

@@ -17,5 +17,5 @@ def start_driver(root: Path, form: str, columns: dict[str, Any] | None = None, *
 
 def check_sound(driver: Driver) -> None:
     oracle.check(Path(driver.lake), "clicks")
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    result = audit(driver.config, "clicks", since=None, deep=True)
+    assert result.adds_up, result.problems

@@ -17,15 +17,15 @@ def wider_value(number: int) -> bytes:
 
 def mixed_values(start: int, end: int) -> dict[int, bytes | None]:
     """Of ten records one has a schema that is not known yet, one is from the future, one is cut for good."""
-    made: dict[int, bytes | None] = {at: event(at) for at in range(start, end)}
-    for at in range(start, end):
-        if at % 10 == 2:
-            made[at] = wider_value(at)
-        elif at % 10 == 4:
-            made[at] = event(at, event_time=FUTURE)
-        elif at % 10 == 6:
-            made[at] = b"\0\0\0\0\1cut"
-    return made
+    values: dict[int, bytes | None] = {offset: event(offset) for offset in range(start, end)}
+    for offset in range(start, end):
+        if offset % 10 == 2:
+            values[offset] = wider_value(offset)
+        elif offset % 10 == 4:
+            values[offset] = event(offset, event_time=FUTURE)
+        elif offset % 10 == 6:
+            values[offset] = b"\0\0\0\0\1cut"
+    return values
 
 
 BOTH_SCHEMAS = Schemas({1: EVENT, 2: WIDER}, [1])

@@ -18,7 +18,10 @@ class Cluster:
     """Kafka, as it says that it holds topic `clicks`."""
 
     def __init__(self, end: int, earliest: int = 0, topic_id: str = "uuid-1", partitions: int = 1) -> None:
-        self.end, self.first, self.id, self.partitions = end, earliest, topic_id, partitions
+        self.end = end
+        self.first = earliest
+        self.id = topic_id
+        self.partitions = partitions
 
     def topics(self, names: Sequence[str]) -> Mapping[str, Topic]:
         return {name: Topic(name, self.id, self.partitions) for name in names}

@@ -36,29 +36,43 @@ class SchemaStub:
 
     def __init__(self, texts: dict[int, str]) -> None:
         schemas = {schema_id: WriterSchema(text, True, {}) for schema_id, text in texts.items()}
-        self.plan, self.record_columns = SchemaPlan(pa.schema([]), schemas=schemas), RecordColumns()
+        self.plan = SchemaPlan(pa.schema([]), schemas=schemas)
+        self.record_columns = RecordColumns()
 
 
 class RouteTables:
     """A pipeline with a route, started."""
 
     def __init__(
-        self, root: Path, route: dict[str, Any], texts: dict[int, str] | None = None, form: str = "delta",
-        parts: Sequence[TopicPartition] = (PART,), schemas: SchemaStub | None = None, **more: Any,
-    ) -> None:  # fmt: skip
+        self,
+        root: Path,
+        route: dict[str, Any],
+        texts: dict[int, str] | None = None,
+        form: str = "delta",
+        parts: Sequence[TopicPartition] = (PART,),
+        schemas: SchemaStub | None = None,
+        **more: Any,
+    ) -> None:
         """`texts`: of schemas that it knows; or `schemas`, which learn. `beside`: other pipelines of the file."""
         beside = more.pop("beside", {})
         topics = sorted({part.topic for part in parts})
         catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", **more.pop("catalog", {})}
-        one = {
-            "topics": topics, "table": {"location": str(root / "log"), "format": form, **more.pop("table", {})},
-            "event_time": {"field": "at"}, "route": route, **more,
-        }  # fmt: skip
-        self.config = Config.model_validate({
-            "kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"},
-            "catalog": catalog,
-            "checkpoints": str(root / "checkpoints"), "pipelines": {"p": one, **beside},
-        })  # fmt: skip
+        pipeline = {
+            "topics": topics,
+            "table": {"location": str(root / "log"), "format": form, **more.pop("table", {})},
+            "event_time": {"field": "at"},
+            "route": route,
+            **more,
+        }
+        self.config = Config.model_validate(
+            {
+                "kafka": {"bootstrap_servers": "x:1"},
+                "registry": {"url": "http://x"},
+                "catalog": catalog,
+                "checkpoints": str(root / "checkpoints"),
+                "pipelines": {"p": pipeline, **beside},
+            }
+        )
         self.tables: Tables = all_tables("p", self.config)
         make_tables(self.config.pipelines["p"], self.tables, pa.schema([]), [])
         self.epoch = self.tables.main.begin(dict.fromkeys(parts, 0), {topic: ["id"] for topic in topics})
@@ -70,26 +84,29 @@ class RouteTables:
 
     def commit(self, *places: str) -> None:
         """Commit one offset, with a row for each of these tables."""
-        at = self.tables.main.snapshot().frontier(PART) or 0
-        moved = OffsetRange(PART, at, at + 1)
-        side, facts = {place: [row(place, at)] for place in places}, {"ranges": [moved.to_dict()]}
+        offset = self.tables.main.snapshot().frontier(PART) or 0
+        moved = OffsetRange(PART, offset, offset + 1)
+        side = {location: [row(location, offset)] for location in places}
+        facts = {"ranges": [moved.to_dict()]}
         entry = Batch(uuid4().hex, self.epoch, [moved], side_files=side, facts=facts, settled=self.tables.settled)
         self.tables.main.append(entry, self.tables.main.snapshot())
 
     def hold(self, numbers: Mapping[str, int], *, age: timedelta = timedelta(0)) -> None:
         """Commit one offset, with a row that waits at the log for each of these tables, by their numbers."""
-        at, side, about = self.tables.main.snapshot().frontier(PART) or 0, {}, {}
-        for place, number in numbers.items():
+        offset = self.tables.main.snapshot().frontier(PART) or 0
+        side = {}
+        about = {}
+        for location, number in numbers.items():
             folder = f"_headrace/held/{number}"
             path = Path(self.tables.main.store.path(folder))
             path.mkdir(parents=True, exist_ok=True)
-            file = row(str(path), at)
+            file = row(str(path), offset)
             file = replace(file, bytes=(path / file.path).stat().st_size)
-            side[place] = [file]
+            side[location] = [file]
             about[str(number)] = {"number": number, "rows": 1, "bytes": file.bytes, "files": 1, "held": folder}
         assembled = (datetime.now(UTC) - age).isoformat()
         facts = {**commits.facts(0, 0), "targets": about, "ranges": [], "bytes": 0, "assembled": assembled}
-        entry = Batch(uuid4().hex, self.epoch, [OffsetRange(PART, at, at + 1)], side_files=side, facts=facts)
+        entry = Batch(uuid4().hex, self.epoch, [OffsetRange(PART, offset, offset + 1)], side_files=side, facts=facts)
         self.tables.main.append(entry, self.tables.main.snapshot())
 
     def learn(self, *names: str) -> dict[int, TargetRecord]:
@@ -99,38 +116,39 @@ class RouteTables:
         return self.tables.main.snapshot().targets()
 
 
-def row(place: str, offset: int) -> StagedFile:
-    name, now = f"000001-{uuid4().hex}.parquet", datetime.now(UTC)
-    Path(place).mkdir(exist_ok=True)
-    pq.write_table(pa.table({"_offset": [offset]}), f"{place}/{name}")
+def row(location: str, offset: int) -> StagedFile:
+    name = f"000001-{uuid4().hex}.parquet"
+    now = datetime.now(UTC)
+    Path(location).mkdir(exist_ok=True)
+    pq.write_table(pa.table({"_offset": [offset]}), f"{location}/{name}")
     return StagedFile(name, ("2026",), 1, 100, '{"numRecords":1}', now, now, {("t", 0): 1})
 
 
-def refusing_tables(one: RouteTables) -> dict[str, str]:
+def refusing_tables(route: RouteTables) -> dict[str, str]:
     """Which tables refuse, by name, and why."""
-    return {name: state.why for name, state in one.targets.states().items() if state.why}
+    return {name: state.why for name, state in route.targets.states().items() if state.why}
 
 
-def files(place: str) -> int:
-    return len(DeltaTable(place).file_uris())
+def files(location: str) -> int:
+    return len(DeltaTable(location).file_uris())
 
 
 TEXT = '{"type": "record", "name": "R", "fields": [{"name": "at", "type": "string"}, {"name": "x", "type": "int"}]}'
 
 
-def take_away(place: str) -> None:
+def take_away(location: str) -> None:
     """Take a table away, as a mount that is gone."""
-    Path(place).rename(f"{place}.away")
-    Path(place).write_text("no folder")
+    Path(location).rename(f"{location}.away")
+    Path(location).write_text("no folder")
 
 
-def put_back(place: str) -> None:
-    Path(place).unlink()
-    Path(f"{place}.away").rename(place)
+def put_back(location: str) -> None:
+    Path(location).unlink()
+    Path(f"{location}.away").rename(location)
 
 
-def hold_row(one: RouteTables, place: str, number: int) -> None:
-    one.hold({place: number})
+def hold_row(route: RouteTables, location: str, number: int) -> None:
+    route.hold({location: number})
 
 
 def list_files(root: Path) -> list[Path]:

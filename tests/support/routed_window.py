@@ -34,7 +34,8 @@ class Routed:
         event = {"location": self.places["Event"], "compact": {"at_seal": True, "dedupe": dedupe}, **event}
         route = {"by": "record", "targets": {"Event": event, "Other": self.places["Other"]}}
         self.config = config(root, table={"location": str(root / "log"), "format": form}, route=route)
-        self.tables, settings = all_tables("clicks", self.config), self.config.pipelines["clicks"]
+        self.tables = all_tables("clicks", self.config)
+        settings = self.config.pipelines["clicks"]
         self.tables.main.create(PROVENANCE, [])
         self.tables.side(settings.dead_letters).create(DEAD_LETTERS, [])
         self.epoch = self.tables.main.begin({P0: 0}, {"clicks": ["uuid-1"]})
@@ -43,47 +44,56 @@ class Routed:
         """Commit rows of these schemas, ids and hours; `came`: minutes of Kafka's time."""
         main = self.tables.main
         self.tables.apply_side_files()
-        walk = open_local_pipeline("clicks", self.config, Schemas(SCHEMAS, [1, 2]), tables=self.tables)
-        snapshot, start = main.snapshot(), main.snapshot().frontier(P0) or 0
+        pipeline = open_local_pipeline("clicks", self.config, Schemas(SCHEMAS, [1, 2]), tables=self.tables)
+        snapshot = main.snapshot()
+        start = main.snapshot().frontier(P0) or 0
         values = {
-            start + n: value(schema, SCHEMAS[schema], {"id": one, "at": BASE + timedelta(hours=hour), "note": None})
-            for n, (schema, one, hour) in enumerate(rows)
+            start + n: value(schema, SCHEMAS[schema], {"id": number, "at": BASE + timedelta(hours=hour), "note": None})
+            for n, (schema, number, hour) in enumerate(rows)
         }
-        records, closed = log(values, kafka_time=NOW + timedelta(minutes=came)), snapshot.closed_targets
-        assert walk.targets is not None
-        targets = walk.targets
-        report = builder.merge_reports([
-            walk.run(
-                lambda _: [Piece(records)],
-                lambda _: add_targets(walk.task_plan(NOW, "1", {"clicks": 1}), targets, closed),
-            )
-        ])  # fmt: skip
-        walk.grow(main, main)
+        records = log(values, kafka_time=NOW + timedelta(minutes=came))
+        closed = snapshot.closed_targets
+        assert pipeline.targets is not None
+        targets = pipeline.targets
+        report = builder.merge_reports(
+            [
+                pipeline.run(
+                    lambda _: [Piece(records)],
+                    lambda _: add_targets(pipeline.task_plan(NOW, "1", {"clicks": 1}), targets, closed),
+                )
+            ]
+        )
+        pipeline.grow(main, main)
         batch = builder.batch(
-            report, [OffsetRange(P0, start, start + len(rows))], epoch=self.epoch, settled=self.tables.settled,
-            side=walk.side_files(report), seen={}, closed=(None, closed),
+            report,
+            [OffsetRange(P0, start, start + len(rows))],
+            epoch=self.epoch,
+            settled=self.tables.settled,
+            side=pipeline.side_files(report),
+            seen={},
+            closed=(None, closed),
             facts={"started": NOW.isoformat(), **builder.target_facts(report)},
-        )  # fmt: skip
+        )
         main.append(batch, main.snapshot())
         self.tables.apply_side_files()
 
     def seal(self, hours: int, *, late: bool = False) -> Sealer:
         """Close the buckets of both tables up to an hour and seal them, as the driver does. Returns Event's sealer."""
-        found = {}
+        sealers = {}
         for target in self.places:
-            sealer = found[target] = Sealer("clicks", self.config, target, self.tables)
+            sealer = sealers[target] = Sealer("clicks", self.config, target, self.tables)
             steps = beside_seals(sealer, self.config.at_target("clicks", target), here)
             sealer.close(sealer.follow(), BASE + timedelta(hours=hours), "command", NOW)
             if late and "late rows" in steps:
                 steps["late rows"](sealer, MUCH_LATER)
             seal_due(sealer, MUCH_LATER)
-        return found["Event"]
+        return sealers["Event"]
 
-    def offsets(self, place: str) -> list[int]:
-        rows = self.tables.side(place).rows().to_table(columns=["_offset"])
+    def offsets(self, location: str) -> list[int]:
+        rows = self.tables.side(location).rows().to_table(columns=["_offset"])
         return sorted(rows["_offset"].to_pylist())
 
     def check(self, *, rows: int, late: int = 0) -> None:
-        found = audit(self.config, "clicks", since=None, deep=True)
-        assert found.adds_up, found.problems
-        assert (found.rows_taken.get("dedupe", 0), found.late_taken.get("dedupe", 0)) == (rows, late)
+        result = audit(self.config, "clicks", since=None, deep=True)
+        assert result.adds_up, result.problems
+        assert (result.rows_taken.get("dedupe", 0), result.late_taken.get("dedupe", 0)) == (rows, late)

@@ -43,7 +43,8 @@ class Producer:
     """Somebody who changes a schema step by step, each time in a way that the table can follow."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng, self.numbers = rng, count()
+        self.rng = rng
+        self.numbers = count()
         self.root = Kind("record", fields=[Field(["id"], Kind("long"))], full_name="Event")
         for _ in range(rng.randrange(1, 4)):
             self.add(self.root)
@@ -51,14 +52,16 @@ class Producer:
     def kind(self, depth: int) -> Kind:
         rng = self.rng
         name = rng.choice([*PLAIN, "record", "array", "map"] if depth < DEPTH else PLAIN)
-        made = Kind(name, nullable=rng.random() < 0.3, full_name=f"{name.title()}{next(self.numbers)}")
+        drawn_kind = Kind(name, nullable=rng.random() < 0.3, full_name=f"{name.title()}{next(self.numbers)}")
         if name in ("array", "map"):
-            made.item = self.kind(depth + 1)
+            drawn_kind.item = self.kind(depth + 1)
         if name == "record":
-            made.fields = [Field([f"f{next(self.numbers)}"], self.kind(depth + 1)) for _ in range(rng.randrange(1, 3))]
+            drawn_kind.fields = [
+                Field([f"f{next(self.numbers)}"], self.kind(depth + 1)) for _ in range(rng.randrange(1, 3))
+            ]
         if name == "enum":
-            made.symbols = ["A", "B"]
-        return made
+            drawn_kind.symbols = ["A", "B"]
+        return drawn_kind
 
     def add(self, record: Kind) -> None:
         added = Field([f"f{next(self.numbers)}"], self.kind(1))
@@ -115,29 +118,38 @@ def records(kind: Kind) -> list[Kind]:
 
 
 def schema_document(kind: Kind) -> Any:
-    made = shape(kind, schema_document)
+    document = shape(kind, schema_document)
     if kind.name == "record":
-        made["fields"] = [
-            {"name": s.names[-1], "type": schema_document(s.kind), **({"aliases": s.names[:-1]} if s.names[1:] else {}),
-             **({} if s.default is None else {"default": s.default})}
-            for s in kind.fields if s.alive
-        ]  # fmt: skip
-    return ["null", made] if kind.nullable else made
+        document["fields"] = [
+            {
+                "name": s.names[-1],
+                "type": schema_document(s.kind),
+                **({"aliases": s.names[:-1]} if s.names[1:] else {}),
+                **({} if s.default is None else {"default": s.default}),
+            }
+            for s in kind.fields
+            if s.alive
+        ]
+    return ["null", document] if kind.nullable else document
 
 
 def read(kind: Kind) -> Any:
-    made = shape(kind, lambda item: nullable(read(item)))
+    document = shape(kind, lambda item: nullable(read(item)))
     if kind.name == "record":
-        made["fields"] = [
-            {"name": s.names[0], "aliases": s.names[1:], "default": s.default,
-             "type": nullable(read(s.kind)) if s.default is None else [read(s.kind), "null"]}
+        document["fields"] = [
+            {
+                "name": s.names[0],
+                "aliases": s.names[1:],
+                "default": s.default,
+                "type": nullable(read(s.kind)) if s.default is None else [read(s.kind), "null"],
+            }
             for s in kind.fields
-        ]  # fmt: skip
-    return made
+        ]
+    return document
 
 
-def nullable(made: Any) -> Any:
-    return ["null", made]
+def nullable(document: Any) -> Any:
+    return ["null", document]
 
 
 def shape(kind: Kind, inside: Any) -> Any:

@@ -21,7 +21,8 @@ from writer.privacy.protected_schema import Privacy
 from writer.specs.spec import Spec
 from writer.table.schema_evolution import merge_columns
 
-KEY, SECOND = b"k" * 32, b"e" * 32
+KEY = b"k" * 32
+SECOND = b"e" * 32
 
 
 TAGS = {"PII": Action("hash"), "CARD": Action("mask", 2), "NOTE": Action("encrypt"), "GONE": Action("drop")}
@@ -33,14 +34,18 @@ Path = tuple[str, ...]
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> KeySource:
     """The keyring of these tests."""
-    place = tmp_path_factory.mktemp("keys") / "keys.json"
-    place.write_text(json.dumps({
-        "hash": {"primary": "h1", "keys": {"h1": b64encode(KEY).decode()}},
-        "encrypt": {"primary": "k1", "keys": {"k1": b64encode(SECOND).decode()}},
-    }))  # fmt: skip
-    place.chmod(stat.S_IRUSR)
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    path.write_text(
+        json.dumps(
+            {
+                "hash": {"primary": "h1", "keys": {"h1": b64encode(KEY).decode()}},
+                "encrypt": {"primary": "k1", "keys": {"k1": b64encode(SECOND).decode()}},
+            }
+        )
+    )
+    path.chmod(stat.S_IRUSR)
     ids = KeyId("h1", fingerprint(KEY)), KeyId("k1", fingerprint(SECOND))
-    return KeySource(KeyringPlace(str(place)), None, *ids)
+    return KeySource(KeyringPlace(str(path)), None, *ids)
 
 
 def number_bytes(number: int) -> bytes:
@@ -74,7 +79,9 @@ class Table:
     """What a table and its log keep, and the writer that fills it."""
 
     def __init__(self, source: KeySource, policies: Policies, specs: tuple[Spec, ...]) -> None:
-        self.source, self.policies, self.specs = source, policies, specs
+        self.source = source
+        self.policies = policies
+        self.specs = specs
         self.schema_text = Schema.from_arrow(pa.schema([pa.field(COLUMN, pa.string())])).to_json()
         self.recorded: RecordPolicies = {}
         self.plan = self.start({})
@@ -102,15 +109,17 @@ class Table:
         self.plan = self.plan.after_recording(self.recorded)
 
     def rows(self, number: int, values: list[bytes]) -> list[dict[str, Any]]:
-        known = self.plan.schemas[number]
-        assert isinstance(known, WriterSchema)
+        writer_schema = self.plan.schemas[number]
+        assert isinstance(writer_schema, WriterSchema)
         rows = (
-            SchemaReader(self.plan, CONFLUENT, "/tmp").decode_block(pa.array(values, pa.binary()), number, known).rows
+            SchemaReader(self.plan, CONFLUENT, "/tmp")
+            .decode_block(pa.array(values, pa.binary()), number, writer_schema)
+            .rows
         )
-        if known.shaped:
-            record = self.plan.shaped[known.shaped]
-            rows = record.step.apply(conform(rows, known, record.input)).rows
+        if writer_schema.shaped:
+            record = self.plan.shaped[writer_schema.shaped]
+            rows = record.step.apply(conform(rows, writer_schema, record.input)).rows
             assert record.output is not None
-            known = record.output
-        found: list[dict[str, Any]] = conform(rows, known, self.plan).to_pylist()
-        return found
+            writer_schema = record.output
+        documents: list[dict[str, Any]] = conform(rows, writer_schema, self.plan).to_pylist()
+        return documents

@@ -40,9 +40,9 @@ def compactor(driver: Driver) -> Compactor:
 
 def compact_bucket(driver: Driver) -> list[CompactionResult]:
     snapshot = driver.table.snapshot()
-    made = compactor(driver)
-    pieces = made.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
-    return list(made.carry_out(snapshot, pieces, here))
+    bucket_compactor = compactor(driver)
+    pieces = bucket_compactor.plan(snapshot, [BUCKET], open_too=True)[BUCKET]
+    return list(bucket_compactor.carry_out(snapshot, pieces, here))
 
 
 def close(driver: Driver) -> None:

@@ -7,14 +7,17 @@ from writer.clients.kafka import BrokerUnreachable, Topic
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-A, B = ("clicks", 0), ("clicks", 1)
+A = ("clicks", 0)
+B = ("clicks", 1)
 
 
 class Cluster:
     """A cluster with one topic, whose records arrived one a second until noon."""
 
     def __init__(self, *, ends: int = 1_000, up: bool = True, topic_id: str = "uuid-1") -> None:
-        self.ends, self.up, self.topic_id = ends, up, topic_id
+        self.ends = ends
+        self.up = up
+        self.topic_id = topic_id
         self.waits = 0  # questions that ended with the time-out
 
     def brokers(self):

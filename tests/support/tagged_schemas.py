@@ -9,17 +9,19 @@ from writer.privacy.keyring import KeyId, KeyringPlace, KeySource
 KEYS = KeySource(KeyringPlace(env="KEYS"), None, KeyId("h1", "0" * 16), KeyId("k1", "0" * 16))
 
 
-def places(found: WriterSchema | RejectedSchema) -> dict[str, str]:
-    assert isinstance(found, WriterSchema), found
-    return {} if found.protection is None else {
-        ".".join(at): str(action) for at, action in found.protection.actions.items()
-    }  # fmt: skip
+def places(schema: WriterSchema | RejectedSchema) -> dict[str, str]:
+    assert isinstance(schema, WriterSchema), schema
+    return (
+        {}
+        if schema.protection is None
+        else {".".join(path): str(action) for path, action in schema.protection.actions.items()}
+    )
 
 
-def tagged(kind: Any, **words: Any) -> Any:
+def tagged(kind: Any, **properties: Any) -> Any:
     return record("Event", ("kept", "int")) | {
-        "fields": [{"name": "kept", "type": "int"}, {"name": "x", "type": kind, **words}]
-    }  # fmt: skip
+        "fields": [{"name": "kept", "type": "int"}, {"name": "x", "type": kind, **properties}]
+    }
 
 
 def nest(depth: int, **of_field: Any) -> Any:

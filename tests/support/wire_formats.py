@@ -7,7 +7,9 @@ import pyarrow as pa
 from writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire
 from writer.clients.kafka_sample import RECORDS
 
-APICURIO, SINGLE, BARE = Wire("apicurio", "global"), Wire("single_object", "fingerprint"), Wire("bare", schema_id=9)
+APICURIO = Wire("apicurio", "global")
+SINGLE = Wire("single_object", "fingerprint")
+BARE = Wire("bare", schema_id=9)
 
 
 BY_NAME = {name: Wire("header", ids, name) for name, ids in ID_HEADERS.items()}
@@ -19,11 +21,14 @@ EVERY = [CONFLUENT, APICURIO, SINGLE, *BY_NAME.values()]
 def table(rows: list[tuple[bytes | None, Mapping[str, bytes]]]) -> pa.Table:
     size = len(rows)
     columns = [
-        pa.array(["t"] * size), pa.array([0] * size, pa.int32()), pa.array(range(size)),
-        pa.nulls(size, RECORDS.field("timestamp").type), pa.nulls(size, pa.binary()),
+        pa.array(["t"] * size),
+        pa.array([0] * size, pa.int32()),
+        pa.array(range(size)),
+        pa.nulls(size, RECORDS.field("timestamp").type),
+        pa.nulls(size, pa.binary()),
         pa.array([value for value, _ in rows], pa.binary()),
         pa.array([[{"key": k, "value": v} for k, v in beside.items()] or None for _, beside in rows], HEADERS),
-    ]  # fmt: skip
+    ]
     return pa.table(columns, schema=RECORDS)
 
 
