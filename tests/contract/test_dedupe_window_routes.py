@@ -18,7 +18,7 @@ def test_a_repeat_of_an_earlier_bucket_goes_from_its_table_alone(tmp_path: Path,
     sealer = lake.seal(5)
     assert lake.offsets(lake.places["Event"]) == [0, 2, 5]
     assert lake.offsets(lake.places["Other"]) == [1, 4, 6], "without dedupe each stays, whatever the other table has"
-    assert len(first.seal) == 1
+    assert len(first.sealed) == 1
     found = {one.bucket: (one.version, one.rows, one.deduped) for one in sealer.manifests.all()}
     assert found == {bucket(0): (1, 2, 0), bucket(2): (1, 0, 1), bucket(4): (1, 1, 0)}
     lake.check(rows=1)
