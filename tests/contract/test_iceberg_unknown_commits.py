@@ -90,6 +90,35 @@ def test_what_is_left_of_a_file_stays_where_the_catalog_was_lost_after_it_took_t
     assert sorted(iceberg_table_of(location).scan().to_arrow()["_offset"].to_pylist()) == [0, 1, 2, 5, 6, 7, 8, 9]
 
 
+def test_what_is_left_of_a_file_stays_where_another_entry_follows_a_commit_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = str(tmp_path / "lake")
+    place = in_catalog(location)
+    table = table_at("iceberg", location, "events", catalog=place)
+    table.create(OFFSETS, [])
+    table.apply_side(SideEntry(1, [with_offsets(location, 10)]))
+    client = opened(place)
+    commit = client.commit_table
+    is_lost = False
+
+    def lose_answer(*given: Any) -> Any:
+        nonlocal is_lost
+        answer = commit(*given)
+        if not is_lost:
+            is_lost = True
+            # Another process places our entry, and follows it.
+            iceberg_table(location, "events").apply_side(SideEntry(3))
+            raise Broken("the connection was reset")
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "commit_table", lose_answer)
+        table.apply_side(SideEntry(2, withdrawn=OffsetSet({P0: [(3, 5)]})))
+    assert [entry.kind for entry in table.history()] == ["side", "side", "side", "create"]
+    assert sorted(iceberg_table_of(location).scan().to_arrow()["_offset"].to_pylist()) == [0, 1, 2, 5, 6, 7, 8, 9]
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whatever_the_catalog_does_to_an_adoption_the_table_has_its_first_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str

@@ -111,7 +111,7 @@ class Journal(Log):
         del properties["format-version"]
         prepared = prepare_takeover(table, actions, draft, properties)
         fault_points.point("before_catalog")
-        is_committed = self._commit(table, prepared, 0, draft)
+        is_committed = self._commit(table, prepared, 0, draft, actions)
         fault_points.point("after_catalog")
         if not is_committed:
             self._withdraw(table, draft, ())
@@ -223,13 +223,10 @@ class Journal(Log):
             self._withdraw(table, draft, ())
             raise
         fault_points.point("before_catalog")
-        is_committed = self._commit(table, prepared, version, draft)
+        is_committed = self._commit(table, prepared, version, draft, actions)
         fault_points.point("after_catalog")
         if not is_committed:
-            # Our entry may be placed, and have followers already.
-            stored = self._store.read(entry_name(version))
-            if stored is None or stored.content != entry_lines(actions):
-                self._withdraw(table, draft, prepared.written)
+            self._withdraw(table, draft, prepared.written)
             return False
         # It is committed all the same: the next process places the entry.
         with suppress(OSError):
@@ -238,7 +235,9 @@ class Journal(Log):
             self._placed_draft = draft
         return True
 
-    def _commit(self, table: Table, prepared: PreparedCommit, version: int, draft: str) -> bool:
+    def _commit(
+        self, table: Table, prepared: PreparedCommit, version: int, draft: str, actions: Sequence[Action]
+    ) -> bool:
         """Ask the catalog until it has the commit, or another one came before. Returns whether it has ours.
 
         Whatever it answers, a look at it decides: what had no answer may be committed, and so may what was refused,
@@ -246,13 +245,18 @@ class Journal(Log):
         OutcomeUnknown, and ForeignChange where the table is gone.
         """
         try:
-            return self._commit_with_retries(table, prepared, version, draft)
+            if self._commit_with_retries(table, prepared, version, draft):
+                return True
+            # Our entry may be placed, and have followers already: then the catalog names theirs.
+            stored = self._store.read(entry_name(version))
+            return stored is not None and stored.content == entry_lines(actions)
         except OSError as error:
             fix = "What became of it, the next look shows."
             text = one_line(error).rstrip(".")
             raise OutcomeUnknown("commit to", str(self._client.catalog_table), text, fix) from error
 
     def _commit_with_retries(self, table: Table, prepared: PreparedCommit, version: int, draft: str) -> bool:
+        """As `_commit`, but False also where entries follow ours."""
         retries = self._client.retries()
         while True:
             refusal = None
