@@ -201,7 +201,7 @@ def test_what_an_id_of_a_key_means_is_kept_and_another_schema_refused_until_it_i
         driver.config, "clicks", rebuilt, ["5"], since, write=True, now=NOW, as_json=False, out=out
     )
     later = start_driver(tmp_path, form, AVRO, schemas=rebuilt)
-    carried(later, {1: user(1), 2: user(2)}, came=since - timedelta(seconds=1))
+    carried(later, {1: user(1), 2: user(2)}, kafka_time=since - timedelta(seconds=1))
     assert [at for at, _ in shown(driver.lake)] == [0]
     assert dead(driver)[0][2].startswith("the key: schema id 5 means another schema since 2026-11-20T13:00:00Z")
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -254,6 +255,7 @@ def test_a_start_is_refused_before_it_writes_or_asks_a_server(tmp_path: Path) ->
         Receivers(),
         True,
         BatchQueue(),
+        threading.Event(),
     )
     running = PipelineRunner(Progress("a"), begin, waits=False)
     running.begin()

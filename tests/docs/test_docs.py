@@ -76,7 +76,7 @@ def test_the_report_holds_each_damage_and_each_row_of_the_catalogue() -> None:
     tried = {
         (one["row"], one["damage"].rpartition("(")[2].rstrip(")"), one["moment"].startswith("a batch")) for one in found
     }
-    assert {(case.row, case.what, case.half) for case in checkpoint_damages.CASES} <= tried, (
+    assert {(case.row, case.detail, case.half) for case in checkpoint_damages.CASES} <= tried, (
         "stale: run `make test-long`"
     )
     rows = {one["row"] for one in found}

@@ -2,12 +2,22 @@
 
 import pytest
 
-from writer.core.errors import CheckpointUnusable, ConfigError, ExitCode, Fenced, LimitReached, exit_code, most_severe
+from writer.core.errors import (
+    CheckpointUnusable,
+    ConfigError,
+    ExitCode,
+    Fenced,
+    LimitReached,
+    Occupied,
+    exit_code,
+    most_severe,
+)
 
 
 def test_an_error_says_its_code_and_what_headrace_does_not_know_is_a_crash() -> None:
-    errors = (None, RuntimeError("x"), LimitReached("x"), ConfigError("x"), CheckpointUnusable("x"), Fenced("x"))
-    assert [exit_code(error) for error in errors] == list(ExitCode) == [0, 1, 5, 2, 3, 4]
+    errors = (RuntimeError, LimitReached, ConfigError, CheckpointUnusable, Occupied, Fenced)
+    codes = [exit_code(None), *(exit_code(error("x")) for error in errors)]
+    assert codes == list(ExitCode) == [0, 1, 5, 2, 3, 6, 4]
     assert (ExitCode(137), ExitCode(-9), f"{ExitCode.FENCED}") == (ExitCode.CRASH, ExitCode.CRASH, "4")
 
 

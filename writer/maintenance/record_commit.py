@@ -22,6 +22,7 @@ from writer.maintenance.local_pipeline import LocalPipeline, Piece, open_local_p
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
 from writer.table.log.operations.operation import Operation
+from writer.table.log.schema_ids import accepted_times
 from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.pipeline_tables import Tables
 from writer.table.row_removal import REFUSALS, RemovalResult, RowMask, stage_remaining_rows
@@ -35,11 +36,14 @@ class _LogState:
     columns: pa.Schema
     specs: int
     privacy: int
+    # Of schema ids whose other meaning was accepted.
+    accepted_times: Mapping[str, int]
 
     @classmethod
     def of(cls, snapshot: PipelineSnapshot) -> Self:
         """Return that of a version of the table."""
-        return cls(snapshot.columns(), snapshot.specs, snapshot.privacy)
+        times = accepted_times(snapshot.state.transactions, snapshot.pipeline)
+        return cls(snapshot.columns(), snapshot.specs, snapshot.privacy, times)
 
 
 class RecordTable:
@@ -77,7 +81,7 @@ class RecordTable:
     def refresh(self) -> PipelineSnapshot:
         """Apply pending side files. Returns the version of the table before. Raises CommitFailed.
 
-        The pipeline is opened anew where the log has other columns, specs or privacy entries by now.
+        The pipeline is opened anew where the log has other columns, specs, privacy entries or meanings of ids by now.
         """
         snapshot = self.table.snapshot()
         self.tables.apply_side_files()

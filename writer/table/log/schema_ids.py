@@ -36,6 +36,12 @@ def since_name(name: str) -> str:
     return f"{name}/since"
 
 
+def accepted_times(transactions: Transactions, pipeline: str) -> dict[str, int]:
+    """Return from when on ids of a pipeline have other meanings than they had: by name, in microseconds since 1970."""
+    prefix = f"{pipeline}/schema/"
+    return {name: time for name, time in transactions.items() if name.startswith(prefix) and name.endswith("/since")}
+
+
 def recorded_meanings(transactions: Transactions, prefix: str) -> dict[int, int]:
     """Return the meanings of all ids with this prefix: id → fingerprint."""
     meanings = {}
