@@ -19,12 +19,15 @@ from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError, SchemaChanged
 from writer.maintenance.dead_letters.replay import DeadLetterReplay
 from writer.maintenance.dead_letters.selection import Selection
+from writer.maintenance.deletion import dead_letter_deletion
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_deletion import RowDeletion
 from writer.maintenance.deletion.row_keys import where
+from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.output.tables import console
 from writer.table.log.operations.rows import RemovedRows, Rewrite
 from writer.table.log.operations.seals import Closing
+from writer.table.log.snapshot import PipelineSnapshot
 
 HOUR = timedelta(hours=1)
 
@@ -127,6 +130,23 @@ def test_a_dead_letter_that_a_replay_makes_a_row_while_it_is_deleted_goes_as_a_r
     driver.schemas = Meanwhile(lambda: DeadLetterReplay("clicks", driver.config, known).run(Selection(), NOW), at=1)
     run(driver)
     check_gone(driver, 3)
+
+
+def test_a_dead_letter_that_comes_while_others_are_searched_stays(tmp_path: Path, form: str) -> None:
+    driver = unknown(tmp_path, form)
+    known = Schemas({1: EVENT, 2: EVENT}, [1])
+    side = driver.side(driver.dead_letters)
+    pipeline = open_local_pipeline("clicks", driver.config, known, forgives=True)
+    keys = where("id = 3")
+
+    def find(*snapshot: PipelineSnapshot) -> dead_letter_deletion.DeadLetters:
+        driver.carry([log({8: event(3, schema_id=2)})], {0: 9})
+        driver.tables.apply_side_files()
+        return dead_letter_deletion.find(side, pipeline, keys, driver.table.snapshot().columns(), *snapshot)
+
+    assert dead_letter_deletion.delete(driver.tables, side, find, keys, NOW, "r").meant == 1
+    assert side.rows().count_rows() == 4
+    assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
 
 def test_late_rows_in_their_table_go_too(tmp_path: Path, form: str, capsys) -> None:

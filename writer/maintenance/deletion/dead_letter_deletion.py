@@ -19,6 +19,7 @@ from writer.maintenance.deletion.row_keys import Keys, RowFinder
 from writer.maintenance.local_pipeline import LocalPipeline
 from writer.table.log.foreign_writes import FilesGone, Overtaken
 from writer.table.log.operations.rows import RemovedRows, Replay, Rewrite
+from writer.table.log.snapshot import PipelineSnapshot
 from writer.table.pipeline_tables import Tables
 from writer.table.row_removal import stage_without_offsets
 from writer.table.table import PipelineTable
@@ -40,11 +41,16 @@ class DeadLetters:
     version: int | None = None
 
 
-def find(side: PipelineTable, pipeline: LocalPipeline, keys: Keys, columns: pa.Schema) -> DeadLetters:
-    """Find the dead letters that hold such rows. Raises ConfigError, CommitFailed, RegistryUnreachable, OSError."""
+def find(
+    side: PipelineTable, pipeline: LocalPipeline, keys: Keys, columns: pa.Schema, snapshot: PipelineSnapshot
+) -> DeadLetters:
+    """Find the dead letters of a version that hold such rows.
+
+    Raises ConfigError, CommitFailed, RegistryUnreachable, OSError.
+    """
     result = DeadLetters()
     finder = RowFinder(keys, columns)
-    for batch in read_dead_letters(side.store, side.bucket_files(side.snapshot()), Selection()):
+    for batch in read_dead_letters(side.store, side.bucket_files(snapshot), Selection()):
         dead_letters = pa.Table.from_batches([batch])
         result.dead_letters += dead_letters.num_rows
         for incarnation, table in split_by_incarnation(dead_letters):
@@ -60,13 +66,13 @@ def find(side: PipelineTable, pipeline: LocalPipeline, keys: Keys, columns: pa.S
 def delete(
     tables: Tables,
     side: PipelineTable,
-    find: Callable[[], DeadLetters],
+    find: Callable[[PipelineSnapshot], DeadLetters],
     keys: Keys,
     now: datetime,
     request: str,
     first: Callable[[OffsetSet], None] = lambda _: None,
 ) -> DeadLetters:
-    """Take the dead letters out that `find` finds, in one entry. `first` gets their offsets before.
+    """Take the dead letters out that `find` finds in a version, in one entry. `first` gets their offsets before.
 
     `tables`: of the pipeline. No replay that read them commits after. Raises what a commit raises.
     """
@@ -74,11 +80,11 @@ def delete(
         # Dead letters that a reprocess just made of rows are there by then.
         tables.apply_side_files()
         snapshot = side.snapshot()
-        result = find()
-        if not result.meant:
-            return result
-        first(result.offsets)
         try:
+            result = find(snapshot)
+            if not result.meant:
+                return result
+            first(result.offsets)
             files = side.bucket_files(snapshot)
             with stage_without_offsets(
                 side.store, files, result.offsets, hidden=side.hidden, folder=side.folder

@@ -107,7 +107,7 @@ def delete_rows(config: Config, request: DeletionRequest, source: SchemaSource, 
                     whole_pipeline, side, find, keys, request.now, request.id, raw.remove
                 )
             else:
-                dead_letters = find()
+                dead_letters = find(side.snapshot())
         if write and whole_pipeline.main.snapshot().replays != replays:
             # A replay may have made rows of dead letters meanwhile.
             whole_pipeline.apply_side_files()
