@@ -21,8 +21,15 @@ from writer.maintenance.local_pipeline import Piece, open_local_pipeline
 from writer.maintenance.record_commit import RecordCommit, RecordTable
 from writer.storage.base import OutcomeUnknown, StoreError
 from writer.storage.local import LocalStore
-from writer.table.log.appender import LostRace
-from writer.table.log.foreign_writes import CommitFailed, FilesGone, ForeignChange, LiveDeleteFiles, Overtaken
+from writer.table.log.appender import LostRace, TableConverted, TableSuperseded
+from writer.table.log.foreign_writes import (
+    CommitFailed,
+    FilesGone,
+    ForeignChange,
+    LiveDeleteFiles,
+    Overtaken,
+    TableUnwritable,
+)
 from writer.table.log.operations.rows import Replay
 from writer.table.row_removal import count_rows, mask_offsets
 
@@ -31,6 +38,7 @@ UNKNOWN = OutcomeUnknown("put", "the log", "no answer", "Look.")
 # By these the log refuses an entry.
 REFUSALS = [
     FilesGone("gone"), LiveDeleteFiles("live"), LostRace("lost"), Overtaken("overtaken"), SchemaChanged("another"),
+    TableConverted("to another"), TableSuperseded("by another"), TableUnwritable("protocol"),
 ]  # fmt: skip
 # After these an entry may be there.
 UNCLEAR = [UNKNOWN, CommitFailed("none"), ForeignChange("dropped"), KeyboardInterrupt(), RuntimeError("unforeseen")]

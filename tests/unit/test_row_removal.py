@@ -3,31 +3,46 @@
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import event
 from writer.core.errors import SchemaChanged
 from writer.core.offsets import OffsetSet, TopicPartition
 from writer.storage.base import OutcomeUnknown
-from writer.table.log.appender import LostRace
-from writer.table.log.foreign_writes import CommitFailed, FilesGone, ForeignChange, LiveDeleteFiles, Overtaken
+from writer.table.log.appender import LostRace, TableConverted, TableSuperseded
+from writer.table.log.entries import SideEntry
+from writer.table.log.foreign_writes import (
+    CommitFailed,
+    FilesGone,
+    ForeignChange,
+    LiveDeleteFiles,
+    Overtaken,
+    TableUnwritable,
+)
 from writer.table.row_removal import discard_on_failure
 
 OFFSETS = OffsetSet({TopicPartition("clicks", 1, 0): [(3, 4)]})
-REFUSALS = [FilesGone, LiveDeleteFiles, LostRace, Overtaken, SchemaChanged]
+REFUSALS = [
+    FilesGone, LiveDeleteFiles, LostRace, Overtaken, SchemaChanged, TableConverted, TableSuperseded, TableUnwritable,
+]  # fmt: skip
 UNCLEAR = [
     OutcomeUnknown("put", "the log", "no answer", "Look."), CommitFailed("none"), ForeignChange("dropped"),
     KeyboardInterrupt(), RuntimeError("unforeseen"),
 ]  # fmt: skip
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
-    """A table with 20 rows."""
-    driver = Driver(tmp_path, request.param)
+def fill_table(root: Path, form: str) -> Driver:
+    """Make a table with 20 rows."""
+    driver = Driver(root, form)
     driver.start()
     driver.carry([log({offset: event(offset) for offset in range(20)})], {0: 20})
     return driver
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
+    return fill_table(tmp_path, request.param)
 
 
 def staged_files(driver: Driver) -> set[Path]:
@@ -62,3 +77,13 @@ def test_what_was_staged_goes_whatever_fails_before_an_entry_is_written(error: B
     with pytest.raises(type(error)), discard_on_failure(lambda: discarded.append(1)):
         raise error
     assert discarded == [1]
+
+
+def test_a_table_that_takes_no_entry_gets_no_files_however_often_it_is_tried(tmp_path: Path) -> None:
+    driver = fill_table(tmp_path, "delta")
+    DeltaTable(driver.lake).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 7 days"})
+    files = set(Path(driver.lake).rglob("*.parquet"))
+    for _ in range(3):
+        with pytest.raises(ForeignChange, match="setTransactionRetentionDuration"):
+            driver.table.apply_side(SideEntry(1, withdrawn=OFFSETS))
+    assert set(Path(driver.lake).rglob("*.parquet")) == files

@@ -17,9 +17,9 @@ from writer.core.errors import SchemaChanged
 from writer.core.files import BucketFile, StagedFile
 from writer.core.offsets import OffsetSet, Span, TopicPartition, merge_spans
 from writer.storage.base import Store
-from writer.table.log.appender import LostRace
+from writer.table.log.appender import LostRace, TableConverted, TableSuperseded
 from writer.table.log.entries import remove_action
-from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles, Overtaken
+from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles, Overtaken, TableUnwritable
 from writer.table.log.log import Action
 
 _BATCH_ROWS = 65_536
@@ -28,7 +28,16 @@ PARTITION_COLUMNS = ["_topic", "_incarnation", "_partition"]
 OFFSET_COLUMNS = [*PARTITION_COLUMNS, "_offset"]
 RowMask = Callable[[pa.RecordBatch], np.ndarray]
 # Errors by which the log refuses an entry: it was not written, and will not be.
-REFUSALS = (FilesGone, LiveDeleteFiles, LostRace, Overtaken, SchemaChanged)
+REFUSALS = (
+    FilesGone,
+    LiveDeleteFiles,
+    LostRace,
+    Overtaken,
+    SchemaChanged,
+    TableConverted,
+    TableSuperseded,
+    TableUnwritable,
+)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from writer.table.iceberg import foreign_snapshots
 from writer.table.iceberg.metadata.manifests import find_file_with_deletes, is_live, live_entries, read_manifests
 from writer.table.iceberg.metadata.schema import name_in_files
 from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
-from writer.table.log.foreign_writes import ForeignChange
+from writer.table.log.foreign_writes import ForeignChange, TableUnwritable
 from writer.table.log.log import Action
 
 # Version of the tables that are written.
@@ -109,10 +109,10 @@ def check_files(table: Table, entries: Iterable[Sequence[Action]]) -> None:
 
 
 def check_format(table: Table) -> None:
-    """Raise ForeignChange where another client raised the table's format version."""
+    """Raise TableUnwritable where another client raised the table's format version."""
     version = table.metadata.format_version
     if version != FORMAT_VERSION:
-        raise ForeignChange(
+        raise TableUnwritable(
             f"another client raised {_table_and_location(table)} to Iceberg's format version {version}; headrace "
             f"writes {FORMAT_VERSION}, and none can be lowered. Start a new pipeline name on a new location."
         )

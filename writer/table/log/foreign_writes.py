@@ -15,6 +15,10 @@ class ForeignChange(HeadraceError):
     exit_code = ExitCode.CONFIGURATION
 
 
+class TableUnwritable(ForeignChange):
+    """Another client made the table one that takes no entry of headrace: no entry was written."""
+
+
 class LiveDeleteFiles(ForeignChange):
     """Delete files of another client take rows of a file that was to be written anew, and that still has them."""
 
@@ -128,14 +132,14 @@ def unwritable_protocol(state: State) -> str:
 
 
 def check_writable(state: State, location: str) -> None:
-    """Raise ForeignChange when another client made the table one that we must not write, or that forgets offsets."""
+    """Raise TableUnwritable when another client made the table one that we must not write, or that forgets offsets."""
     if protocol := unwritable_protocol(state):
-        raise ForeignChange(
+        raise TableUnwritable(
             f"another client raised the protocol of the table at {location} to {protocol}; headrace writes {READER}, "
             f"{WRITER}, which every engine reads. Start a new pipeline name on a new location."
         )
     if _TRANSACTION_RETENTION in state.configuration:
-        raise ForeignChange(
+        raise TableUnwritable(
             f"another client set {_TRANSACTION_RETENTION} on the table at {location}: the next checkpoint forgets "
             "offsets that did not move for that long, and they would be read again. Unset it, then start again."
         )
