@@ -1,6 +1,7 @@
 """Rows that are removed from files: what was staged goes where no entry can name it, and stays where one may."""
 
 from pathlib import Path
+from timeit import repeat
 
 import pytest
 from deltalake import DeltaTable
@@ -8,6 +9,7 @@ from deltalake import DeltaTable
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import event
 from writer.core.errors import SchemaChanged
+from writer.core.files import BucketFile
 from writer.core.offsets import OffsetSet, TopicPartition
 from writer.storage.base import OutcomeUnknown
 from writer.table.log.appender import LostRace, TableConverted, TableSuperseded
@@ -20,7 +22,7 @@ from writer.table.log.foreign_writes import (
     Overtaken,
     TableUnwritable,
 )
-from writer.table.row_removal import discard_on_failure
+from writer.table.row_removal import discard_on_failure, reaches_offsets
 
 OFFSETS = OffsetSet({TopicPartition("clicks", 1, 0): [(3, 4)]})
 REFUSALS = [
@@ -87,3 +89,14 @@ def test_a_table_that_takes_no_entry_gets_no_files_however_often_it_is_tried(tmp
         with pytest.raises(ForeignChange, match="setTransactionRetentionDuration"):
             driver.table.apply_side(SideEntry(1, withdrawn=OFFSETS))
     assert set(Path(driver.lake).rglob("*.parquet")) == files
+
+
+def test_a_file_that_reaches_the_first_of_many_spans_is_told_at_once() -> None:
+    offsets = OffsetSet({TopicPartition("clicks", 1, 0): [(10 * i, 10 * i + 1) for i in range(50_000)]})
+    near = BucketFile("near", ("a",), 10, 100, offset_min=0, offset_max=9)
+    beyond = BucketFile("beyond", ("a",), 10, 100, offset_min=600_000, offset_max=700_000)
+    assert reaches_offsets(near, offsets)
+    assert not reaches_offsets(beyond, offsets)
+    near_s = min(repeat(lambda: reaches_offsets(near, offsets), number=1, repeat=5))
+    beyond_s = min(repeat(lambda: reaches_offsets(beyond, offsets), number=1, repeat=5))
+    assert near_s < beyond_s / 10

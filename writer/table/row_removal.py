@@ -137,7 +137,7 @@ def discard_on_refusal(discard: Callable[[], None]) -> Iterator[None]:
 
 def reaches_offsets(file: BucketFile, offsets: OffsetSet) -> bool:
     """Return whether a file may have rows at one of these offsets, by its bounds."""
-    return any(file.reaches(*offset_range.span) for offset_range in offsets.ranges())
+    return any(file.reaches(*span) for spans in offsets.values() for span in spans)
 
 
 def count_rows(store: Store, file: BucketFile, offsets: OffsetSet) -> int:
