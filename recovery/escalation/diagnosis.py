@@ -142,7 +142,7 @@ def parse_health(status: Mapping[str, Any], time: datetime) -> PipelineHealth:
     lag = LagSample.from_json(status["lag"])
     last_commit = status["last_commit"]
     # A commit of an earlier driver says nothing about this one.
-    has_committed = any(status["totals"]["commits"].values())
+    has_committed = last_commit is not None and any(status["totals"]["commits"].values())
     next_batch_in_s = (status.get("rate_limit") or {}).get("next_batch_in_seconds")
     return PipelineHealth(
         state=status["state"],

@@ -107,3 +107,4 @@ def test_a_lag_that_is_three_intervals_old_is_not_waiting(age_s: float, waiting:
     restarted = {**told, "totals": {"commits": {}}}
     assert parse_health(restarted, NOON).version is None, "the commit is of the driver before"
     assert not parse_health({**restarted, "last_commit": None, "lag": LagSample().to_json(NOON)}, NOON).is_well
+    assert parse_health({**told, "last_commit": None}, NOON).version is None, "the table's log has no commit any more"

@@ -151,6 +151,20 @@ def test_the_progress_of_earlier_starts_is_known_at_once(clock):
     assert view.totals == Totals()
 
 
+def test_a_restart_in_the_process_forgets_no_commit(progress, clock):
+    for batch in range(15):
+        clock.pass_(1)
+        progress.begin_batch(batch, "look")
+        progress.record_commit(100 + batch, facts(), {}, [])
+    before = progress.view()
+    restart = {"epoch": 4, "run": 2, "frontier": {}, "limits": {}, "buckets": []}
+    told = [Commit(commit.version, NOON, commit.facts) for commit in before.commits]
+    progress.record_start(**restart, recent=[Commit(115, NOON, facts()), *told[:9]])
+    assert progress.view().commits == (Commit(115, NOON, facts()), *before.commits)
+    progress.record_start(**restart, recent=[])
+    assert len(progress.view().commits) == 16, "the log of the table may be shorter than the life of the driver"
+
+
 def test_a_late_batch_does_not_move_the_newest_event_time_back(progress, clock):
     carried(progress, clock)
     carried(progress, clock, 1, event_time_max="2026-11-20T03:00:00+00:00")

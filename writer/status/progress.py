@@ -75,9 +75,7 @@ class Progress:
         read. `log_cuts`: offsets whose rows are of records that Kafka lost when it cut a log.
         """
         with self._lock:
-            # Of its own commits this process knows more than the table does.
-            own_commits = {commit.version: commit for commit in self._view.commits}
-            commits = [own_commits.get(commit.version, commit) for commit in recent]
+            commits = self._with_own_commits(list(recent))
             self._buckets = set(buckets)
             self._set(
                 epoch=epoch,
@@ -280,6 +278,16 @@ class Progress:
         if view.pause is not None and view.state in ("starting", "running"):
             return replace(view, state="paused")
         return view
+
+    def _with_own_commits(self, recent: list[Commit]) -> list[Commit]:
+        """Return commits of the table, newest first, and those before them that this process made."""
+        own_commits = {commit.version: commit for commit in self._view.commits}
+        # Of its own commits this process knows more than the table does.
+        commits = [own_commits.get(commit.version, commit) for commit in recent]
+        if not commits:
+            return list(self._view.commits)
+        oldest_version = commits[-1].version
+        return [*commits, *(commit for commit in self._view.commits if commit.version < oldest_version)]
 
     def _set(self, **changes: Any) -> None:
         """Change fields of the view; the caller has the lock."""
