@@ -40,6 +40,7 @@ def printed(what: RenderableType, width: int) -> str:
         ({"state": "unknown"}, "warning", "no driver runs it"),
         ({"pause": {"at": "x"}}, "warning", "paused"),
         ({"lag": {"source_age_seconds": 300.0}}, "warning", "Kafka has not answered for 5 min"),
+        ({"state": "stopped", "lag": {"source_age_seconds": 300.0}}, "warning", "no driver runs it"),
         ({"lag": {"headroom_seconds": 3_600.0}}, "critical", "retention takes the oldest in 1 h"),
         ({"lag": {"headroom_seconds": -1.0}}, "critical", "retention is over: records are being lost"),
         ({"lag": {"headroom_seconds": 50_000.0}}, "warning", "retention takes the oldest in 13 h 53 min"),

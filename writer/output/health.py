@@ -62,8 +62,8 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
         yield "warning", "no driver runs it"
     if pipeline["pause"]:
         yield "warning", "paused"
-    # One that failed asks Kafka nothing, and its failure is told.
-    is_asking = pipeline["state"] not in ("failed", "unreadable")
+    # One that failed or was stopped asks Kafka nothing, and that is told.
+    is_asking = pipeline["state"] not in ("failed", "stopped", "unreadable")
     if is_asking and (lag["source_age_seconds"] or 0) > SOURCE_OLD_S:
         yield "warning", f"Kafka has not answered for {span(lag['source_age_seconds'])}"
     elif (
