@@ -37,6 +37,7 @@ from writer.status.lag_sample import Lag, LagSample
 from writer.status.model import Sample
 from writer.status.progress import Progress
 from writer.status.rate_limit import LimitState, Throttle
+from writer.status.table_facts import TableContents
 from writer.storage.local import LocalStore
 from writer.table.backfill_locks import LEASE, BackfillLocked, BackfillLocks
 
@@ -130,17 +131,23 @@ def test_ages_and_lag_stay_what_they_are(step: timedelta) -> None:
     progress.add_dates({A: (4, clocks.now() - HOUR)})
     progress.begin_batch(1, "look")
     progress.record_commit(7, commit_facts(4, 4, event_time_max=None), {A: 4}, [])
+    progress.set(contents=TableContents(clocks.now(), 4, 1, 100, 0))
     clocks.pass_time(100)
 
     def shown() -> dict[str, object]:
         clicks = document([progress.view()], clocks.now(), source="driver")["pipelines"]["clicks"]
-        return {key: clicks[key] for key in ("commit_age_seconds", "since_seconds")} | {"lag": clicks["lag"]["seconds"]}
+        return {
+            "commit": clicks["commit_age_seconds"],
+            "start": clicks["since_seconds"],
+            "lag": clicks["lag"]["seconds"],
+            "count": clicks["table"]["age_seconds"],
+        }
 
     before = shown()
     clocks.step(step)
     progress.shift_clock(step)
     assert shown() == before
-    assert before["commit_age_seconds"] == 100
+    assert before["commit"] == before["count"] == 100
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)

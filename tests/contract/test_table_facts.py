@@ -1,13 +1,18 @@
 """What a pipeline's tables hold and which gaps are open, read again and again beside a writer."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.support.backfill_gaps import skip_offsets, values
 from tests.support.local_driver import Driver, log
+from writer.clients.kafka import BrokerUnreachable
 from writer.core.offsets import TopicPartition
+from writer.driver.table_watch import TableWatch
+from writer.status import from_table
+from writer.status.model import View
+from writer.status.progress import Progress
 from writer.status.table_facts import GapFacts, TableContents, TableFactsReader
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -26,6 +31,10 @@ class Clock:
 
 def counted(reader: TableFactsReader) -> TableContents:
     return reader.contents(reader.snapshot(), NOW)
+
+
+def view_of_lake(driver: Driver) -> View:
+    return from_table.view("clicks", driver.config, BrokerUnreachable("no Kafka broker answers"), NOW)
 
 
 @pytest.fixture
@@ -57,6 +66,58 @@ def test_files_are_listed_with_pauses(driver: Driver) -> None:
     assert counted(reader).rows == 0, "the first listing took a second, so fifty are a pause"
     clock.s += 60
     assert counted(reader).rows
+
+
+def test_a_count_is_as_old_as_the_last_look_by_the_clock_that_measures(driver: Driver) -> None:
+    clock = Clock()
+    reader = TableFactsReader("clicks", driver.config, clock)
+    snapshot = reader.snapshot()
+    assert reader.contents(snapshot, NOW).counted_at == NOW
+    clock.s += 10
+    day = timedelta(days=1)
+    told = reader.contents(snapshot, NOW - day)
+    assert told.counted_at == NOW - day - timedelta(seconds=12), "the wall clock was set back meanwhile"
+    clock.s += 60
+    assert reader.contents(snapshot, NOW + day).counted_at == NOW + day, "the tables are as they were"
+
+
+def keep_broken_ledger(tmp_path: Path) -> Driver:
+    """Return a driver whose table has an open gap, and a page of the ledger that nobody can read."""
+    driver = Driver(tmp_path, interval=5)
+    driver.start()
+    driver.carry([log(values(0, 20))], {0: 20})
+    skip_offsets(driver, 60)
+    driver.start()
+    for end in range(70, 120, 10):
+        driver.carry([log(values(60, end))], {0: end})
+    pages = list(Path(driver.lake).glob("_headrace/ledger/*/*.json"))
+    assert pages
+    for page in pages:
+        page.write_text("{}")
+    return driver
+
+
+def test_a_ledger_that_cannot_be_read_hides_only_the_records_of_gaps(tmp_path: Path) -> None:
+    driver = keep_broken_ledger(tmp_path)
+    view = view_of_lake(driver)
+    assert (view.state, (view.gaps.open, view.gaps.offsets), view.gaps.records) == ("unknown", (1, 40), None)
+    assert "Use the one that wrote it" in view.error
+    assert view.contents is not None
+    progress = Progress("clicks")
+    TableWatch("clicks", driver.config, progress).read()
+    shown = progress.view()
+    assert (shown.gaps.open, shown.gaps.offsets, shown.gaps.records) == (1, 40, None)
+    assert shown.contents is not None
+    assert shown.contents.rows == view.contents.rows
+
+
+def test_dead_letters_that_cannot_be_read_hide_only_the_counts(driver: Driver) -> None:
+    driver.carry([log(values(0, 20))], {0: 20})
+    for entry in Path(driver.side(driver.dead_letters).location).glob("_delta_log/*.json"):
+        entry.write_text("no entry")
+    view = view_of_lake(driver)
+    assert (view.state, view.contents, len(view.commits)) == ("unknown", None, 1)
+    assert driver.dead_letters in view.error
 
 
 def test_a_gap_is_gone_at_once_when_it_ends(driver: Driver) -> None:

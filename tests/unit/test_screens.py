@@ -161,6 +161,7 @@ def test_a_count_of_another_client_is_not_known() -> None:
     unknown = replace(view, contents=replace(view.contents, rows=None, dead_letters=None))
     assert terminal_lines(described(unknown))["table"].startswith("rows of another client, who does not say how many")
     assert "headrace_table_rows" not in metrics(unknown)
+    assert metrics(unknown)["headrace_table_files"] == view.contents.files, "another client's files are counted"
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.status.progress import Progress
-from writer.status.table_facts import TableFactsReader
+from writer.status.table_facts import GapFacts, TableFactsReader
+from writer.table.ledger.segment_store import LedgerUnreadable
 
 # Seconds between two looks, when no commit wakes the thread.
 _INTERVAL_S = 5.0
@@ -41,9 +42,14 @@ class TableWatch:
             self._thread.join(_CLOSE_TIMEOUT_S)
 
     def read(self) -> None:
-        """Read the facts once. Raises CommitFailed, LedgerUnreadable, OSError."""
+        """Read the facts once. Raises CommitFailed, OSError."""
         snapshot = self._reader.snapshot()
-        self._progress.set(gaps=self._reader.gaps(snapshot))
+        try:
+            gaps = self._reader.gaps(snapshot)
+        except LedgerUnreadable:
+            # `headrace gaps list` and `headrace audit` say what is wrong with it.
+            gaps = GapFacts.of(snapshot)
+        self._progress.set(gaps=gaps)
         self._progress.set(contents=self._reader.contents(snapshot, datetime.now(UTC)))
 
     def _run(self) -> None:

@@ -25,10 +25,10 @@ from writer.status.model import Commit, Logs, Totals, View, event_time_newest_of
 from writer.status.pause import find_pause
 from writer.status.progress import COMMITS_KEPT
 from writer.status.rate_limit import EffectiveLimit, LimitState, configured_limit, effective_limit
-from writer.status.table_facts import TableFactsReader
+from writer.status.table_facts import GapFacts, TableFactsReader
 from writer.table.factory import all_tables, main_table
 from writer.table.log.entries import Entry
-from writer.table.log.foreign_writes import CommitFailed
+from writer.table.log.foreign_writes import CommitFailed, one_line
 from writer.table.log.snapshot import LogFormatTooNew, PipelineSnapshot
 from writer.table.pipeline_tables import Tables, TargetState
 
@@ -66,14 +66,15 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
             snapshot = table.snapshot()
         if snapshot is not None and snapshot.epoch > 0:
             entries = table.history(_ENTRIES_READ)
-            facts = TableFactsReader(name, config)
-            status = replace(status, gaps=facts.gaps(snapshot), contents=facts.contents(snapshot, now))
+            status = replace(status, gaps=GapFacts.of(snapshot))
             status = replace(status, state="unknown", hooks=_hooks(name, config, snapshot))
             status = replace(status, targets=_targets(settings, tables, snapshot))
             status = replace(status, bucket_counts=_bucket_counts(name, config, cluster, snapshot, now))
     except (CommitFailed, LogFormatTooNew, OSError, ValueError) as error:
         status = replace(status, state="unreadable")
-        errors.append(" ".join(str(error).split()))
+        errors.append(one_line(error))
+    if snapshot is not None and status.state == "unknown":
+        status = _add_table_facts(status, TableFactsReader(name, config), snapshot, now, errors)
     try:
         frontier, logs = ask_kafka(cluster, settings.topics, snapshot, now)
         status = replace(status, frontier=frontier, logs=logs, incarnations=_incarnations(snapshot, frontier))
@@ -84,6 +85,21 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
     if snapshot is not None:
         status = _add_entries(status, snapshot, entries)
     return replace(status, halt=_current_halt(halt, entries))
+
+
+def _add_table_facts(
+    status: View, reader: TableFactsReader, snapshot: PipelineSnapshot, now: datetime, errors: list[str]
+) -> View:
+    """Add the records of gaps and what the tables hold. What cannot be read is left out, and told in `errors`."""
+    try:
+        status = replace(status, gaps=reader.gaps(snapshot))
+    except (HeadraceError, OSError) as error:
+        errors.append(one_line(error))
+    try:
+        status = replace(status, contents=reader.contents(snapshot, now))
+    except (HeadraceError, OSError) as error:
+        errors.append(one_line(error))
+    return status
 
 
 def _current_halt(halt: HaltRecord | None, entries: Iterable[Entry]) -> HaltRecord | None:

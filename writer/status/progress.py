@@ -228,6 +228,9 @@ class Progress:
             epoch_began = view.epoch_began
             if epoch_began is not None:
                 epoch_began += step
+            contents = view.contents
+            if contents is not None:
+                contents = replace(contents, counted_at=contents.counted_at + step)
             batch = view.batch
             if batch is not None:
                 batch = replace(batch, began=batch.began + step, phase_began=batch.phase_began + step)
@@ -236,6 +239,7 @@ class Progress:
                 epoch_began=epoch_began,
                 committed_at=committed_at,
                 batch=batch,
+                contents=contents,
                 logs=view.logs.shift_times(step),
                 clock_steps=view.clock_steps + 1,
             )

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from writer.config.pipelines import Config
 from writer.core.files import BucketFile
@@ -31,6 +31,11 @@ class GapFacts:
     offsets_closed: int | None = None
     # The open gaps, oldest first; None: their records were not read.
     records: tuple[GapRecord, ...] | None = None
+
+    @classmethod
+    def of(cls, snapshot: PipelineSnapshot) -> "GapFacts":
+        """Return what a version of the table says, without the records."""
+        return cls(*snapshot.gaps, snapshot.gap_offsets_closed)
 
     @property
     def oldest(self) -> datetime | None:
@@ -68,6 +73,7 @@ class GapFacts:
 class TableContents:
     """What a pipeline's tables hold by their lists of files."""
 
+    # When the count was right last: files are counted anew only after a table changed.
     counted_at: datetime
     # None: another client wrote a file and does not say, or the rows lie in the tables of a route.
     rows: int | None
@@ -75,6 +81,8 @@ class TableContents:
     bytes: int
     # Rows of the dead-letter table; None as above.
     dead_letters: int | None
+    # The rows lie in the tables of a route, whose files are not counted.
+    is_routed: bool = False
 
 
 class TableFactsReader:
@@ -87,6 +95,8 @@ class TableFactsReader:
         self._tables: Tables = all_tables(name, config)
         self._clock = clock
         self._due_s = 0.0
+        # Of the last count, by the same clock.
+        self._counted_s = 0.0
         self._versions: tuple[int, int] | None = None
         self._contents: TableContents | None = None
         self._gap_sums: Mapping[str, int] | None = None
@@ -97,7 +107,10 @@ class TableFactsReader:
         return self._tables.main.snapshot()
 
     def gaps(self, snapshot: PipelineSnapshot) -> GapFacts:
-        """Return the gaps. Their records are read only after one changed. Raises CommitFailed, OSError."""
+        """Return the gaps. Their records are read only after one changed.
+
+        Raises CommitFailed, LedgerUnreadable, OSError.
+        """
         sums = snapshot.gap_sums
         if sums != self._gap_sums:
             self._open_gaps = ()
@@ -105,30 +118,33 @@ class TableFactsReader:
                 records = gap_records(self._tables.main, self._name).values()
                 self._open_gaps = tuple(record for record in records if record.state == "open")
             self._gap_sums = sums
-        count, offsets = snapshot.gaps
-        return GapFacts(count, offsets, snapshot.gap_offsets_closed, self._open_gaps)
+        return replace(GapFacts.of(snapshot), records=self._open_gaps)
 
     def contents(self, snapshot: PipelineSnapshot, now: datetime) -> TableContents:
         """Return what the tables hold, counted anew after they changed, with pauses. Raises CommitFailed, OSError."""
-        if self._contents is not None and self._clock() < self._due_s:
-            return self._contents
         started_s = self._clock()
+        if self._contents is not None and started_s < self._due_s:
+            # By this clock: the wall clock may have been set since.
+            counted_at = now - timedelta(seconds=started_s - self._counted_s)
+            return replace(self._contents, counted_at=counted_at)
         dead_letters = self._tables.side(self._settings.dead_letters)
         dead_letter_snapshot = dead_letters.snapshot() if dead_letters.exists() else None
         versions = (snapshot.version, -1 if dead_letter_snapshot is None else dead_letter_snapshot.version)
         if self._contents is None or versions != self._versions:
             files = self._tables.main.bucket_files(snapshot)
-            rows = None if self._settings.route is not None else _count_rows(files)
+            is_routed = self._settings.route is not None
             self._contents = TableContents(
                 counted_at=now,
-                rows=rows,
+                rows=None if is_routed else _count_rows(files),
                 files=len(files),
                 bytes=sum(file.bytes for file in files),
                 dead_letters=_count_dead_letters(dead_letters, dead_letter_snapshot),
+                is_routed=is_routed,
             )
             self._versions = versions
+        self._counted_s = started_s
         self._due_s = started_s + _PAUSE_FACTOR * (self._clock() - started_s)
-        return self._contents
+        return replace(self._contents, counted_at=now)
 
 
 def _count_dead_letters(table: PipelineTable, snapshot: PipelineSnapshot | None) -> int | None:

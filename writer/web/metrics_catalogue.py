@@ -378,12 +378,12 @@ CATALOGUE: tuple[Metric[Reading], ...] = (
     Metric(
         "headrace_table_files",
         "Files that the table holds; not there for a route.",
-        _of_contents(lambda contents: None if contents.rows is None else contents.files),
+        _of_contents(lambda contents: None if contents.is_routed else contents.files),
     ),
     Metric(
         "headrace_table_bytes",
         "Bytes of these files.",
-        _of_contents(lambda contents: None if contents.rows is None else contents.bytes),
+        _of_contents(lambda contents: None if contents.is_routed else contents.bytes),
     ),
     Metric(
         "headrace_dead_letter_rows",

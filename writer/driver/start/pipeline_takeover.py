@@ -190,7 +190,7 @@ def _report_start(parts: PipelineParts, recent_batches: Sequence[Entry], gap: Ga
         limits=state.endings.limits.facts(),
         recent=[Commit(entry.version, entry.logged_at, entry.facts) for entry in recent_batches],
         buckets=parts.table.buckets(),
-        gaps=GapFacts(*snapshot.gaps, snapshot.gap_offsets_closed),
+        gaps=GapFacts.of(snapshot),
         gap=None if gap is None else gap.entry_facts(),
         incarnations=position.numbers,
         log_cuts=snapshot.orphans(),
