@@ -42,6 +42,7 @@ from writer.driver.sealing.seal_request import SealRequest, seal_buckets
 from writer.maintenance.compaction.compactor import here
 from writer.maintenance.rewrite import Job
 from writer.sealing.sealer import Sealer
+from writer.table.log.foreign_writes import ForeignChange
 
 
 @pytest.fixture
@@ -254,6 +255,15 @@ def test_another_client_that_came_second_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommitFailedError):
         theirs.delete("id < 8")
     assert offsets(driver) == list(range(60))
+
+
+def test_a_table_that_takes_no_entry_gets_no_files_of_a_compaction(tmp_path: Path) -> None:
+    driver = fill_table(tmp_path, "delta")
+    DeltaTable(driver.lake).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 7 days"})
+    paths = set(Path(driver.lake).rglob("*.parquet"))
+    with pytest.raises(ForeignChange, match="setTransactionRetentionDuration"):
+        compact_bucket(driver)
+    assert set(Path(driver.lake).rglob("*.parquet")) == paths
 
 
 def test_columns_that_grow_meanwhile_do_no_harm(driver: Driver) -> None:

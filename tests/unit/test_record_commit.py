@@ -288,6 +288,13 @@ def test_a_storage_that_removes_nothing_does_not_hide_the_failure(lake: Lake, mo
         lake.commit_records(before_append=partial(raise_error, RuntimeError("the first")))
 
 
+def test_a_table_that_cannot_be_opened_does_not_hide_the_failure(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable = partial(raise_error, CommitFailed("cannot read the table"))
+    monkeypatch.setattr(lake.driver.tables, "side", lambda _: unreadable())
+    with pytest.raises(KeyboardInterrupt):
+        lake.commit_records(before_append=partial(raise_error, KeyboardInterrupt()))
+
+
 def test_side_files_that_are_discarded_are_in_no_entry(lake: Lake) -> None:
     with lake.commit() as commit:
         lake.run_task(commit)

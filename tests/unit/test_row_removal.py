@@ -11,7 +11,7 @@ from tests.support.sample_records import event
 from writer.core.errors import SchemaChanged
 from writer.core.files import BucketFile
 from writer.core.offsets import OffsetSet, TopicPartition
-from writer.storage.base import OutcomeUnknown
+from writer.storage.base import OutcomeUnknown, StoreError
 from writer.table.log.appender import LostRace, TableConverted, TableSuperseded
 from writer.table.log.entries import SideEntry
 from writer.table.log.foreign_writes import (
@@ -22,7 +22,7 @@ from writer.table.log.foreign_writes import (
     Overtaken,
     TableUnwritable,
 )
-from writer.table.row_removal import discard_on_failure, reaches_offsets
+from writer.table.row_removal import discard_on_failure, discard_on_refusal, reaches_offsets
 
 OFFSETS = OffsetSet({TopicPartition("clicks", 1, 0): [(3, 4)]})
 REFUSALS = [
@@ -100,3 +100,13 @@ def test_a_file_that_reaches_the_first_of_many_spans_is_told_at_once() -> None:
     near_s = min(repeat(lambda: reaches_offsets(near, offsets), number=1, repeat=5))
     beyond_s = min(repeat(lambda: reaches_offsets(beyond, offsets), number=1, repeat=5))
     assert near_s < beyond_s / 10
+
+
+def test_a_storage_that_removes_nothing_does_not_hide_what_failed() -> None:
+    def refuse() -> None:
+        raise StoreError("delete", "a file", "it is read-only", "Look.")
+
+    with pytest.raises(KeyboardInterrupt), discard_on_failure(refuse):
+        raise KeyboardInterrupt
+    with pytest.raises(FilesGone), discard_on_refusal(refuse):
+        raise FilesGone("gone")

@@ -21,6 +21,7 @@ from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import LocalPipeline, Piece, open_local_pipeline
 from writer.schemas.registry import SchemaSource
 from writer.table.factory import all_tables
+from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations.operation import Operation
 from writer.table.log.schema_ids import accepted_times
 from writer.table.log.snapshot import PipelineSnapshot
@@ -204,7 +205,7 @@ class RecordCommit:
 
     def discard_side_files(self) -> None:
         """Remove what the tasks staged for other tables: the entry names none of it."""
-        with suppress(OSError):
+        with suppress(OSError, CommitFailed):
             self._tables.discard((), self.side_files)
         self._has_side_files = False
 
@@ -255,7 +256,7 @@ class RecordCommit:
     def _discard(self) -> None:
         """Remove what was staged, as far as the storage lets it; what stays is an orphan."""
         # An error here is one of the storage itself, and would hide why the block ended.
-        with suppress(OSError):
+        with suppress(OSError, CommitFailed):
             for destination in self._destinations:
                 destination.remove()
             self._table.discard(self.report.files)

@@ -1,7 +1,7 @@
 """Rewrites the files that hold given rows without them; selects rows of a table by their offsets."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -118,7 +118,7 @@ def discard_on_failure(discard: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        discard()
+        _discard(discard)
         raise
 
 
@@ -131,8 +131,14 @@ def discard_on_refusal(discard: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     except REFUSALS:
-        discard()
+        _discard(discard)
         raise
+
+
+def _discard(discard: Callable[[], None]) -> None:
+    # An error here is one of the storage itself, and would hide why the block ended. What stays is an orphan.
+    with suppress(OSError):
+        discard()
 
 
 def reaches_offsets(file: BucketFile, offsets: OffsetSet) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -33,6 +34,7 @@ from writer.table.log.entries import added_file
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, LiveDeleteFiles
 from writer.table.log.operations.rows import RemovedRows, Rewrite
 from writer.table.log.snapshot import PipelineSnapshot
+from writer.table.row_removal import discard_on_failure, discard_on_refusal
 from writer.table.table import PipelineTable
 
 # Carries jobs out lazily, in their order.
@@ -288,17 +290,16 @@ class Compactor:
         if rewritten.taken:
             taken = RemovedRows("dedupe", rewritten.taken)
             by = comparison.by if comparison else ()
-        check_age(started_at, datetime.now(UTC), self._settings.table.orphan_retention)
+        discard = partial(self._table.discard, rewritten.files)
+        with discard_on_failure(discard):
+            check_age(started_at, datetime.now(UTC), self._settings.table.orphan_retention)
+            swap = Rewrite(uuid4().hex, removed, rewritten.files, taken, facts, by=by)
         try:
-            version = self._table.append(Rewrite(uuid4().hex, removed, rewritten.files, taken, facts, by=by), snapshot)
+            with discard_on_refusal(discard):
+                version = self._table.append(swap, snapshot)
         except FilesGone as error:
-            # Another entry stands where theirs might: none will name them.
-            self._table.discard(rewritten.files)
             self._log_conflict(bucket, error)
             return result
-        except LiveDeleteFiles:
-            self._table.discard(rewritten.files)
-            raise
         return replace(result, version=version)
 
     def _name_of(self, bucket: BucketKey) -> str:
