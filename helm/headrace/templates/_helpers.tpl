@@ -116,7 +116,7 @@ is refused before anything is installed. */}}
 {{- toJson $config -}}
 {{- end }}
 
-{{/* The names of the Leases of all pipelines, as recovery/lease/kubernetes_lease.py makes them. */}}
+{{/* The names of the Leases of all pipelines, as writer/lease/kubernetes_lease.py makes them. */}}
 {{- define "headrace.leases" -}}
 {{- $prefix := include "headrace.fullname" . -}}
 {{- $names := list -}}
