@@ -293,6 +293,20 @@ def test_a_storage_that_fails_around_the_link_leaves_one_commit_or_none(
     assert not log_files(tmp_path, ".*")
 
 
+def test_an_entry_whose_link_was_made_and_then_refused_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = create(tmp_path)
+    link = os.link
+
+    def link_twice(*paths: str) -> None:
+        link(*paths)
+        link(*paths)
+
+    # So a network mount does where the first answer is lost.
+    monkeypatch.setattr(os, "link", link_twice)
+    assert log.append(log.state(), [SAID])
+    assert (log.state().version, log_files(tmp_path, ".*")) == (1, [])
+
+
 def test_a_full_disk_leaves_no_entry_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = create(tmp_path)
     monkeypatch.setattr(os, "fsync", failing(os.fsync, at="before", code=errno.ENOSPC))
