@@ -14,13 +14,15 @@ from writer.status.progress import Progress
 from writer.status.table_facts import GapFacts, TableFactsReader
 from writer.table.ledger.segment_store import LedgerUnreadable
 
-# Seconds between two looks, when no commit wakes the thread.
-_INTERVAL_S = 5.0
+# Seconds between two looks, when no commit wakes the thread. Each costs a few requests to the store.
+_INTERVAL_S = 30.0
+# While a gap is open: a backfill fills it.
+_GAP_INTERVAL_S = 5.0
 _CLOSE_TIMEOUT_S = 5.0
 
 
 class TableWatch:
-    """Sets the gaps and the contents of a pipeline's progress: after each commit, and every few seconds."""
+    """Sets the gaps and the contents of a pipeline's progress: after each commit, and now and then."""
 
     def __init__(self, name: str, config: Config, progress: Progress) -> None:
         self._progress = progress
@@ -57,5 +59,5 @@ class TableWatch:
             # The next batch meets the error, too, and reports it.
             with suppress(HeadraceError, OSError):
                 self.read()
-            self._wake.wait(_INTERVAL_S)
+            self._wake.wait(_GAP_INTERVAL_S if self._progress.view().gaps.open else _INTERVAL_S)
             self._wake.clear()
