@@ -1,5 +1,6 @@
 """Commits to an Iceberg table whose outcome is unknown, and files that a snapshot names: nothing is taken away."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -31,7 +32,7 @@ from writer.storage.locations import store_at
 from writer.table.factory import table_at
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.entries import SideEntry
-from writer.table.log.foreign_writes import CommitFailed, ForeignChange
+from writer.table.log.foreign_writes import CommitFailed, ForeignChange, LiveDeleteFiles
 from writer.table.log.operations.rows import RemovedRows, Rewrite
 
 OFFSETS = pa.schema(
@@ -189,3 +190,39 @@ def test_an_entry_without_an_answer_is_ours_whatever_another_client_did_after_it
     monkeypatch.undo()
     with pytest.raises(ForeignChange, match="another client ran"):
         table.commits_since(3)
+
+
+def test_an_entry_without_an_answer_is_not_refused_for_what_came_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = str(tmp_path / "lake")
+    table = create_table(location, "iceberg")
+    epoch = begin(table)
+    table.append(batch(epoch, 0, 10, write_file(location, HOUR, 10, "iceberg")), table.snapshot())
+    append = table._log.append
+    failures: list[Exception] = []
+
+    def lose_answer(*given: Any) -> bool:
+        is_written = append(*given)
+        if not failures:
+            failures.extend([LiveDeleteFiles("of another client"), CommitFailed("no answer")])
+            raise OutcomeUnknown("put", location, "no answer", "Look.")
+        return is_written
+
+    def fail_once(call: Callable[..., Any], error: type[Exception]) -> Callable[..., Any]:
+        def fails(*given: Any) -> Any:
+            if failures and isinstance(failures[-1], error):
+                raise failures.pop()
+            return call(*given)
+
+        return fails
+
+    files = table.bucket_files(table.snapshot())
+    rest = write_file(location, HOUR, 9, "iceberg")
+    rewrite = Rewrite("some", files, [rest], RemovedRows("dedupe", 1), by=files)
+    snapshot = table.snapshot()
+    monkeypatch.setattr(table._log, "append", lose_answer)
+    monkeypatch.setattr(table, "snapshot", fail_once(table.snapshot, CommitFailed))
+    monkeypatch.setattr(table, "check_deletes", fail_once(table.check_deletes, LiveDeleteFiles))
+    assert table.append(rewrite, snapshot) == snapshot.version + 1
+    assert rows(table) == 9

@@ -194,9 +194,13 @@ class Appender:
         table_id, first_version = snapshot.state.table_version
         facts = operation.entry_facts()
         previous = snapshot
+        is_checked = False
         while True:
-            operation.check(snapshot, previous, self)
-            previous = snapshot
+            # Not twice for one version: behind a commit without an answer it would speak of what followed our entry.
+            if not is_checked:
+                operation.check(snapshot, previous, self)
+                previous = snapshot
+                is_checked = True
             try:
                 fault_points.point(f"before_{operation.fault_point}")
                 self._write_operation(operation, snapshot, facts)
@@ -220,6 +224,7 @@ class Appender:
                 self.commits_since(first_version)
                 # Not before the entries were read: our own commit would pass for another writer's.
                 snapshot = newest
+                is_checked = False
             if time.monotonic() > deadline:
                 raise CommitFailed(
                     f"the table at {self.location} took no commit for {self._retry_timeout.total_seconds():.0f} s: "
