@@ -304,5 +304,19 @@ def test_the_verbs_list_show_and_replay(driver, tmp_path, monkeypatch):
     assert "clicks: 7 dead letters and 0 quarantined, of 1 kind" in say("replay", file, "--schema-id", "2")
     done = json.loads(say("replay", file, "--schema-id", "2", "--yes", "--json"))
     assert (done["chosen"], done["rows"], len(done["versions"])) == (7, 7, 1)
-    assert "of 0 dead letters 0 became rows" in say("replay", file, "--reason", "nothing says this", "--yes")
     check(driver, 56, 14)
+
+
+def test_a_replay_that_brings_no_row_says_so_and_exits_1(driver, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    file = config_file(driver, tmp_path)
+    say("replay", file, "--yes")
+    none_chosen = CliRunner().invoke(app, ["dlq", "replay", file, "--topic", "other", "--yes"])
+    assert (none_chosen.exit_code, "no row came" in none_chosen.output) == (1, True)
+    none_decodes = CliRunner().invoke(app, ["dlq", "replay", file, "--schema-id", "1", "--yes"])
+    assert none_decodes.exit_code == 1
+    assert "none became a row" in none_decodes.output
+    assert "failed again and stay" in none_decodes.output
+    as_json = CliRunner().invoke(app, ["dlq", "replay", file, "--schema-id", "1", "--yes", "--json"])
+    assert (as_json.exit_code, json.loads(as_json.output)["rows"]) == (1, 0)
+    say("replay", file, "--schema-id", "1")

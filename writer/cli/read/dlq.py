@@ -224,7 +224,8 @@ def replay(
     What becomes a row leaves the dead letters in the same commit; what fails again stays, with its new reason. May be
     killed, repeated, and run beside the writer, which goes on.
 
-    Exit codes: 0 done or shown, 1 Kafka's registry or the storage does not answer, 2 configuration.
+    Exit codes: 0 rows came, or it is only shown; 1 no row came, or the registry or the storage does not answer; 2
+    configuration.
     """
     settings, name = load_pipeline(config, pipeline)
     work = partial(_run_replay, name, settings, chosen, as_json=as_json)
@@ -232,7 +233,10 @@ def replay(
 
 
 def _run_replay(name: str, config: Config, chosen: Selection, *, write: bool, as_json: bool) -> bool:
-    """Show which dead letters are chosen, or replay them. Returns whether there are any. Raises HeadraceError."""
+    """Show which dead letters are chosen, or replay them. Returns whether there are any.
+
+    Raises typer.Exit if a replay brings no row, HeadraceError.
+    """
     if not write:
         groups = group_dead_letters(name, config, chosen)
         if as_json:
@@ -245,6 +249,8 @@ def _run_replay(name: str, config: Config, chosen: Selection, *, write: bool, as
         emit_whole(_replay_document(result))
     else:
         _show_replay(name, result, console())
+    if result.rows == 0:
+        raise typer.Exit(1)
     return True
 
 
@@ -262,7 +268,12 @@ def _replay_document(result: ReplayResult) -> Mapping[str, Any]:
 
 
 def _show_replay(name: str, result: ReplayResult, out: Console) -> None:
+    if result.chosen == 0:
+        sentence(out, f"{name}: no dead letter that has its bytes is chosen, so no row came.")
+        return
     summary = f"{name}: of {plural(result.chosen, 'dead letter')} {result.rows:,} became rows"
+    if result.rows == 0:
+        summary = f"{name}: of {plural(result.chosen, 'dead letter')} none became a row"
     if result.versions:
         summary += f" in {plural(len(result.versions), 'commit')}"
     sentence(out, summary, "bold")
