@@ -1,11 +1,14 @@
 """`headrace test`: runs the test files of a pipeline with pytest."""
 
 import time
+from dataclasses import dataclass
+from difflib import unified_diff
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from writer.core.errors import ConfigError
 from writer.output import tables
@@ -13,9 +16,11 @@ from writer.output.cli_options import AsJson
 from writer.output.confirmation import DryRun, Yes, confirm
 
 if TYPE_CHECKING:
+    from writer.preflight.testing.collector import PipelineTestFile
     from writer.preflight.testing.runner import TestRun
 
-# pytest's exit code for a file that cannot be used.
+# pytest's exit codes for tests that failed, and for a file that cannot be used.
+_TESTS_FAILED = 1
 _COLLECTION_FAILED = 2
 
 
@@ -36,7 +41,7 @@ def run_tests(
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file, too.")] = None,
     update: Annotated[
-        bool, typer.Option("--update", help="Rewrite `expect` by what came; with --yes, else it is only shown.")
+        bool, typer.Option("--update", help="Change `expect` to what came; with --yes, else the change is only shown.")
     ] = False,
     as_json: AsJson = False,
     yes: Yes = False,
@@ -47,7 +52,8 @@ def run_tests(
     Without Kafka, registry, tables and Spark. Default: the files *.test.yaml below specs/. pytest runs them:
     pip install 'headrace[test]'. What they hold: https://github.com/headrace/headrace/blob/main/docs/TESTING.md
 
-    Exit codes: 0 passed, 1 failed, 2 a mistake in a test file, 4 a mistake in an option, 5 no test was found.
+    Exit codes: 0 passed, 1 failed, 2 a mistake in a test file, 4 a mistake in an option, 5 no test was found. With
+    --update it is 1 while a test fails: where nothing is written yet, and for `counts`, which stay.
     """
     if find_spec("pytest") is None or find_spec("xdist") is None:
         raise ConfigError("headrace test needs pytest and pytest-xdist: pip install 'headrace[test]'")
@@ -66,9 +72,12 @@ def run_tests(
     if junit is not None:
         options.append(f"--junit-xml={junit}")
     if update:
-        confirm(_Update(files, options, as_json=as_json), yes=yes, dry_run=dry_run, as_json=as_json)
-        return
-    test_run = _run(files, options, workers, as_json=as_json)
+        work = _Update(files, options, as_json=as_json)
+        confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
+        raise typer.Exit(work.exit_code)
+    test_run, seconds = _run(files, options, workers, quiet=as_json)
+    if as_json:
+        tables.emit_whole(test_run.to_json(seconds))
     raise typer.Exit(test_run.exit_code)
 
 
@@ -80,42 +89,89 @@ def _check_exist(files: list[str]) -> None:
             raise ConfigError(f"there is no {path}. Name files *.test.yaml, or folders with such files.")
 
 
-def _run(files: list[str], options: list[str], workers: str | None, *, as_json: bool) -> "TestRun":
-    """Run the tests and show them."""
+def _run(files: list[str], options: list[str], workers: str | None, *, quiet: bool) -> tuple["TestRun", float]:
+    """Run the tests. Returns what they found, and the seconds that they took. `quiet`: print nothing."""
     # pytest is an extra.
     from writer.preflight.testing import runner
 
     began_s = time.monotonic()
-    test_run = runner.run_pytest(files, options, workers=workers, quiet=as_json)
-    if as_json:
-        tables.emit_whole(test_run.to_json(time.monotonic() - began_s))
-    return test_run
+    test_run = runner.run_pytest(files, options, workers=workers, quiet=quiet)
+    return test_run, time.monotonic() - began_s
+
+
+@dataclass(frozen=True)
+class _FileChange:
+    """A file whose section `expect` is to change: its text before, and then."""
+
+    path: Path
+    before: str
+    after: str
+
+    @property
+    def diff(self) -> str:
+        """The lines that go and come, as `diff -u` shows them."""
+        lines = unified_diff(self.before.splitlines(), self.after.splitlines(), str(self.path), str(self.path), n=1)
+        return "\n".join(line.rstrip("\n") for line in lines)
 
 
 class _Update:
-    """Runs the tests, and rewrites the section `expect` of the files with failures."""
+    """Runs the tests, and changes the section `expect` of the files with failures."""
 
     def __init__(self, files: list[str], options: list[str], *, as_json: bool) -> None:
         self._files = files
         self._options = options
         self._as_json = as_json
+        # What the first run found is written, after a question too.
+        self._changes: list[_FileChange] | None = None
+        self.exit_code = 0
 
     def __call__(self, *, write: bool) -> bool:
-        """Show what fails, or rewrite what is expected. Returns whether there is anything to rewrite.
+        """Show what would change, or change it and test again. Returns whether there is anything to change.
 
         Raises ConfigError if a file cannot be used, or its section `expect` cannot be told from others.
         """
-        test_run = _run(self._files, self._options, None, as_json=self._as_json)
-        if test_run.exit_code == _COLLECTION_FAILED:
-            raise typer.Exit(_COLLECTION_FAILED)
-        texts = dict[Path, str]()
-        for file in test_run.files:
-            section = file.wanted_section()
-            if section is not None:
-                texts[file.case.expected_path] = file.case.replace_expected(section)
-        if write:
-            for path, text in texts.items():
-                path.write_text(text, encoding="utf-8")
-                if not self._as_json:
-                    tables.sentence(tables.console(), f"{path}: `expect` is rewritten")
-        return bool(texts)
+        if self._changes is None:
+            self._changes = self._list_changes(write=write)
+        if not write or not self._changes:
+            return bool(self._changes)
+        for change in self._changes:
+            change.path.write_bytes(change.after.encode())
+            if not self._as_json:
+                tables.sentence(tables.console(), f"{change.path}: `expect` is rewritten")
+        test_run, seconds = _run(self._files, self._options, None, quiet=self._as_json)
+        self.exit_code = test_run.exit_code
+        if self._as_json:
+            self._emit(test_run, seconds, self._changes)
+        return True
+
+    def _list_changes(self, *, write: bool) -> list[_FileChange]:
+        """Run the tests, and show what they find and what would change."""
+        test_run, seconds = _run(self._files, self._options, None, quiet=self._as_json)
+        self.exit_code = test_run.exit_code
+        changes: list[_FileChange] = []
+        if test_run.exit_code != _COLLECTION_FAILED:
+            changes = [change for file in test_run.files if (change := _change_of(file)) is not None]
+        if self._as_json:
+            if not write or not changes:
+                self._emit(test_run, seconds, changes)
+            return changes
+        for change in changes:
+            tables.console().print(Text(change.diff), soft_wrap=True)
+        if test_run.exit_code == _TESTS_FAILED and not changes:
+            tables.sentence(
+                tables.console(), "--update changes nothing: `counts`, and what is refused, stay as they are."
+            )
+        return changes
+
+    def _emit(self, test_run: "TestRun", seconds: float, changes: list[_FileChange]) -> None:
+        document = test_run.to_json(seconds)
+        document["updates"] = [{"path": str(change.path), "diff": change.diff} for change in changes]
+        tables.emit_whole(document)
+
+
+def _change_of(file: "PipelineTestFile") -> _FileChange | None:
+    """Return what is to change in the file that has what a test file expects; None: nothing."""
+    entries = file.changed_entries()
+    if not entries:
+        return None
+    return _FileChange(file.case.expected_path, file.case.expected_text, file.case.replace_expected(entries))

@@ -1,13 +1,11 @@
 """Reads a test file `*.test.yaml`, with the configuration, schemas and records that it names."""
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from writer.config.base import did_you_mean
@@ -17,6 +15,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.preflight.testing.case_file import CaseFile, ExpectedOutcome, RecordSpec
 from writer.preflight.testing.records import RecordPosition, Unusable, make_sample
+from writer.preflight.testing.yaml_edit import EditRefused, set_entries
 from writer.schemas import saved_sample
 from writer.schemas.saved_sample import SavedSample
 
@@ -26,7 +25,6 @@ COUNTS = "counts"
 _NAMED = 20
 PATTERN = "*.test.yaml"
 _FIX = "Name files *.test.yaml, or folders with such files."
-_SECTION = re.compile(r"^expect:.*\n?((?:[ \t]*\n)*[ \t]+\S.*\n?)*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -56,23 +54,25 @@ class Case:
             return self.path.parent / self.file.expect
         return self.path
 
-    def replace_expected(self, expected: Mapping[str, Any]) -> str:
-        """Return the text of that file with another section `expect`. All else in it stays as it is.
+    def replace_expected(self, entries: Mapping[str, Any]) -> str:
+        """Return the text of that file with other entries in `expect`. All else in it stays as it is.
 
-        Raises ConfigError where the section cannot be told from others.
+        Raises ConfigError where the entries cannot be told from others.
         """
-        if self.expected_path != self.path:
-            return _yaml(expected)
-        text = self.path.read_text(encoding="utf-8")
-        section = {"expect": expected}
-        match = _SECTION.search(text)
-        if match is None:
-            new = f"{text.rstrip()}\n{_yaml(section)}"
-        else:
-            new = f"{text[: match.start()]}{_yaml(section)}{text[match.end() :]}"
-        if not _is(new, {**yaml.safe_load(text), **section}):
-            raise ConfigError(f"{self.path}: `expect` cannot be told from what follows it. Indent each line of it.")
-        return new
+        path: tuple[str, ...] = ()
+        if self.expected_path == self.path:
+            path = ("expect",)
+        try:
+            return set_entries(self.expected_text, path, entries)
+        except EditRefused as error:
+            raise ConfigError(f"{self.expected_path} is not rewritten: {error}. Change it by hand.") from error
+
+    @property
+    def expected_text(self) -> str:
+        """The text of that file, with the ends of lines that it has; empty where it does not exist yet."""
+        if not self.expected_path.exists():
+            return ""
+        return self.expected_path.read_bytes().decode()
 
 
 def read(path: Path) -> Case:
@@ -111,18 +111,6 @@ def read(path: Path) -> Case:
         why = f"there is no such record{did_you_mean(unknown, list(names)[:_NAMED])}"
         raise ConfigError(f"{path} cannot be used: expect.{unknown}: {why}")
     return Case(path, file, config, name, sample, names, expected)
-
-
-def _yaml(document: Any) -> str:
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
-
-
-def _is(text: str, document: Any) -> bool:
-    try:
-        # The text of NaN equals itself, its value does not.
-        return repr(yaml.safe_load(text)) == repr(document)
-    except yaml.YAMLError:
-        return False
 
 
 def _validate(path: Path, model: Any, document: Any, *above: str) -> Any:

@@ -16,7 +16,7 @@ import pytest
 from writer.core.errors import ConfigError, HeadraceError
 from writer.preflight.testing import case
 from writer.preflight.testing.case import Case
-from writer.preflight.testing.comparison import Result, expected_section, results
+from writer.preflight.testing.comparison import Result, changed_entries, results
 from writer.preflight.testing.outcomes import Outcome, outcomes
 from writer.preflight.testing.records import RecordPosition
 
@@ -64,13 +64,11 @@ class PipelineTestFile(pytest.File):
             return {}
         return {result.name: result for result in results(self.case, self.outcomes)}
 
-    def wanted_section(self) -> dict[str, Any] | None:
-        """Return the section `expect` under which all records pass; None if they do already, or are refused."""
+    def changed_entries(self) -> dict[str, Any]:
+        """Return the entries of `expect` with which all records pass; none where these pass already, or are refused."""
         if isinstance(self.outcomes, HeadraceError):
-            return None
-        if not any(result.differences and result.position for result in self.results.values()):
-            return None
-        return expected_section(self.case, self.outcomes)
+            return {}
+        return changed_entries(self.case, self.outcomes)
 
 
 class PipelineTest(pytest.Item):

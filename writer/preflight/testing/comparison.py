@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
@@ -114,32 +114,61 @@ def describe(outcome: Outcome) -> str:
     return outcome.exit
 
 
-def expected_section(case: Case, outcomes: Mapping[RecordPosition, Outcome]) -> dict[str, Any]:
-    """Return the section `expect` as it would have to be. What is as expected stays; others keep the keys they have."""
-    section = dict[str, Any]()
+def changed_entries(case: Case, outcomes: Mapping[RecordPosition, Outcome]) -> dict[str, Any]:
+    """Return the entries of `expect` that would have to be others, by the names of their records.
+
+    An entry keeps the keys and columns that it has, and of these the values that are as they came.
+    """
+    entries = dict[str, Any]()
     for name, position in case.names.items():
         expected = case.expected.get(name)
-        outcome = outcomes[position]
-        if expected is not None and not any(differences(expected, outcome)):
-            section[name] = expected.model_dump(exclude_unset=True)
-        elif expected is not None or case.file.counts is None:
-            section[name] = _entry(expected, outcome)
-        if name in section and section[name].keys() == {"exit"}:
-            section[name] = section[name]["exit"]
-    return {name: plain(entry) for name, entry in section.items()}
+        if expected is None:
+            if case.file.counts is None:
+                entries[name] = _new_entry(outcomes[position])
+        elif any(differences(expected, outcomes[position])):
+            entries[name] = _changed_entry(expected, outcomes[position])
+        if name in entries and entries[name].keys() == {"exit"}:
+            entries[name] = entries[name]["exit"]
+    return entries
 
 
-def _entry(expected: ExpectedOutcome | None, outcome: Outcome) -> dict[str, Any]:
+def _new_entry(outcome: Outcome) -> dict[str, Any]:
     entry = {key: value for key, value in vars(outcome).items() if value is not None}
-    if expected is not None and expected.exit == outcome.exit:
-        keys = {"exit", *expected.model_fields_set}
-        entry = {key: value for key, value in entry.items() if key in keys}
     if "row" in entry:
-        columns: Iterable[str] = _columns(entry["row"])
-        if expected is not None and expected.row is not None:
-            columns = expected.row
-        entry["row"] = {name: entry["row"][name] for name in columns if name in entry["row"]}
+        entry["row"] = {name: plain(entry["row"][name]) for name in _columns(entry["row"])}
     return entry
+
+
+def _changed_entry(expected: ExpectedOutcome, outcome: Outcome) -> dict[str, Any]:
+    """Return an entry that `outcome` fits. Of another exit, it has the columns that it names."""
+    entry = _new_entry(outcome)
+    if expected.exit == outcome.exit:
+        # A key that differs has a value, or there is none any more.
+        named_keys = expected.model_fields_set & entry.keys() or {"exit"}
+        entry = {key: value for key, value in entry.items() if key in named_keys}
+        if expected.reason is not None and expected.reason in (outcome.reason or ""):
+            entry["reason"] = expected.reason
+    if expected.row is not None and outcome.row is not None:
+        row = outcome.row
+        entry["row"] = {name: _changed_value(value, row[name]) for name, value in expected.row.items() if name in row}
+    return entry
+
+
+def _changed_value(expected: Any, actual: Any) -> Any:
+    """Return a value of a row for a test file: as it stands there, if it is the same; a number where one stands."""
+    if is_same(expected, actual):
+        return expected
+    if isinstance(expected, int | float) and isinstance(actual, Decimal):
+        number = float(actual)
+        if is_same(number, actual):
+            return number
+    if isinstance(actual, float):
+        with np.errstate(over="ignore"):
+            # Of a column of type float, the fewest digits that say the value.
+            short = float(str(np.float32(actual)))
+        if is_same(short, actual):
+            return short
+    return plain(actual)
 
 
 def _columns(row: Mapping[str, Any]) -> list[str]:
