@@ -21,7 +21,7 @@ from recovery.reprocess.run import (
 from writer.config.loader import load
 from writer.core.text import plural
 from writer.output import tables
-from writer.output.cli_options import By, ConfigFile, OnePipeline, json_option
+from writer.output.cli_options import By, ConfigFile, OnePipeline, buckets_help, json_option
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, numbers
 from writer.schemas.registry import source
@@ -32,15 +32,7 @@ _TITLES = ("read", "stay", "moved", "dead letters", "filtered", "no record", "ve
 
 def reprocess(
     config: ConfigFile,
-    buckets: Annotated[
-        str,
-        typer.Option(
-            "--buckets",
-            metavar="A..B",
-            help="From one bucket to another, both included: 2026-11-20T05..2026-11-20T07; or one: 2026-11-20T05, "
-            "hour=2026-11-20T05/country=DE.",
-        ),
-    ],
+    buckets: Annotated[str, typer.Option("--buckets", help=buckets_help("The buckets"))],
     origin: Annotated[
         Origin, typer.Option("--from", help="Where the records come from; raw: the pipeline's raw table (table.raw).")
     ],

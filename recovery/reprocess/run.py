@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Literal
 
 import bucketers
-from bucketers import Bucketer, interval
 from recovery import identity
 from recovery.backfill import archive_source, source_factory
 from recovery.backfill.raw_source import RawSource
@@ -20,7 +19,6 @@ from recovery.backfill.source import Source
 from recovery.backfill.throttle import BackfillPace, ask_live_lag, lag_max
 from recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap, LateBucketSwap
 from recovery.reprocess.row_offsets import BucketRows, read_bucket_rows
-from writer.batch.staging.bucket_folders import hive_value
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
@@ -31,6 +29,7 @@ from writer.maintenance.dead_letters.selection import Selection, read_dead_lette
 from writer.maintenance.local_pipeline import age_of
 from writer.maintenance.record_commit import RecordTable
 from writer.schemas.registry import SchemaSource
+from writer.sealing.bucket_selection import parse_buckets
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import side_table
 from writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken, one_line
@@ -80,7 +79,7 @@ class SourceChoice:
 
 @dataclass(frozen=True)
 class ReprocessRequest:
-    """What a person asked for. `buckets`: A..B, both included, or one bucket; `rate`: records a second."""
+    """What a person asked for. `buckets`: as `parse_buckets` reads them; `rate`: records a second."""
 
     buckets: str
     source: SourceChoice
@@ -123,13 +122,14 @@ class ReprocessRun:
     """A reprocess of buckets of one pipeline's table."""
 
     def __init__(self, name: str, config: Config, schemas: SchemaSource, request: ReprocessRequest) -> None:
-        """Open the tables. Raises ConfigError for a pipeline with a route, HeadraceError when there is no table."""
+        """Open the tables. Raises ConfigError for a route or what names no bucket, HeadraceError without a table."""
         config.one_table(name)
         self.name = name
         self._record_table = RecordTable(name, config, schemas)
         self._request = request
         self._replay = DeadLetterReplay(name, config, schemas)
         self._bucketer = bucketers.build(self._record_table.settings.bucket)
+        self._selection = parse_buckets(request.buckets, self._bucketer)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class ReprocessRun:
         return self._bucketer.columns
 
     def preview(self) -> Preview:
-        """Find what would be read. Raises ConfigError for buckets that are none, CommitFailed, SourceFailed."""
+        """Find what would be read. Raises ConfigError, CommitFailed, SourceFailed."""
         preview = Preview()
         hulls: list[OffsetSet] = []
         with _explain_storage_errors(self._record_table):
@@ -254,7 +254,7 @@ class ReprocessRun:
     def _buckets(self, table: PipelineTable) -> list[BucketKey]:
         """Return the buckets of a table that are asked for."""
         buckets = {file.bucket for file in table.bucket_files(table.snapshot())}
-        return select_buckets(buckets, self._request.buckets, self._bucketer)
+        return self._selection.choose(buckets)
 
     def _count_dead_letters(self, offsets: OffsetSet) -> int:
         """Count the dead letters at these offsets."""
@@ -280,61 +280,6 @@ class ReprocessRun:
 
     def _event_facts(self, bucket: BucketKey) -> dict[str, Any]:
         return {"pipeline": self.name, "bucket": bucket_path(self.columns, bucket)}
-
-
-def select_buckets(buckets: Collection[BucketKey], option: str, bucketer: Bucketer) -> list[BucketKey]:
-    """Return the buckets from A to B of `A..B`, both included, in the order of time; or one bucket.
-
-    Raises ConfigError for what is no bucket.
-    """
-    first, dots, last = option.partition("..")
-    if not dots:
-        key = _parse_key(first, bucketer)
-        if key is not None:
-            return [bucket for bucket in buckets if bucket == key]
-        last = first
-    candidates = sorted(buckets, key=str)
-    if not candidates:
-        return []
-    start = _parse_interval(first, candidates[0], bucketer, option)
-    end = _parse_interval(last, candidates[0], bucketer, option)
-    if start > end:
-        raise ConfigError(f"--buckets {option}: {first} comes after {last}; name the earlier one first")
-    intervals = [(interval(bucketer, bucket), bucket) for bucket in candidates]
-    selection = [(span, bucket) for span, bucket in intervals if span is not None and start <= span <= end]
-    return [bucket for _, bucket in sorted(selection, key=lambda item: (item[0], str(item[1])))]
-
-
-def _parse_key(text: str, bucketer: Bucketer) -> BucketKey | None:
-    """Return the bucket that a text names in all its columns; None where it names fewer."""
-    values = text.strip("/").split("/")
-    if len(values) != len(bucketer.columns):
-        return None
-    return tuple(hive_value(value if "=" in value else f"={value}") for value in values)
-
-
-def _parse_interval(text: str, bucket: BucketKey, bucketer: Bucketer, option: str) -> tuple[datetime, datetime]:
-    """Return the interval of a bucket by its label, with or without the column's name. Raises ConfigError.
-
-    `bucket`: any one of the table, which shows which column goes by time.
-    """
-    name, equals, label = text.partition("=")
-    if not equals:
-        label = text
-    for index, column in enumerate(bucketer.columns):
-        if equals and name != column:
-            continue
-        before = bucket[:index]
-        after = bucket[index + 1 :]
-        is_by_time = interval(bucketer, (*before, "", *after)) is None
-        if is_by_time:
-            span = interval(bucketer, (*before, label, *after))
-            if span is not None:
-                return span
-    raise ConfigError(
-        f"--buckets {option}: {text!r} is no bucket of time of this table; write 2026-11-20T05..2026-11-20T07, or "
-        f"one bucket as {'/'.join(f'{column}=…' for column in bucketer.columns)}"
-    )
 
 
 def _dead_letters_at(offsets: OffsetSet) -> Selection:

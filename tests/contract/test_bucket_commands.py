@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from tests.servers.scripted import Reply, serve_script
 from tests.support.sealed_lake import DAY, SealedLake
 from writer.cli.main import app
+from writer.core.errors import ConfigError
 from writer.sealing.bucket_listing import BucketOverview
 from writer.sealing.sealer import Sealer
 
@@ -95,8 +96,10 @@ def test_a_wait_that_times_out_says_why(
     assert found.exit_code == 1
     assert why in found.stdout.replace("\n", " ")
     told = json.loads(run("wait", *arguments, "--json", form=lake.settings.table.format).stdout)
-    assert told["manifest"] is None
-    assert why in f"{told['state']}: {told['why']}"
+    assert (told["complete"], [b["name"] for b in told["buckets"]]) == (False, [f"hour={bucket}"])
+    (last,) = told["buckets"]
+    assert (last["bucket"], last["manifest"]) == ([bucket], None)
+    assert why in f"{last['state']}: {last['why']}"
 
 
 def test_a_wait_ends_the_moment_the_bucket_is_sealed(lake: SealedLake, run: Callable[..., Result]):
@@ -109,7 +112,7 @@ def test_a_wait_ends_the_moment_the_bucket_is_sealed(lake: SealedLake, run: Call
         found = run("wait", "--sealed", "hour=2026-11-20T05", "--timeout", "30 s", "--json", form=form)
     finally:
         timer.join()
-    told = json.loads(found.stdout)
+    (told,) = json.loads(found.stdout)["buckets"]
     assert (found.exit_code, told["state"], told["manifest"]["rows"]) == (0, "sealed", 10)
 
 
@@ -117,6 +120,77 @@ def test_a_closed_bucket_that_never_had_a_row_is_complete(lake: SealedLake, run:
     found = run("wait", "--sealed", "2026-11-20T01", "--timeout", "1 s", form=lake.settings.table.format)
     assert found.exit_code == 0
     assert "complete, and empty" in found.stdout
+
+
+def test_a_wait_for_a_day_waits_for_each_bucket_that_it_has_or_may_still_get(
+    lake: SealedLake, run: Callable[..., Result]
+):
+    form = lake.settings.table.format
+    day = run("wait", "--sealed", "2026-11-20", "--timeout", "50 ms", "--json", form=form)
+    told = json.loads(day.stdout)
+    assert (day.exit_code, told["complete"]) == (1, False)
+    states = {bucket["bucket"][0][-2:]: bucket["state"] for bucket in told["buckets"]}
+    # Hours 0 to 2 are closed, and no row of them came.
+    expected = {"03": "sealed", "04": "sealed", "05": "closed", "06": "open", "07": "open"}
+    assert states == {**expected, **{f"{hour:02}": "open" for hour in range(8, 24)}}
+    shown = " ".join(run("wait", "--sealed", "2026-11-20", "--timeout", "50 ms", form=form).stdout.split())
+    assert "2026-11-20 is not sealed after 50 ms: 2 of 21 buckets are; it waits for" in shown
+    assert "hour=2026-11-20T05: closed: it is about to be sealed" in shown
+    assert "hour=2026-11-20T23: open: no row of it came yet" in shown
+
+
+def test_a_wait_for_a_range_ends_once_its_last_bucket_is_sealed(lake: SealedLake, run: Callable[..., Result]):
+    form = lake.settings.table.format
+    early = run("wait", "--sealed", "2026-11-20T00..2026-11-20T04", form=form)
+    assert (early.exit_code, early.stdout.strip()) == (
+        0,
+        "2026-11-20T00..2026-11-20T04 is sealed: 2 buckets with rows, 52 rows",
+    )
+    timer = threading.Timer(0.3, lambda: lake.seal(5))
+    timer.start()
+    try:
+        later = run("wait", "--sealed", "2026-11-20T03..2026-11-20T05", "--timeout", "30 s", "--json", form=form)
+    finally:
+        timer.join()
+    told = json.loads(later.stdout)
+    assert (later.exit_code, told["complete"]) == (0, True)
+    assert [bucket["manifest"]["rows"] for bucket in told["buckets"]] == [40, 12, 10]
+
+
+def test_a_day_that_is_closed_without_a_row_is_complete(lake: SealedLake, run: Callable[..., Result]):
+    empty = run("wait", "--sealed", "2026-11-18..2026-11-19", form=lake.settings.table.format)
+    assert (empty.exit_code, "is complete, and empty" in empty.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--sealed", "2026-11-20T05:30"], "names no bucket of this table"),
+        (["--sealed", "2026-11-20", "--version", "2"], "--version 2 is of one bucket"),
+        (["--sealed", "2026-11-21..2029-11-21"], "more than 10,000 buckets that are not closed"),
+    ],
+)
+def test_a_wait_that_cannot_be_is_refused(tmp_path: Path, run: Callable[..., Result], arguments: list[str], why: str):
+    SealedLake(tmp_path).add(3, 5)
+    with pytest.raises(ConfigError, match=why):
+        run("wait", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "hours"),
+    [
+        (["2026-11-20T04..2026-11-20T06"], ["04", "05", "06"]),
+        (["2026-11-20T03", "hour=2026-11-20T07"], ["03", "07"]),
+        (["2026-11-20"], ["03", "04", "05", "06", "07"]),
+        (["2026-11-21"], []),
+    ],
+)
+def test_only_the_buckets_that_are_named_are_listed(
+    lake: SealedLake, run: Callable[..., Result], bucket: list[str], hours: list[str]
+):
+    options = [option for text in bucket for option in ("--bucket", text)]
+    listed = json.loads(run("buckets", "--json", *options, form=lake.settings.table.format).stdout)
+    assert [b["bucket"][0][-2:] for b in listed["pipelines"]["clicks"]["buckets"]] == hours
 
 
 def test_hooks_are_listed_run_and_skipped_by_hand(tmp_path: Path, run: Callable[..., Result]):
@@ -141,6 +215,11 @@ def test_hooks_are_listed_run_and_skipped_by_hand(tmp_path: Path, run: Callable[
         assert (told["delivered"], told["skipped"], told["waiting"]) == (1, 1, [])
         assert run("hooks run", "--bucket", "2026-11-20T03", "--hook", "webhook", hooks=hooks).exit_code == 0
         assert server.asked[-1].json()["bucket"] == ["2026-11-20T03"]
+        of_the_day = run("hooks run", "--bucket", "2026-11-20", "--hook", "webhook", hooks=hooks)
+        assert of_the_day.exit_code == 0
+        assert [asked.json()["bucket"] for asked in server.asked[-2:]] == [["2026-11-20T03"], ["2026-11-20T04"]]
+        with pytest.raises(ConfigError, match="2026-11-21 was never sealed"):
+            run("hooks run", "--bucket", "2026-11-21", "--hook", "webhook", hooks=hooks)
 
 
 def test_a_pipeline_without_hooks_says_so(tmp_path: Path, run: Callable[..., Result]):

@@ -350,4 +350,4 @@ def test_the_verb_shows_and_does_it(driver: Driver, capsys: pytest.CaptureFixtur
 def test_a_bucket_that_is_not_there_is_named(driver: Driver, tmp_path: Path) -> None:
     run = lambda *args: CliRunner().invoke(app, ["compact", str(written(driver, tmp_path)), *args])  # noqa: E731
     assert "no files of bucket hour=2020-01-01T00" in str(run("--bucket", "2020-01-01T00").exception)
-    assert "'a/b' does not name a bucket: this table's are named hour=" in str(run("--bucket", "a/b").exception)
+    assert "'a/b' names no bucket of this table. They are named hour=" in str(run("--bucket", "a/b").exception)

@@ -7,13 +7,13 @@ import pytest
 from tests.support.bucket_lake import HOUR, NOON, Lake, label
 from writer.core.errors import ConfigError, HeadraceError
 from writer.driver.sealing.seal_request import SealRequest, SealResult, seal_buckets
-from writer.output.bucket_names import bucket_of
+from writer.sealing.bucket_selection import parse_buckets
 from writer.sealing.unsealed import INDEX
 
 
 def seal(lake: Lake, bucket: str | None = None, **request: Any) -> SealResult:
-    key = None if bucket is None else bucket_of(bucket, lake.sealer().bucketer)
-    return seal_buckets("events", lake.config, SealRequest(key, **request), NOON + 9 * HOUR)
+    selection = None if bucket is None else parse_buckets(bucket, lake.sealer().bucketer)
+    return seal_buckets("events", lake.config, SealRequest(selection, **request), NOON + 9 * HOUR)
 
 
 def test_a_person_closes_and_seals_until_a_time_and_a_dry_run_writes_nothing(lake: Lake) -> None:
@@ -42,5 +42,18 @@ def test_a_person_seals_one_bucket_and_again_after_late_rows(lake: Lake) -> None
     assert (manifest.version, manifest.rows, manifest.late) == (2, 20, 10)
     with pytest.raises(HeadraceError, match="no rows in hour=2026-11-20T19"):
         seal(lake, "2026-11-20T19")
-    with pytest.raises(ConfigError, match="this table's are named hour=2026-11-20T05"):
+    with pytest.raises(ConfigError, match="They are named hour=2026-11-20T05"):
         seal(lake, "a/b")
+
+
+def test_a_person_seals_a_day_or_a_range_of_buckets(lake: Lake) -> None:
+    lake.write(NOON, NOON + HOUR, NOON + 2 * HOUR, NOON + 3 * HOUR)
+    first = seal(lake, "2026-11-20T12..2026-11-20T13")
+    assert [manifest.bucket for manifest in first.manifests] == [label(NOON), label(NOON + HOUR)]
+    rest = seal(lake, "2026-11-20")
+    assert [manifest.bucket for manifest in rest.manifests] == [label(NOON + 2 * HOUR), label(NOON + 3 * HOUR)]
+    assert lake.table.snapshot().closed_until == NOON + 4 * HOUR
+    again = seal(lake, "2026-11-20")
+    assert (again.manifests, len(again.notes)) == ((), 4)
+    with pytest.raises(HeadraceError, match="no rows in 2026-11-19: there is nothing to seal"):
+        seal(lake, "2026-11-19")

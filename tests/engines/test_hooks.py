@@ -2,18 +2,20 @@
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from bucketers import EventTime
 from tests.support.sealed_lake import SealedLake
 from writer.engines.registration import registration
 from writer.engines.table_description import describe_table
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import deliveries
+from writer.sealing.bucket_selection import parse_buckets
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 FORMATS = ["delta", "parquet"]
@@ -165,7 +167,7 @@ def test_the_texts_of_ddl_run_in_trino_and_presto(root: Path, trino: Any, presto
 
 def _delivered(delivery: HookDelivery, *, again: str = "", tries: int = 0) -> None:
     if again:
-        delivery.redeliver((again,))
+        delivery.redeliver(parse_buckets(again, EventTime(timedelta(hours=1))))
     deadline = time.monotonic() + 120
     while (box := delivery.run_round(datetime.now(UTC))).pending:
         if tries and box.pending[0].attempts >= tries:

@@ -67,7 +67,8 @@ def test_each_sealed_version_is_delivered_when_a_server_is_away_or_a_driver_dies
         late = len(sealed) + 1
         running.until(lambda: sum(map(len, versions(server.asked).values())) >= late, 400)
         bucket = next(bucket for bucket, told in versions(server.asked).items() if told[-1] == 2)
-        assert say("wait", str(site.config), "--sealed", bucket, "--version", "2")["manifest"]["added"] > 0
+        (awaited,) = say("wait", str(site.config), "--sealed", bucket, "--version", "2")["buckets"]
+        assert awaited["manifest"]["added"] > 0
         running.until(lambda: waiting(site) == 0 and {bucket.state.name for bucket in buckets(site)} == {"sealed"}, 400)
         status = say("status", str(site.config))["pipelines"]["events"]
         assert (status["source"], status["hooks"]["webhook"]["waiting"]) == ("driver", 0)

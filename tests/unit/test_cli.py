@@ -61,7 +61,7 @@ def test_screens_write_instants_in_one_way():
         "writer/core/text.py", "writer/output/tables.py",  # the one way: to the second, and to the millisecond
         "writer/batch/lateness.py", "writer/batch/schema_reader.py",  # reasons of dead letters, on storage
         "writer/core/logging.py", "writer/offsets/checkpoint_backups.py",  # lines of the log; names of folders
-        "writer/output/bucket_names.py", "writer/demo/verification.py",  # names of buckets; a query
+        "writer/demo/verification.py",  # a query
         "writer/lease/kubernetes_lease.py", "writer/scaling/spark_executors.py",  # forms of Kubernetes and Spark
     }  # fmt: skip
     files = [path for top in ("writer", "recovery", "autoscaler") for path in (ROOT / top).rglob("*.py")]

@@ -1,52 +1,20 @@
-"""Which buckets a reprocess means, and which offsets it reads: each once."""
+"""Which offsets a reprocess reads: each once."""
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
-from bucketers import Composite, EventTime, Field
 from recovery.backfill.source import Chunk, confirm_every_record
 from recovery.reprocess.row_offsets import RecordsAtOffsets, RowOffsets, find_positions
-from recovery.reprocess.run import select_buckets
 from tests.support.local_driver import log
 from tests.support.sample_records import event
 from writer.avro.schema_plan import SchemaPlan
-from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetSet, TopicPartition
 from writer.maintenance.local_pipeline import Piece
 
-HOURS = EventTime(timedelta(hours=1))
-BOTH = Composite(Field("country"), HOURS)
 P0, P1, OLD = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1), TopicPartition("clicks", 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [
-        ("2026-11-20T05", ["05"]), ("hour=2026-11-20T05", ["05"]), ("2026-11-20T05..2026-11-20T06", ["05", "06"]),
-        ("2026-11-20T06..2026-11-21T00", ["06", "07"]), ("hour=2026-11-20T04..hour=2026-11-20T05", ["05"]),
-        ("2026-11-20T08", []), ("2026-11-20T08..2026-11-20T09", []),
-    ],
-)  # fmt: skip
-def test_buckets_from_one_to_another_are_meant(wanted: str, found: list[str]) -> None:
-    there = [(f"2026-11-20T{hour}",) for hour in ("07", "05", "06")]
-    assert [bucket[0][-2:] for bucket in select_buckets(there, wanted, HOURS)] == found
-
-
-def test_of_buckets_of_two_columns_all_of_an_hour_are_meant_or_one() -> None:
-    there = [(country, f"2026-11-20T{hour}") for country in ("DE", None, "FR") for hour in ("05", "06")]
-    assert len(select_buckets(there, "2026-11-20T05", BOTH)) == 3
-    assert len(select_buckets(there, "2026-11-20T05..2026-11-20T06", BOTH)) == 6
-    assert select_buckets(there, "country=DE/hour=2026-11-20T06", BOTH) == [("DE", "2026-11-20T06")]
-    with pytest.raises(ConfigError, match="country_bucket=…/hour=…"):
-        select_buckets(there, "country=DE..country=FR", BOTH)
-    with pytest.raises(ConfigError, match="is no bucket of time"):
-        select_buckets([("DE",)], "DE..FR", Field("country"))
-    assert select_buckets([], "2026-11-20T05..2026-11-20T06", HOURS) == []
 
 
 def test_far_offsets_are_read_apart_and_near_ones_in_one_go() -> None:

@@ -20,7 +20,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "status": "Show lag, last commit, dead letters, retention, executors",
         "explain": "Explain why a batch was committed when it was",
         "buckets": "List the buckets: open, closed, blocked, sealed, reopened",
-        "wait": "Block until a bucket is sealed",
+        "wait": "Block until a bucket, or all of a day, is sealed",
         "audit": "Prove that every offset is accounted for",
         "diff": "Compare two tables of the same topics, offset by offset",
         "hooks": "Show, deliver or skip notifications of sealed buckets",

@@ -11,11 +11,12 @@ from typing import Literal
 from writer.clients.http import RequestFailed
 from writer.core import fault_points, logging
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketKey
+from writer.core.files import group_by_bucket
 from writer.engines.table_description import TableDescription
 from writer.hooks.base import Hook, HookFailed, Per, Receipt, StillRunning
 from writer.hooks.outbox import Health, Outbox, OutboxContent, OutboxEntry
 from writer.hooks.seal_feed import Seal, Seals
+from writer.sealing.bucket_selection import BucketSelection
 from writer.sealing.manifest import Manifest
 
 # The position is written after as many log entries without a seal, too.
@@ -87,13 +88,22 @@ class HookDelivery:
         fault_points.point("hook_taken")
         return content
 
-    def redeliver(self, bucket: BucketKey) -> OutboxContent:
-        """Add the newest manifest of a bucket, whether it was delivered or not. Raises ConfigError without one."""
-        newest = self._seals.manifests().newest(bucket)
-        if newest is None:
-            raise ConfigError(f"{self._seals.bucket_name(bucket)} was never sealed; there is nothing to deliver")
-        (entry,) = self._outbox_entries([Seal(newest.table_version or 0, newest)])
-        return self._change_outbox(lambda content: content.put_last(entry))
+    def redeliver(self, selection: BucketSelection) -> OutboxContent:
+        """Add the newest manifests of buckets, whether they were delivered or not. Raises ConfigError without one."""
+        table = self._seals.table
+        files = group_by_bucket(table.bucket_files(table.snapshot()))
+        newest = [self._seals.manifests().newest(key) for key in selection.named_among(files)]
+        seals = [Seal(manifest.table_version or 0, manifest) for manifest in newest if manifest is not None]
+        if not seals:
+            raise ConfigError(f"{selection.name} was never sealed; there is nothing to deliver")
+        entries = self._outbox_entries(seals)
+
+        def put_all(content: OutboxContent) -> OutboxContent:
+            for entry in entries:
+                content = content.put_last(entry)
+            return content
+
+        return self._change_outbox(put_all)
 
     def make_due(self) -> OutboxContent:
         """Make all that waits due now."""

@@ -16,7 +16,6 @@ from writer.config.pipelines import Config
 from writer.config.sections.hooks import Druid, HookSettings, Webhook
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketKey
 from writer.engines.table_description import describe_table
 from writer.hooks.base import Hook
 from writer.hooks.delivery import HookDelivery
@@ -25,6 +24,7 @@ from writer.hooks.outbox import Health, OutboxContent, OutboxEntry
 from writer.hooks.seal_feed import Seals
 from writer.hooks.sql import SqlHook
 from writer.hooks.webhook import WebhookHook
+from writer.sealing.bucket_selection import BucketSelection
 from writer.sealing.sealer import Sealer
 from writer.table.factory import main_table
 
@@ -162,15 +162,16 @@ def choose_deliveries(config: Config, pipeline: str, hook: str | None) -> list[H
     return [delivery for delivery in candidates if hook in (None, delivery.hook.name)]
 
 
-def deliver_pending(delivery: HookDelivery, bucket: BucketKey | None, timeout: timedelta) -> OutboxContent:
+def deliver_pending(delivery: HookDelivery, selection: BucketSelection | None, timeout: timedelta) -> OutboxContent:
     """Run rounds until nothing waits, each attempt has failed, or the time is over. Returns the outbox.
 
-    `bucket`: its newest manifest is delivered, also where it was delivered before. Raises OSError, HeadraceError.
+    `selection`: the newest manifests of these buckets are delivered, also where they were before. Raises OSError,
+    HeadraceError.
     """
     deadline_s = time.monotonic() + timeout.total_seconds()
     delivery.take_up()
-    if bucket is not None:
-        delivery.redeliver(bucket)
+    if selection is not None:
+        delivery.redeliver(selection)
     delivery.make_due()
     while True:
         content = delivery.run_round(datetime.now(UTC))
@@ -181,15 +182,15 @@ def deliver_pending(delivery: HookDelivery, bucket: BucketKey | None, timeout: t
         time.sleep(_ROUND_INTERVAL_S)
 
 
-def skip_bucket(delivery: HookDelivery, bucket: BucketKey) -> list[OutboxEntry]:
-    """Take what waits of a bucket out of the outbox. Returns it. Raises OSError, HeadraceError."""
+def skip_buckets(delivery: HookDelivery, selection: BucketSelection) -> list[OutboxEntry]:
+    """Take what waits of buckets out of the outbox. Returns it. Raises OSError, HeadraceError."""
     delivery.take_up()
     skipped: list[OutboxEntry] = []
 
     def skip(content: OutboxContent | None) -> OutboxContent:
         content = content or OutboxContent(-1)
         # The change is tried again where another process was faster.
-        skipped[:] = [entry for entry in content.pending if entry.bucket == bucket]
+        skipped[:] = [entry for entry in content.pending if selection.contains(entry.bucket)]
         return content.skip(skipped)
 
     delivery.outbox.change(skip)

@@ -36,6 +36,18 @@ OneTarget = Annotated[
     str | None, typer.Option("--target", help="Which table of a pipeline with a route: the name that goes there.")
 ]
 
+_BUCKET_FORMS = "hour=2026-11-20T05, 2026-11-20T05, a day 2026-11-20, or a range 2026-11-20T05..2026-11-20T09"
+
+
+def buckets_help(meaning: str) -> str:
+    """Return the help of what takes buckets, in the forms that `parse_buckets` reads."""
+    return f"{meaning}: {_BUCKET_FORMS}."
+
+
+OnlyBuckets = Annotated[
+    list[str] | None, typer.Option("--bucket", help=f"{buckets_help('Only these buckets')} May be repeated.")
+]
+
 OfRaw = Annotated[bool, typer.Option("--raw", help="The raw table of the pipeline, in place of its table.")]
 
 

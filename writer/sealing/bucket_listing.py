@@ -1,20 +1,23 @@
-"""Lists the buckets of a table with their states, all or the newest, and waits for one to be sealed.
+"""Lists the buckets of a table with their states, all or the newest, and waits for some to be sealed.
 
 It reads the lake alone, and changes nothing.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 import bucketers
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.files import BucketKey, group_by_bucket
+from writer.sealing.bucket_selection import BucketSelection, choose_buckets
 from writer.sealing.bucket_states import BucketState, ListedBucket, bucket_state, list_bucket, state_without_rows
 from writer.sealing.manifest import Manifest, bucket_path
+from writer.sealing.rules import is_closed
 from writer.sealing.sealer import BucketSnapshot, Sealer
 from writer.sealing.watermark import watermark
 from writer.storage.locations import on_s3
@@ -23,6 +26,8 @@ _MANIFESTS_AT_ONCE = 16
 # Between two reads of the table's log.
 _POLL_INTERVAL_S = 1.0
 _S3_POLL_INTERVAL_S = 5.0
+# Buckets that are not closed, of one wait: over a year of hours.
+_AWAITED_MAX = 10_000
 # A fortnight of hours, and some.
 CELLS_MAX = 400
 # Manifests that one refresh reads; the others come with the next ones.
@@ -57,10 +62,14 @@ class BucketListing:
         """Return the bucket's name: the folders of its files."""
         return bucket_path(self.bucketer.columns, key)
 
-    def list_buckets(self, since: datetime | None) -> list[ListedBucket]:
-        """Return the buckets that end after an instant, the earliest first; those that go by no time come last."""
+    def list_buckets(self, since: datetime | None, selections: Sequence[BucketSelection] = ()) -> list[ListedBucket]:
+        """Return the buckets that end after an instant, the earliest first; those that go by no time come last.
+
+        Only those that are selected, where there are selections.
+        """
         files = group_by_bucket(self.sealer.table.bucket_files(self.snapshot.table_snapshot))
-        keys = [key for key in files if since is None or self._ends_after(key, since)]
+        selected_keys = choose_buckets(files, selections)
+        keys = [key for key in selected_keys if since is None or self._ends_after(key, since)]
         unsealed = self.snapshot.unsealed.buckets
         sealed_keys = [key for key in keys if key not in unsealed or unsealed[key].sealed]
         with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as threads:
@@ -71,6 +80,17 @@ class BucketListing:
         ]
         last_time = datetime.max.replace(tzinfo=UTC)
         return sorted(buckets, key=lambda bucket: (bucket.start or last_time, tuple(map(str, bucket.key))))
+
+    def keys(self) -> list[BucketKey]:
+        """Return the buckets that have rows."""
+        return list(group_by_bucket(self.sealer.table.bucket_files(self.snapshot.table_snapshot)))
+
+    def interval_start(self, key: BucketKey) -> datetime | None:
+        """Return when a bucket begins; None where it goes by no time."""
+        interval = self._interval(key)
+        if interval is None:
+            return None
+        return interval[0]
 
     def state(self, key: BucketKey) -> BucketState:
         """Return the state of a bucket, also of one that has no rows."""
@@ -142,34 +162,97 @@ class BucketOverview:
 
 
 @dataclass(frozen=True)
-class WaitResult:
-    """What a bucket is at the end of the wait."""
+class AwaitedBucket:
+    """A bucket that a wait is for, as it was last read."""
 
+    name: str
+    # None: no row of it came, and more columns than those that go by time say which bucket it is.
+    key: BucketKey | None
     state: BucketState
-    # None unless it is sealed in the version that was waited for, or a newer one.
+    # The newest, if that is the version that is awaited or a newer one.
     manifest: Manifest | None = None
+    # Nothing of it is awaited any more: it is sealed, or closed without a row.
+    is_complete: bool = False
 
 
-def wait_for_seal(listing: BucketListing, bucket: BucketKey, version: int, timeout: timedelta) -> WaitResult:
-    """Read the table again and again until the bucket is sealed in a version, or the time is over.
+class SealWait:
+    """The wait for buckets to be sealed: each that has rows, and each that may still get some."""
 
-    A bucket that is closed and has no row counts as its first version. Raises CommitFailed, OSError.
-    """
-    deadline_s = time.monotonic() + timeout.total_seconds()
-    interval_s = _POLL_INTERVAL_S
-    if on_s3(listing.sealer.table.location):
-        interval_s = _S3_POLL_INTERVAL_S
-    while True:
-        manifest = listing.sealer.manifests.newest(bucket)
-        if manifest is not None and manifest.version >= version:
-            return WaitResult(BucketState("sealed"), manifest)
-        state = listing.state(bucket)
-        if state.name == "empty" and version == 1:
-            return WaitResult(state)
-        remaining_s = deadline_s - time.monotonic()
-        if remaining_s <= 0:
-            if state.name == "sealed":
-                state = replace(state, why=f"{state.why}; {version} is awaited")
-            return WaitResult(state)
-        time.sleep(min(interval_s, remaining_s))
-        listing.refresh(datetime.now(UTC))
+    def __init__(self, listing: BucketListing, selection: BucketSelection, version: int) -> None:
+        """Take the version of the manifests that are awaited. Raises ConfigError where it is of several buckets."""
+        if version > 1 and selection.key is None:
+            raise ConfigError(f"--version {version} is of one bucket, and {selection.text!r} may be several")
+        self._listing = listing
+        self._selection = selection
+        self._version = version
+        # Of buckets that are sealed in that version, which they stay.
+        self._manifests: dict[BucketKey, Manifest] = {}
+
+    def run(self, timeout: timedelta) -> list[AwaitedBucket]:
+        """Read the table again and again until all are complete, or the time is over. Raises CommitFailed, OSError.
+
+        A bucket that is closed and has no row counts as its first version. Raises ConfigError for too many buckets.
+        """
+        deadline_s = time.monotonic() + timeout.total_seconds()
+        interval_s = _POLL_INTERVAL_S
+        if on_s3(self._listing.sealer.table.location):
+            interval_s = _S3_POLL_INTERVAL_S
+        while True:
+            buckets = self.look()
+            remaining_s = deadline_s - time.monotonic()
+            if all(bucket.is_complete for bucket in buckets) or remaining_s <= 0:
+                return buckets
+            time.sleep(min(interval_s, remaining_s))
+            self._listing.refresh(datetime.now(UTC))
+
+    def look(self) -> list[AwaitedBucket]:
+        """Return the buckets as the table has them now, the earliest first.
+
+        A closed one without rows is among them only if it is the one that is named.
+        """
+        named_key = self._selection.key
+        if named_key is not None:
+            self._read_manifests([named_key])
+            return [self._describe(named_key)]
+        keys = self._selection.choose(self._listing.keys())
+        unsealed = self._listing.snapshot.unsealed.buckets
+        self._read_manifests([key for key in keys if key not in unsealed or unsealed[key].sealed])
+        return [*(self._describe(key) for key in keys), *self._slots_without_rows(keys)]
+
+    def _read_manifests(self, keys: Sequence[BucketKey]) -> None:
+        """Read the newest manifests of buckets, and keep those of the version that is awaited, or of a newer one."""
+        missing = [key for key in keys if key not in self._manifests]
+        with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as threads:
+            manifests = list(threads.map(self._listing.sealer.manifests.newest, missing))
+        for key, manifest in zip(missing, manifests, strict=True):
+            if manifest is not None and manifest.version >= self._version:
+                self._manifests[key] = manifest
+
+    def _describe(self, key: BucketKey) -> AwaitedBucket:
+        name = self._listing.bucket_name(key)
+        manifest = self._manifests.get(key)
+        if manifest is not None:
+            return AwaitedBucket(name, key, BucketState("sealed"), manifest, is_complete=True)
+        state = self._listing.state(key)
+        if state.name == "sealed":
+            state = replace(state, why=f"{state.why}; {self._version} is awaited")
+        return AwaitedBucket(name, key, state, is_complete=state.name == "empty" and self._version == 1)
+
+    def _slots_without_rows(self, keys: Sequence[BucketKey]) -> list[AwaitedBucket]:
+        """Return the buckets that are not closed, and of which no row came yet. Raises ConfigError for too many."""
+        closed_until = self._listing.snapshot.closed_until
+        slots = list(islice(self._selection.slots(closed_until), _AWAITED_MAX + 1))
+        if len(slots) > _AWAITED_MAX:
+            raise ConfigError(
+                f"{self._selection.text!r} are more than {_AWAITED_MAX:,} buckets that are not closed; name fewer"
+            )
+        starts = {self._listing.interval_start(key) for key in keys}
+        buckets: list[AwaitedBucket] = []
+        for slot in slots:
+            start, slot_end = slot.interval or (None, None)
+            if start in starts or (slot_end is not None and is_closed(slot_end, closed_until)):
+                continue
+            key = slot.values if slot.columns == self._listing.bucketer.columns else None
+            state = state_without_rows(self._listing.facts, slot_end)
+            buckets.append(AwaitedBucket(slot.name, key, state))
+        return buckets

@@ -12,9 +12,10 @@ from rich.text import Text
 from writer.config.loader import load
 from writer.core.text import instant, iso
 from writer.core.units import show_size
-from writer.output.cli_options import AsJson, ConfigFile, OneTarget, Pipelines, time_of
+from writer.output.cli_options import AsJson, ConfigFile, OneTarget, OnlyBuckets, Pipelines, time_of
 from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, hanging, numbers, sentence
 from writer.sealing.bucket_listing import BucketListing
+from writer.sealing.bucket_selection import parse_buckets
 from writer.sealing.bucket_states import ListedBucket, StateWithRows
 
 _STYLES = {"open": "cyan", "closed": "yellow", "blocked": "red", "sealed": "green", "reopened": "magenta"}
@@ -104,6 +105,7 @@ def buckets(
     config: ConfigFile,
     pipeline: Pipelines = None,
     target: OneTarget = None,
+    bucket: OnlyBuckets = None,
     state: Annotated[
         StateWithRows | None, typer.Option("--state", help="Only buckets in this state.", show_default=False)
     ] = None,
@@ -125,7 +127,11 @@ def buckets(
     names = settings.chosen(pipeline)
     listings = {name: BucketListing(name, settings, now, target) for name in names}
     chosen = {
-        name: [bucket for bucket in listing.list_buckets(after) if state in (None, bucket.state.name)]
+        name: [
+            listed
+            for listed in listing.list_buckets(after, [parse_buckets(text, listing.bucketer) for text in bucket or ()])
+            if state in (None, listed.state.name)
+        ]
         for name, listing in listings.items()
     }
     if as_json:

@@ -10,13 +10,23 @@ from rich.console import Console
 import bucketers
 from writer.config.loader import load
 from writer.config.pipelines import Config
+from writer.core.files import BucketKey
 from writer.core.text import instant, iso, span
 from writer.hooks.delivery import HookDelivery
-from writer.hooks.dispatcher import choose_deliveries, deliver_pending, deliveries, skip_bucket
+from writer.hooks.dispatcher import choose_deliveries, deliver_pending, deliveries, skip_buckets
 from writer.hooks.outbox import OutboxContent, OutboxEntry
-from writer.output.bucket_names import bucket_of
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, Pipelines, duration_of, load_table
+from writer.output.cli_options import (
+    AsJson,
+    ConfigFile,
+    OnePipeline,
+    OneTarget,
+    Pipelines,
+    buckets_help,
+    duration_of,
+    load_table,
+)
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
+from writer.sealing.bucket_selection import parse_buckets
 from writer.sealing.manifest import bucket_path
 
 # Of a hook, for a person; --json has all.
@@ -60,7 +70,9 @@ def run(
     hook: _Hook = None,
     bucket: Annotated[
         str | None,
-        typer.Option("--bucket", help="Deliver the newest manifest of this bucket, also where it was delivered."),
+        typer.Option(
+            "--bucket", help=buckets_help("Deliver the newest manifests of these buckets, once more if need be")
+        ),
     ] = None,
     timeout: Annotated[str, typer.Option("--timeout", help="How long to wait for what is under way.")] = "10 min",
     as_json: AsJson = False,
@@ -72,11 +84,13 @@ def run(
     settings, name = load_table(config, pipeline, target)
     longest_wait = duration_of("--timeout", timeout)
     chosen = choose_deliveries(settings, name, hook)
-    key = None if bucket is None else bucket_of(bucket, bucketers.build(settings.pipelines[name].bucket))
+    selection = None
+    if bucket is not None:
+        selection = parse_buckets(bucket, bucketers.build(settings.pipelines[name].bucket))
     states: list[HookState] = []
     is_incomplete = False
     for delivery in chosen:
-        content = deliver_pending(delivery, key, longest_wait)
+        content = deliver_pending(delivery, selection, longest_wait)
         states.append((delivery, content))
         is_incomplete = is_incomplete or bool(delivery.health.failures or content.pending)
     _show(settings, {name: states}, as_json=as_json)
@@ -87,28 +101,35 @@ def run(
 def skip(
     config: ConfigFile,
     hook: Annotated[str, typer.Option("--hook", help="Of which hook.")],
-    bucket: Annotated[str, typer.Option("--bucket", help="Which bucket.")],
+    bucket: Annotated[str, typer.Option("--bucket", help=buckets_help("Which buckets"))],
     pipeline: OnePipeline = None,
     target: OneTarget = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give up what waits of a bucket: this hook does not get it. `hooks run --bucket` delivers it after all.
+    """Give up what waits of buckets: this hook does not get them. `hooks run --bucket` delivers them after all.
 
-    Exit codes: 0 given up, 1 nothing of it waits, 2 configuration.
+    Exit codes: 0 given up, 1 nothing of them waits, 2 configuration.
     """
     settings, name = load_table(config, pipeline, target)
     (delivery,) = choose_deliveries(settings, name, hook)
     bucketer = bucketers.build(settings.pipelines[name].bucket)
-    key = bucket_of(bucket, bucketer)
-    bucket_name = bucket_path(bucketer.columns, key)
-    versions = [entry.version for entry in skip_bucket(delivery, key)]
+    versions: dict[BucketKey, list[int]] = {}
+    for entry in skip_buckets(delivery, parse_buckets(bucket, bucketer)):
+        versions.setdefault(entry.bucket, []).append(entry.version)
     if as_json:
-        emit_whole({"pipeline": name, "hook": hook, "bucket": list(key), "versions": versions})
-    elif versions:
-        sentence(console(), f"{hook} does not get {bucket_name} version {', '.join(map(str, versions))}")
+        skipped = [{"bucket": list(key), "versions": numbers} for key, numbers in versions.items()]
+        emit_whole({"pipeline": name, "hook": hook, "buckets": skipped})
     else:
-        sentence(console(), f"nothing of {bucket_name} waits for {hook}")
+        _show_skipped(hook, bucket, {bucket_path(bucketer.columns, key): versions[key] for key in versions})
     raise typer.Exit(int(not versions))
+
+
+def _show_skipped(hook: str, text: str, versions: Mapping[str, Sequence[int]]) -> None:
+    out = console()
+    for bucket_name, numbers in versions.items():
+        sentence(out, f"{hook} does not get {bucket_name} version {', '.join(map(str, numbers))}")
+    if not versions:
+        sentence(out, f"nothing of {text} waits for {hook}")
 
 
 def _show(config: Config, states: Mapping[str, Sequence[HookState]], *, as_json: bool) -> None:

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 
 import bucketers
@@ -14,10 +13,10 @@ from writer.core.text import plural
 from writer.core.units import show_size
 from writer.maintenance.compaction.compactor import CompactionResult
 from writer.maintenance.compaction.request import CompactionRun
-from writer.output.bucket_names import bucket_of
-from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OnePipeline, OneTarget, load_table
+from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OnePipeline, OneTarget, OnlyBuckets, load_table
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
+from writer.sealing.bucket_selection import parse_buckets
 from writer.sealing.manifest import bucket_path
 
 _BUCKET_COLUMN = Column("bucket", width_max=48)
@@ -26,11 +25,8 @@ _NOTHING_TO_DO = "the files are as they should be"
 
 def run_compact(name: str, config: Config, bucket_names: Sequence[str] | None, *, write: bool, as_json: bool) -> bool:
     """Rewrite what is worth it, in this process, or show what is. Returns whether anything is."""
-    buckets = None
-    if bucket_names:
-        bucketer = bucketers.build(config.pipelines[name].bucket)
-        buckets = [bucket_of(text, bucketer) for text in bucket_names]
-    run = CompactionRun(name, config, buckets)
+    bucketer = bucketers.build(config.pipelines[name].bucket)
+    run = CompactionRun(name, config, [parse_buckets(text, bucketer) for text in bucket_names or ()])
     out = console()
     if write:
         return _show_results(name, run, as_json=as_json, out=out)
@@ -108,10 +104,7 @@ def compact(
     pipeline: OnePipeline = None,
     target: OneTarget = None,
     raw: OfRaw = False,
-    bucket: Annotated[
-        list[str] | None,
-        typer.Option("--bucket", help="Only this bucket, as 2026-11-20T05, or hour=2026-11-20T05; may be repeated."),
-    ] = None,
+    bucket: OnlyBuckets = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,

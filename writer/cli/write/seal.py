@@ -14,18 +14,24 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import instant, plural
 from writer.driver.sealing.seal_request import SealRequest, SealResult, seal_buckets
-from writer.output.bucket_names import bucket_of
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget, load_pipeline, time_of
+from writer.output.cli_options import (
+    AsJson,
+    ConfigFile,
+    OnePipeline,
+    OneTarget,
+    buckets_help,
+    load_pipeline,
+    time_of,
+)
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
+from writer.sealing.bucket_selection import parse_buckets
 from writer.sealing.manifest import Manifest
 
 
 def seal(
     config: ConfigFile,
-    bucket: Annotated[
-        str | None, typer.Argument(help="Only this bucket: 2026-11-20T05, or hour=2026-11-20T05/country=DE.")
-    ] = None,
+    bucket: Annotated[str | None, typer.Argument(help=buckets_help("Only these buckets"))] = None,
     pipeline: OnePipeline = None,
     target: OneTarget = None,
     until: Annotated[
@@ -49,11 +55,11 @@ def seal(
     settings, name = load_pipeline(config, pipeline)
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
-    key = None
+    selection = None
     if bucket is not None:
         own = settings.at_target(name, target).pipelines[name]
-        key = bucket_of(bucket, bucketers.build(own.bucket))
-    request = SealRequest(key, time_of("--until", until), with_gap)
+        selection = parse_buckets(bucket, bucketers.build(own.bucket))
+    request = SealRequest(selection, time_of("--until", until), with_gap)
     work = partial(run_seal, name, settings, request, target, now=datetime.now(UTC), as_json=as_json, out=console())
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from writer.clients.kafka import BrokerUnreachable, Cluster
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketKey
+from writer.core.files import BucketKey, group_by_bucket
 from writer.core.text import instant
 from writer.driver.sealing.steps import Closer, beside_seals, numbers_now
 from writer.maintenance.compaction.compactor import here
+from writer.sealing.bucket_selection import BucketSelection
 from writer.sealing.idleness import LogEndWatch
 from writer.sealing.manifest import Manifest, Reason, bucket_path
 from writer.sealing.rules import Close, SealBlocked, SealDecision, SealLater, SealNow
@@ -23,9 +24,9 @@ _KAFKA_TIMEOUT_MAX = timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class SealRequest:
-    """The buckets that a person asks for: one, or all that end by a time, or else all that are due."""
+    """The buckets that a person asks for: those of a selection, or that end by a time, or else all that are due."""
 
-    bucket: BucketKey | None = None
+    selection: BucketSelection | None = None
     until: datetime | None = None
     # Also buckets whose records may lie in a gap.
     with_gap: bool = False
@@ -71,8 +72,8 @@ def seal_buckets(
     steps = beside_seals(sealer, config.at_target(pipeline, target), here)
     sealer.table.check_exists()
     snapshot = sealer.follow(write=not request.dry_run)
-    if request.bucket is not None and request.bucket not in snapshot.unsealed.buckets:
-        return _explain_missing_bucket(sealer, snapshot, request.bucket)
+    if request.selection is not None and not request.selection.choose(snapshot.unsealed.buckets):
+        return _explain_missing_buckets(sealer, snapshot, request.selection)
     closing = _closing_time(sealer, config, request, snapshot, now)
     if closing.until is not None and closing.until > now:
         raise ConfigError(
@@ -99,8 +100,10 @@ def _closing_time(
     sealer: Sealer, config: Config, request: SealRequest, snapshot: BucketSnapshot, now: datetime
 ) -> _ClosingTime:
     """Return how far to close buckets: as asked, or else as far as watermark or clock close by now."""
-    if request.bucket is not None:
-        return _ClosingTime(snapshot.unsealed.buckets[request.bucket].end)
+    if request.selection is not None:
+        unsealed = snapshot.unsealed.buckets
+        ends = [unsealed[bucket].end for bucket in request.selection.choose(unsealed)]
+        return _ClosingTime(max((bucket_end for bucket_end in ends if bucket_end is not None), default=None))
     if request.until is not None:
         return _ClosingTime(request.until)
     cluster = Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_TIMEOUT_MAX))
@@ -118,9 +121,10 @@ def _closing_time(
 
 def _seal(sealer: Sealer, snapshot: BucketSnapshot, request: SealRequest, now: datetime) -> SealResult:
     states = sealer.due(snapshot, now)
-    if request.bucket is not None:
+    if request.selection is not None:
+        due = {state.bucket: state for state in states}
         # A bucket that does not go by time is never due: only this request closes it.
-        states = [state for state in states if state.bucket == request.bucket] or [SealNow(request.bucket)]
+        states = [due.get(bucket, SealNow(bucket)) for bucket in request.selection.choose(snapshot.unsealed.buckets)]
     ready = [SealNow(state.bucket) for state in states if _is_ready(state, request)]
     remaining = [state for state in states if not _is_ready(state, request)]
     blocked = [state for state in remaining if isinstance(state, SealBlocked)]
@@ -153,17 +157,21 @@ def _is_ready(state: SealDecision, request: SealRequest) -> bool:
         case SealBlocked(by_gap=by_gap):
             return by_gap and request.with_gap
         case SealLater():
-            return request.bucket is not None
+            return request.selection is not None
 
 
-def _explain_missing_bucket(sealer: Sealer, snapshot: BucketSnapshot, bucket: BucketKey) -> SealResult:
-    """Return why a bucket is not to be sealed. Raises HeadraceError when there is none."""
-    manifest = sealer.manifests.newest(bucket)
-    if manifest is None:
-        name = _bucket_name(sealer, bucket)
-        raise HeadraceError(f"{sealer.table.location} has no rows in {name}: there is nothing to seal")
-    note = f"{manifest.name} is sealed: manifest {manifest.version} of {instant(manifest.sealed_at)} holds"
-    return SealResult(snapshot.closed_until, notes=[note])
+def _explain_missing_buckets(sealer: Sealer, snapshot: BucketSnapshot, selection: BucketSelection) -> SealResult:
+    """Return which buckets are sealed already. Raises HeadraceError when there is none."""
+    files = sealer.table.bucket_files(snapshot.table_snapshot)
+    newest = [sealer.manifests.newest(key) for key in selection.named_among(group_by_bucket(files))]
+    manifests = [manifest for manifest in newest if manifest is not None]
+    if not manifests:
+        raise HeadraceError(f"{sealer.table.location} has no rows in {selection.name}: there is nothing to seal")
+    notes = [
+        f"{manifest.name} is sealed: manifest {manifest.version} of {instant(manifest.sealed_at)} holds"
+        for manifest in manifests
+    ]
+    return SealResult(snapshot.closed_until, notes=notes)
 
 
 def _bucket_name(sealer: Sealer, bucket: BucketKey) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.files import BucketFile, BucketKey
+from writer.core.files import BucketFile, BucketKey, group_by_bucket
 from writer.maintenance.compaction.compactor import CompactionResult, Compactor, here
 from writer.maintenance.compaction.late_rows import compactor_of
-from writer.sealing.manifest import bucket_path
+from writer.sealing.bucket_selection import BucketSelection
 from writer.sealing.sealer import Sealer
 from writer.table.factory import existing_table
 
@@ -18,8 +18,11 @@ _BUCKETS_PER_LIST = 50
 class CompactionRun:
     """The buckets of a table that are to be looked at, and the steps that rewrite them."""
 
-    def __init__(self, pipeline: str, config: Config, buckets: Sequence[BucketKey] | None) -> None:
-        """Take buckets, or all. Raises ConfigError where one has no files, HeadraceError where there is no table."""
+    def __init__(self, pipeline: str, config: Config, selections: Sequence[BucketSelection]) -> None:
+        """Take the buckets of selections, or all without one.
+
+        Raises ConfigError where one means no files, HeadraceError where there is no table.
+        """
         self._table = existing_table(pipeline, config)
         self._snapshot = self._table.snapshot()
         self.columns: Sequence[str] = tuple(self._snapshot.state.metadata["partitionColumns"])
@@ -29,11 +32,10 @@ class CompactionRun:
             self._compactor, _ = compactor_of(Sealer(pipeline, config), config)
         else:
             self._compactor = Compactor(pipeline, settings, self._table, config.s3.settings)
-        if buckets is None:
-            self._buckets = self._compactor.buckets(self._snapshot)
+        if selections:
+            self._buckets = self._select_buckets(selections)
         else:
-            self._buckets = list(buckets)
-            self._check_files()
+            self._buckets = self._compactor.buckets(self._snapshot)
 
     def list_files(self) -> dict[BucketKey, list[BucketFile]]:
         """Return the files that are worth a rewrite, by bucket."""
@@ -57,8 +59,13 @@ class CompactionRun:
                 yield from self._compactor.carry_out(snapshot, pieces, here)
             yield from self._compactor.rewrite_repeats(here)
 
-    def _check_files(self) -> None:
-        missing = [bucket for bucket in self._buckets if not self._table.bucket_files(self._snapshot, bucket)]
-        if missing:
-            names = ", ".join(bucket_path(self.columns, bucket) for bucket in missing)
-            raise ConfigError(f"the table at {self._table.location} has no files of bucket {names}")
+    def _select_buckets(self, selections: Sequence[BucketSelection]) -> list[BucketKey]:
+        """Return the buckets that have files and are meant. Raises ConfigError for a selection without any."""
+        keys = group_by_bucket(self._table.bucket_files(self._snapshot))
+        buckets: dict[BucketKey, None] = {}
+        for selection in selections:
+            selected_keys = selection.choose(keys)
+            if not selected_keys:
+                raise ConfigError(f"the table at {self._table.location} has no files of bucket {selection.name}")
+            buckets |= dict.fromkeys(selected_keys)
+        return list(buckets)
