@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.sealed_lake import DAY, SealedLake
 from writer.cli.read.ddl import run_ddl
+from writer.config.pipelines import Config
 from writer.config.sections.table import Catalog
 from writer.core.errors import ConfigError
 from writer.engines import sql
@@ -19,6 +20,7 @@ from writer.engines.iceberg import trino_properties
 from writer.engines.registration import registration
 from writer.engines.table_description import TableDescription, describe_table
 from writer.engines.types import PRESTO, SPARK, TRINO
+from writer.output.table_choice import ChosenTable
 from writer.storage.base import S3Settings
 
 NESTED = pa.struct([("x", pa.int32()), ('od"d', pa.list_(pa.map_(pa.string(), pa.decimal128(38, 9))))])
@@ -31,6 +33,10 @@ def table(form: str = "parquet", location: str = "/lake/clicks", **changes) -> T
         "pipeline": "clicks", "location": location, "format": form, "columns": columns, "bucket_columns": ("hour",),
         "time_field": "at", **changes,
     })  # fmt: skip
+
+
+def own_table(config: Config) -> list[ChosenTable]:
+    return [ChosenTable("clicks", None, config, config)]
 
 
 def test_types_have_their_names_at_any_depth():
@@ -126,8 +132,8 @@ def test_an_iceberg_table_is_a_view_with_the_names_of_other_formats():
 def test_the_command_names_the_newest_metadata_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     lake = SealedLake(tmp_path, "iceberg")
     lake.add(5, 3)
-    run_ddl(lake.config, "clicks", "duckdb", name=None, location=None, as_json=True)
-    printed = json.loads(capsys.readouterr().out)
+    run_ddl(own_table(lake.config), "duckdb", name=None, location=None, as_json=True)
+    (printed,) = json.loads(capsys.readouterr().out)["tables"]
     metadata = max(Path(lake.table.location, "metadata").glob("*.metadata.json"), key=lambda file: file.name)
     assert f"iceberg_scan('{metadata}')" in printed["statements"][-1]
     assert any("shows the table as it is now" in note for note in printed["notes"])
@@ -257,20 +263,20 @@ def test_without_a_table_there_are_no_columns_to_tell(tmp_path: Path):
         update={"table": lake.settings.table.model_copy(update={"location": str(tmp_path / "none")})}
     )}})  # fmt: skip
     with pytest.raises(ConfigError, match="does not exist yet"):
-        run_ddl(elsewhere, "clicks", "spark", name=None, location=None, as_json=False)
+        run_ddl(own_table(elsewhere), "spark", name=None, location=None, as_json=False)
 
 
 def test_statements_are_printed_whole_with_notes_as_comments(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     lake = SealedLake(tmp_path)
-    run_ddl(lake.config, "clicks", "trino", name=None, location=None, as_json=False)
+    run_ddl(own_table(lake.config), "trino", name=None, location=None, as_json=False)
     *_, made, registered = capsys.readouterr().out.strip().splitlines()
     assert made == "CREATE SCHEMA IF NOT EXISTS delta.lake;"
     assert registered.startswith("CALL delta.system.register_table(")
-    run_ddl(lake.config, "clicks", "druid", name="other", location=None, as_json=False)
+    run_ddl(own_table(lake.config), "druid", name="other", location=None, as_json=False)
     said = capsys.readouterr()
     assert json.loads(said.out)["spec"]["dataSchema"]["dataSource"] == "other"
     assert said.err.startswith("# Druid loads")
-    run_ddl(lake.config, "clicks", "spark", name=None, location=None, as_json=True)
-    assert json.loads(capsys.readouterr().out)["statements"][0].startswith(
-        "CREATE TABLE IF NOT EXISTS clicks USING delta"
-    )
+    run_ddl(own_table(lake.config), "spark", name=None, location=None, as_json=True)
+    (printed,) = json.loads(capsys.readouterr().out)["tables"]
+    assert (printed["pipeline"], printed["target"]) == ("clicks", None)
+    assert printed["statements"][0].startswith("CREATE TABLE IF NOT EXISTS clicks USING delta")

@@ -26,6 +26,7 @@ from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.vacuum import find_unneeded
+from writer.output.table_choice import ChosenTable
 from writer.output.tables import console
 from writer.status.model import Totals
 from writer.table.factory import all_tables
@@ -219,7 +220,7 @@ def test_days_are_dropped_by_their_own_retention(tmp_path: Path, form: str, caps
     driver = start_writer(tmp_path, form, raw={"retention": "7 d"})
     carry_values(driver, {n: event(n) for n in range(4)}, came=NOW - 9 * DAY)
     carry_values(driver, {n: event(n) for n in range(4, 6)})
-    assert run_retention(driver.config, ["clicks"], write=True, now=NOW, as_json=True)
+    assert run_retention([ChosenTable("clicks", None, driver.config, driver.config)], write=True, now=NOW, as_json=True)
     found = json.loads(capsys.readouterr().out)["pipelines"]["clicks"]["raw_table"]
     assert (found["rows_dropped"], [one["bucket"] for one in found["due"]]) == (4, [["2026-11-11"]])
     assert sorted(raw_records(driver)) == [4, 5]

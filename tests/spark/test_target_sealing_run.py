@@ -79,7 +79,9 @@ def test_each_table_seals_its_buckets_and_takes_late_rows_in_its_own_way(
     assert (found["rows"], found["late_table"]) == (rows(lake / "clicks") + rows(lake / "installs"), late)
     told = json.loads(say("seal", str(site.config), "--target", CLICK, "--yes", "--json"))
     assert (told["sealed"], told["blocked"]) == ([], [])
-    shown = json.loads(say("buckets", str(site.config), "--target", INSTALL, "--json"))["pipelines"]["events"]
+    shown = json.loads(say("buckets", str(site.config), "--target", INSTALL, "--json"))["pipelines"][
+        f"events/{INSTALL}"
+    ]
     assert {one["state"] for one in shown["buckets"]} == {"sealed"}
     status = json.loads(say("status", str(site.config), "--json"))["pipelines"]["events"]["seals"]
     assert (status["open"], status["closed"], status["reopened"]) == (0, 0, 0)

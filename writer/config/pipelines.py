@@ -5,7 +5,7 @@ units.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -279,11 +279,11 @@ class Config(Strict):
             raise ConfigError(f"pipeline {name!r} has no target {target!r}{did_you_mean(target, list(route.fixed))}")
         return self.model_copy(update={"pipelines": {**self.pipelines, name: pipeline.of_target(rule, target)}})
 
-    def chosen(self, only: list[str] | None) -> list[str]:
-        """Names of the pipelines that were asked for; all, when none was. Raises ConfigError for an unknown one."""
+    def chosen(self, only: Sequence[str] | None) -> list[str]:
+        """Names of the pipelines that were asked for, each once, or of all. Raises ConfigError for an unknown one."""
         for name in only or []:
             if name not in self.pipelines:
                 raise ConfigError(
                     f"the configuration has no pipeline {name!r}{did_you_mean(name, list(self.pipelines))}"
                 )
-        return only or list(self.pipelines)
+        return list(dict.fromkeys(only or self.pipelines))

@@ -35,11 +35,11 @@ def statements(table: TableDescription, engine: str, name: str | None) -> list[s
     match engine:
         case "spark":
             base = _qualified_name((catalog.name, *table.identifier), SPARK)
-            view = name or table.pipeline.replace("-", "_")
+            view = name or table.short_name
             settings = [f"SET `spark.sql.catalog.{catalog.name}{key}`={value}" for key, value in _spark(table, catalog)]
             return [*settings, f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {_rows(table, base, SPARK)}"]
         case "duckdb":
-            view = TRINO.name(name or table.pipeline.replace("-", "_"))
+            view = TRINO.name(name or table.short_name)
             setup, base = _duckdb(table, catalog)
             return [*setup, f"CREATE OR REPLACE VIEW {view} AS {_rows(table, base, TRINO)}"]
         case "trino":

@@ -21,18 +21,17 @@ def registration(
     table: TableDescription, engine: Engine, *, name: str | None, location: str | None, segment: str = "hour"
 ) -> list[str] | dict[str, Any]:
     """Return the statements, in order; for Druid the specification of a task. Raises ConfigError."""
-    short_name = table.pipeline.replace("-", "_")
     if location is not None and (engine not in _ENGINES_WITH_LOCATIONS or table.format == "iceberg"):
         raise ConfigError(f"{engine} names the location as headrace does; leave --location out")
     if table.format == "iceberg":
         return iceberg.statements(table, engine, name)
     match engine:
         case "druid":
-            return table_task(table, datasource=name or table.pipeline, segment=segment)
+            return table_task(table, datasource=name or table.datasource, segment=segment)
         case "spark":
-            return sql.spark(table, name or short_name)
+            return sql.spark(table, name or table.short_name)
         case "duckdb":
-            return sql.duckdb(table, name or short_name)
+            return sql.duckdb(table, name or table.short_name)
     try:
         full_name = sql.Name.of(name) if name else _default_name(table)
     except ValueError as error:
@@ -62,4 +61,4 @@ def promotion_statements(table: TableDescription, readers: Collection[str]) -> d
 
 
 def _default_name(table: TableDescription) -> sql.Name:
-    return sql.Name(_CATALOGS[table.format], _SCHEMA, table.pipeline.replace("-", "_"))
+    return sql.Name(_CATALOGS[table.format], _SCHEMA, table.short_name)

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from writer.config.pipelines import Config
+from writer.config.safe_names import make_identifier
 from writer.config.sections.table import Catalog, TableFormat
 from writer.storage.base import S3Settings
 from writer.table.table import PipelineTable
@@ -36,6 +37,22 @@ class TableDescription:
     catalog: Catalog | None = None
     identifier: tuple[str, ...] = ()
     metadata: str = ""
+    # The name that goes to it by the pipeline's route; None: it is the pipeline's own.
+    target: str | None = None
+
+    @property
+    def short_name(self) -> str:
+        """What engines call it, unless a name is given: as the pipeline, or of a route as its folder."""
+        if self.target is None:
+            return self.pipeline.replace("-", "_")
+        return make_identifier(self.location.rpartition("/")[2])
+
+    @property
+    def datasource(self) -> str:
+        """What Druid calls it, unless a name is given."""
+        if self.target is None:
+            return self.pipeline
+        return self.short_name
 
     @property
     def ordered(self) -> pa.Schema:
@@ -48,8 +65,11 @@ class TableDescription:
         return pa.schema([column for column in self.columns if column.name not in self.bucket_columns])
 
 
-def describe_table(name: str, config: Config, table: PipelineTable) -> TableDescription:
-    """Describe a pipeline's table as it is now. Raises CommitFailed when it cannot be read, or is not there."""
+def describe_table(name: str, config: Config, table: PipelineTable, target: str | None = None) -> TableDescription:
+    """Describe a pipeline's table, or that of a target of its route, as it is now.
+
+    Raises CommitFailed when it cannot be read, or is not there.
+    """
     settings = config.pipelines[name]
     snapshot = table.snapshot()
     metadata = snapshot.state.metadata
@@ -72,6 +92,7 @@ def describe_table(name: str, config: Config, table: PipelineTable) -> TableDesc
         config.catalog,
         catalog_table.identifier if catalog_table else (),
         table.metadata_file(),
+        target,
     )
 
 

@@ -35,6 +35,12 @@ OnePipeline = Annotated[
 OneTarget = Annotated[
     str | None, typer.Option("--target", help="Which table of a pipeline with a route: the name that goes there.")
 ]
+OnlyTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target", help="Only this table of a pipeline with a route: the name that goes there. Default: all."
+    ),
+]
 
 _BUCKET_FORMS = "hour=2026-11-20T05, 2026-11-20T05, a day 2026-11-20, or a range 2026-11-20T05..2026-11-20T09"
 
@@ -69,21 +75,6 @@ def load_pipeline(path: Path, pipeline: str | None) -> tuple[Config, str]:
     """Read the configuration, and name the pipeline that is meant. Raises ConfigError."""
     config = load(path)
     return config, config.one(pipeline)
-
-
-def load_table(path: Path, pipeline: str | None, target: str | None, *, raw: bool = False) -> tuple[Config, str]:
-    """Read the configuration as `at_target` or `at_raw` has it, and name the pipeline. Raises ConfigError."""
-    config, name = load_pipeline(path, pipeline)
-    return at_table(config, name, target, raw=raw), name
-
-
-def at_table(config: Config, name: str, target: str | None, *, raw: bool) -> Config:
-    """Return the configuration where the table that is meant is the pipeline's own. Raises ConfigError."""
-    if raw and target is not None:
-        raise ConfigError("the raw table is the pipeline's, not a target's; leave --target or --raw out")
-    if raw:
-        return config.at_raw(name)
-    return config.at_target(name, target)
 
 
 def options_of(choose: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:

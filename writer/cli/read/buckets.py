@@ -12,7 +12,8 @@ from rich.text import Text
 from writer.config.loader import load
 from writer.core.text import instant, iso
 from writer.core.units import show_size
-from writer.output.cli_options import AsJson, ConfigFile, OneTarget, OnlyBuckets, Pipelines, time_of
+from writer.output.cli_options import AsJson, ConfigFile, OnlyBuckets, OnlyTarget, Pipelines, time_of
+from writer.output.table_choice import choose_tables
 from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, hanging, numbers, sentence
 from writer.sealing.bucket_listing import BucketListing
 from writer.sealing.bucket_selection import parse_buckets
@@ -104,7 +105,7 @@ def _iso(moment: datetime | None) -> str | None:
 def buckets(
     config: ConfigFile,
     pipeline: Pipelines = None,
-    target: OneTarget = None,
+    target: OnlyTarget = None,
     bucket: OnlyBuckets = None,
     state: Annotated[
         StateWithRows | None, typer.Option("--state", help="Only buckets in this state.", show_default=False)
@@ -124,8 +125,8 @@ def buckets(
     now = datetime.now(UTC)
     after = time_of("--since", since)
     out = console()
-    names = settings.chosen(pipeline)
-    listings = {name: BucketListing(name, settings, now, target) for name in names}
+    tables = choose_tables(settings, pipeline, target)
+    listings = {table.title: BucketListing(table.pipeline, settings, now, table.target) for table in tables}
     chosen = {
         name: [
             listed
@@ -139,6 +140,6 @@ def buckets(
         emit_whole({"at": iso(now), "pipelines": documents})
         return
     for name, listing in listings.items():
-        if len(names) > 1:
+        if len(listings) > 1:
             sentence(out, name, "bold")
         _show(listing, chosen[name], out)

@@ -9,7 +9,6 @@ from rich.console import Console
 
 import bucketers
 from writer.config.loader import load
-from writer.config.pipelines import Config
 from writer.core.files import BucketKey
 from writer.core.text import instant, iso, span
 from writer.hooks.delivery import HookDelivery
@@ -20,11 +19,12 @@ from writer.output.cli_options import (
     ConfigFile,
     OnePipeline,
     OneTarget,
+    OnlyTarget,
     Pipelines,
     buckets_help,
     duration_of,
-    load_table,
 )
+from writer.output.table_choice import ChosenTable, choose_tables, load_table
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
 from writer.sealing.bucket_selection import parse_buckets
 from writer.sealing.manifest import bucket_path
@@ -47,19 +47,16 @@ _Hook = Annotated[str | None, typer.Option("--hook", help="Only this hook.")]
 
 
 @hooks.command("list")
-def list_(config: ConfigFile, pipeline: Pipelines = None, target: OneTarget = None, as_json: AsJson = False) -> None:
+def list_(config: ConfigFile, pipeline: Pipelines = None, target: OnlyTarget = None, as_json: AsJson = False) -> None:
     """Show each hook: what it has delivered, what waits, and why. Reads the lake only.
 
     Exit codes: 0 shown, 1 a table cannot be read, 2 configuration.
     """
-    settings = load(config)
-    names = settings.chosen(pipeline)
-    for name in names:
-        settings = settings.at_target(name, target)
-    states: dict[str, list[HookState]] = {}
-    for name in names:
-        states[name] = [(delivery, delivery.outbox.read()) for delivery in deliveries(name, settings)]
-    _show(settings, states, as_json=as_json)
+    states: list[tuple[ChosenTable, list[HookState]]] = []
+    for table in choose_tables(load(config), pipeline, target):
+        hooks_of_table = deliveries(table.pipeline, table.config)
+        states.append((table, [(delivery, delivery.outbox.read()) for delivery in hooks_of_table]))
+    _show(states, as_json=as_json)
 
 
 @hooks.command()
@@ -81,19 +78,19 @@ def run(
 
     Exit codes: 0 nothing waits any more, 1 something failed or still waits, 2 configuration.
     """
-    settings, name = load_table(config, pipeline, target)
+    table = load_table(config, pipeline, target)
     longest_wait = duration_of("--timeout", timeout)
-    chosen = choose_deliveries(settings, name, hook)
+    chosen = choose_deliveries(table.config, table.pipeline, hook)
     selection = None
     if bucket is not None:
-        selection = parse_buckets(bucket, bucketers.build(settings.pipelines[name].bucket))
+        selection = parse_buckets(bucket, bucketers.build(table.config.pipelines[table.pipeline].bucket))
     states: list[HookState] = []
     is_incomplete = False
     for delivery in chosen:
         content = deliver_pending(delivery, selection, longest_wait)
         states.append((delivery, content))
         is_incomplete = is_incomplete or bool(delivery.health.failures or content.pending)
-    _show(settings, {name: states}, as_json=as_json)
+    _show([(table, states)], as_json=as_json)
     raise typer.Exit(int(is_incomplete))
 
 
@@ -110,15 +107,15 @@ def skip(
 
     Exit codes: 0 given up, 1 nothing of them waits, 2 configuration.
     """
-    settings, name = load_table(config, pipeline, target)
-    (delivery,) = choose_deliveries(settings, name, hook)
-    bucketer = bucketers.build(settings.pipelines[name].bucket)
+    table = load_table(config, pipeline, target)
+    (delivery,) = choose_deliveries(table.config, table.pipeline, hook)
+    bucketer = bucketers.build(table.config.pipelines[table.pipeline].bucket)
     versions: dict[BucketKey, list[int]] = {}
     for entry in skip_buckets(delivery, parse_buckets(bucket, bucketer)):
         versions.setdefault(entry.bucket, []).append(entry.version)
     if as_json:
         skipped = [{"bucket": list(key), "versions": numbers} for key, numbers in versions.items()]
-        emit_whole({"pipeline": name, "hook": hook, "buckets": skipped})
+        emit_whole({"pipeline": table.pipeline, "hook": hook, "buckets": skipped})
     else:
         _show_skipped(hook, bucket, {bucket_path(bucketer.columns, key): versions[key] for key in versions})
     raise typer.Exit(int(not versions))
@@ -132,19 +129,19 @@ def _show_skipped(hook: str, text: str, versions: Mapping[str, Sequence[int]]) -
         sentence(out, f"nothing of {text} waits for {hook}")
 
 
-def _show(config: Config, states: Mapping[str, Sequence[HookState]], *, as_json: bool) -> None:
+def _show(states: Sequence[tuple[ChosenTable, Sequence[HookState]]], *, as_json: bool) -> None:
     now = datetime.now(UTC)
     if as_json:
-        documents = {name: [_document(*state) for state in hook_states] for name, hook_states in states.items()}
+        documents = {table.title: [_document(*state) for state in hook_states] for table, hook_states in states}
         emit_whole({"at": iso(now), "pipelines": documents})
         return
     out = console()
-    for name, hook_states in states.items():
+    for table, hook_states in states:
         if not hook_states:
-            sentence(out, f"{name} has no hooks (pipelines.{name}.hooks)")
-        columns = bucketers.build(config.pipelines[name].bucket).columns
+            sentence(out, f"{table.title} has no hooks (pipelines.{table.pipeline}.hooks)")
+        columns = bucketers.build(table.config.pipelines[table.pipeline].bucket).columns
         for delivery, content in hook_states:
-            _show_hook(name, delivery, content, columns, now, out)
+            _show_hook(table.title, delivery, content, columns, now, out)
 
 
 def _document(delivery: HookDelivery, content: OutboxContent | None) -> dict[str, Any]:
@@ -175,7 +172,7 @@ def _entry_document(entry: OutboxEntry) -> dict[str, Any]:
 
 
 def _show_hook(
-    pipeline: str,
+    title: str,
     delivery: HookDelivery,
     content: OutboxContent | None,
     columns: Sequence[str],
@@ -184,7 +181,7 @@ def _show_hook(
 ) -> None:
     is_new = content is None
     content = content or OutboxContent(-1)
-    sentence(out, f"{pipeline}  {delivery.hook.name}  → {delivery.hook.target}", "bold")
+    sentence(out, f"{title}  {delivery.hook.name}  → {delivery.hook.target}", "bold")
     counts = [f"{content.delivered:,} delivered", f"{len(content.pending):,} waiting"]
     if content.superseded:
         counts.append(f"{content.superseded:,} superseded")

@@ -17,8 +17,8 @@ from writer.output.cli_options import (
     OneTarget,
     buckets_help,
     duration_of,
-    load_pipeline,
 )
+from writer.output.table_choice import load_table
 from writer.output.tables import console, emit_whole, hanging, sentence
 from writer.sealing.bucket_listing import AwaitedBucket, BucketListing, SealWait
 from writer.sealing.bucket_selection import parse_buckets
@@ -45,14 +45,14 @@ def wait(
     Exit codes: 0 sealed, 1 not within the time (what is missing is said), or the table cannot be read, 2 configuration,
     or no such bucket can be.
     """
-    settings, name = load_pipeline(config, pipeline)
+    table = load_table(config, pipeline, target)
     longest_wait = duration_of("--timeout", timeout)
-    listing = BucketListing(name, settings, datetime.now(UTC), target)
+    listing = BucketListing(table.pipeline, table.file_config, datetime.now(UTC), table.target)
     selection = parse_buckets(sealed, listing.bucketer)
     buckets = SealWait(listing, selection, version).run(longest_wait)
     is_complete = all(bucket.is_complete for bucket in buckets)
     if as_json:
-        emit_whole(_document(name, listing, buckets, is_complete=is_complete))
+        emit_whole(_document(table.pipeline, listing, buckets, is_complete=is_complete))
     else:
         _show(sealed.strip(), buckets, version, show_duration(longest_wait), console())
     raise typer.Exit(int(not is_complete))

@@ -13,8 +13,9 @@ from writer.core.text import plural
 from writer.core.units import show_size
 from writer.maintenance.compaction.compactor import CompactionResult
 from writer.maintenance.compaction.request import CompactionRun
-from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OnePipeline, OneTarget, OnlyBuckets, load_table
+from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OnePipeline, OneTarget, OnlyBuckets
 from writer.output.confirmation import DryRun, Yes, confirm
+from writer.output.table_choice import load_table
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
 from writer.sealing.bucket_selection import parse_buckets
 from writer.sealing.manifest import bucket_path
@@ -116,6 +117,6 @@ def compact(
 
     Exit codes: 0 done or shown, 1 a file is gone or the storage does not answer, 2 configuration.
     """
-    settings, name = load_table(config, pipeline, target, raw=raw)
-    work = partial(run_compact, name, settings, bucket, as_json=as_json)
+    table = load_table(config, pipeline, target, raw=raw)
+    work = partial(run_compact, table.pipeline, table.config, bucket, as_json=as_json)
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import plural
@@ -19,6 +18,7 @@ from writer.maintenance.deletion.pipeline_deletion import DeletionRequest, Pipel
 from writer.maintenance.deletion.row_keys import Keys, read_keys, where as condition
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, OneTarget
 from writer.output.confirmation import DryRun, Yes, confirm
+from writer.output.table_choice import load_table
 from writer.output.tables import Column, TextTable, console, emit_whole, numbers, sentence
 from writer.schemas.registry import SchemaSource, source
 from writer.sealing.manifest import bucket_path
@@ -162,11 +162,11 @@ def delete_rows(
 
     Exit codes: 0 done or shown, 1 the storage or the registry does not answer, 2 configuration, or no such column.
     """
-    settings = load(config)
+    table = load_table(config, pipeline, target)
     row_keys = _read_row_keys(where, keys, column, title)
-    schemas = source(settings.registry)
-    request = DeletionRequest(settings.one(pipeline), row_keys, datetime.now(UTC), target, dead_letters)
-    work = partial(run_delete, settings, request, schemas, as_json=as_json, out=console())
+    schemas = source(table.file_config.registry)
+    request = DeletionRequest(table.pipeline, row_keys, datetime.now(UTC), table.target, dead_letters)
+    work = partial(run_delete, table.file_config, request, schemas, as_json=as_json, out=console())
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 

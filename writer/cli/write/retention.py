@@ -13,8 +13,9 @@ from writer.core.files import BucketFile
 from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
 from writer.maintenance.retention import DroppedBucket, ExpiredBucket, Retention, table_retentions
-from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OneTarget, Pipelines, at_table
+from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OnlyTarget, Pipelines
 from writer.output.confirmation import DryRun, Yes, confirm
+from writer.output.table_choice import ChosenTable, choose_tables
 from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, numbers, sentence
 from writer.sealing.manifest import bucket_path
 from writer.table.factory import existing_table
@@ -26,7 +27,7 @@ _BUCKETS_SHOWN = 20
 def retention(
     config: ConfigFile,
     pipeline: Pipelines = None,
-    target: OneTarget = None,
+    target: OnlyTarget = None,
     raw: OfRaw = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -38,27 +39,26 @@ def retention(
 
     Exit codes: 0 done or shown, 1 the storage does not answer, 2 configuration.
     """
-    settings = load(config)
-    names = settings.chosen(pipeline)
-    for name in names:
-        settings = at_table(settings, name, target, raw=raw)
-    work = partial(run_retention, settings, names, now=datetime.now(UTC), as_json=as_json)
+    tables = choose_tables(load(config), pipeline, target, raw=raw)
+    work = partial(run_retention, tables, now=datetime.now(UTC), as_json=as_json)
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
-def run_retention(config: Config, names: Sequence[str], *, write: bool, now: datetime, as_json: bool) -> bool:
+def run_retention(tables: Sequence[ChosenTable], *, write: bool, now: datetime, as_json: bool) -> bool:
     """Show what is due, and drop it if asked. Returns whether anything is. Raises HeadraceError."""
     out = console()
     documents: dict[str, Any] = {}
     is_any_due = False
-    for name in names:
+    for table in tables:
+        name = table.pipeline
+        config = table.config
         document: dict[str, Any] | None = None
         kept_for = config.pipelines[name].retention
         if kept_for is not None:
             existing_table(name, config).check_current()
             document = {"before": (now - kept_for).isoformat()}
         elif not as_json:
-            sentence(out, f"{name}: no retention is set (pipelines.{name}.retention); every bucket stays.")
+            sentence(out, f"{table.title}: no retention is set (pipelines.{name}.retention); every bucket stays.")
         for table_name, table_retention in _retention_by_table(config, name).items():
             expired = table_retention.due(now)
             if table_name and not expired:
@@ -70,10 +70,10 @@ def run_retention(config: Config, names: Sequence[str], *, write: bool, now: dat
                 table_document = {table_name.replace(" ", "_"): table_document}
             document = {**(document or {}), **table_document}
             if not as_json:
-                title = f"{name}, {table_name}" if table_name else name
+                title = f"{table.title}, {table_name}" if table_name else table.title
                 _show_due_buckets(out, title, table_retention, expired, now)
                 _show_drops(out, dropped, has_versions=config.pipelines[name].table.format == "delta")
-        documents[name] = document
+        documents[table.title] = document
     if as_json:
         emit_whole({"dry_run": not write, "pipelines": documents})
     return is_any_due

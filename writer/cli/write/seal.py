@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 
 import bucketers
-from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.core.text import instant, plural
 from writer.driver.sealing.seal_request import SealRequest, SealResult, seal_buckets
@@ -20,10 +19,10 @@ from writer.output.cli_options import (
     OnePipeline,
     OneTarget,
     buckets_help,
-    load_pipeline,
     time_of,
 )
 from writer.output.confirmation import DryRun, Yes, confirm
+from writer.output.table_choice import ChosenTable, load_table
 from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
 from writer.sealing.bucket_selection import parse_buckets
 from writer.sealing.manifest import Manifest
@@ -52,23 +51,20 @@ def seal(
     Exit codes: 0 sealed or shown, or nothing to do, 1 a bucket could not be sealed, or Kafka does not answer, 2 it
     cannot be so.
     """
-    settings, name = load_pipeline(config, pipeline)
+    table = load_table(config, pipeline, target)
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
     selection = None
     if bucket is not None:
-        own = settings.at_target(name, target).pipelines[name]
-        selection = parse_buckets(bucket, bucketers.build(own.bucket))
+        selection = parse_buckets(bucket, bucketers.build(table.config.pipelines[table.pipeline].bucket))
     request = SealRequest(selection, time_of("--until", until), with_gap)
-    work = partial(run_seal, name, settings, request, target, now=datetime.now(UTC), as_json=as_json, out=console())
+    work = partial(run_seal, table, request, now=datetime.now(UTC), as_json=as_json, out=console())
     confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def run_seal(
-    name: str,
-    config: Config,
+    table: ChosenTable,
     request: SealRequest,
-    target: str | None,
     *,
     write: bool,
     now: datetime,
@@ -80,7 +76,7 @@ def run_seal(
     Raises HeadraceError, and Exit where a bucket could not be sealed, or Kafka did not say what is due.
     """
     request = replace(request, dry_run=not write)
-    result = seal_buckets(name, config, request, now, target)
+    result = seal_buckets(table.pipeline, table.file_config, request, now, table.target)
     if as_json:
         emit_whole(_document(result, dry_run=request.dry_run))
     else:
