@@ -19,9 +19,10 @@ from writer.config.pipeline import Pipeline
 from writer.core.errors import HeadraceError
 from writer.core.files import BucketFile
 from writer.maintenance import retention
-from writer.maintenance.retention import PeriodicRetention, Retention, due, table_retentions
+from writer.maintenance.retention import PeriodicRetention, Retention, due, settle_retentions, table_retentions
 from writer.maintenance.vacuum import find_unneeded
 from writer.sealing.manifest import FOLDER
+from writer.sealing.retention_wait import read_retention
 from writer.table.log.operations.rows import RemovedRows, Rewrite
 from writer.table.log.operations.seals import Closing
 from writer.table.log.snapshot import PipelineSnapshot
@@ -119,8 +120,8 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
     work, table = Retention(driver.table, HOURS, 2 * HOUR), driver.table
     honest, raced = work._list_expired, []
 
-    def meanwhile(now: datetime) -> tuple[PipelineSnapshot, list[retention.ExpiredBucket]]:
-        found = honest(now)
+    def meanwhile(now: datetime, kept_for: timedelta) -> tuple[PipelineSnapshot, list[retention.ExpiredBucket]]:
+        found = honest(now, kept_for)
         if not raced:
             (file, *_) = found[1][0].files
             raced.append(file)
@@ -135,7 +136,9 @@ def test_a_bucket_that_is_rewritten_meanwhile_is_looked_at_again(
 
 def test_the_driver_looks_now_and_then(driver: Driver) -> None:
     clock = [0.0]
-    step = PeriodicRetention("clicks", [Retention(driver.table, HOURS, 2 * HOUR)], lambda: clock[0])
+    work = Retention(driver.table, HOURS, 2 * HOUR)
+    work.accept(NOW)
+    step = PeriodicRetention("clicks", [work], seconds=lambda: clock[0])
     step(None, NOW)
     assert hours(driver) == ["2026-11-20T10", "2026-11-20T11", "2026-11-20T12"]
     clock[0] = 3600.0
@@ -153,6 +156,7 @@ def test_the_driver_looks_now_and_then(driver: Driver) -> None:
 def test_late_rows_in_their_table_grow_old_too(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form, seal={"late": "late_table"}, retention="30 d")
     driver.start()
+    settle_retentions("clicks", driver.config, NOW)
     driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     driver.carry([log({n: event(n, event_time=NOW - n * HOUR) for n in range(6)})], {0: 6})
     main, late = table_retentions("clicks", driver.config)
@@ -207,6 +211,7 @@ def test_the_verb_shows_first_and_drops_then(driver: Driver) -> None:
     assert "2020-02-29T12" in hours(driver)
     assert "hour=2020-02-29T12" in said("--yes")
     assert "2020-02-29T12" not in hours(driver)
+    assert read_retention(driver.table.store) == 30 * DAY
     audited = json.loads(CliRunner().invoke(app, ["audit", str(path), "--json"]).stdout)["pipelines"]["clicks"]
     assert audited["adds_up"]
     assert audited["rows_removed_by"]["retention"] >= 4

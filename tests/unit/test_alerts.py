@@ -122,6 +122,10 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
         [{"headrace_config_last_reload_successful": flat(0)}],
         [{"headrace_config_last_reload_successful": [*flat(1), 0, 0, 0]}],
     ),
+    "HeadraceRetentionWaits": (
+        [{f"headrace_retention_waits{{{P}}}": flat(1)}],
+        [{f"headrace_retention_waits{{{P}}}": flat(0)}, {f"headrace_retention_waits{{{P}}}": [*flat(0), 1, 1, 0]}],
+    ),
     "HeadraceRecovering": ([{LEVEL: flat(1)}], [{LEVEL: [*flat(0), *([1] * 10)]}, {LEVEL: flat(0)}]),
     "HeadraceNewRunsOften": (
         [{RUN: [1, *([2] * 20), *([3] * 20), *([4] * 10)], GROWN: [0] * 51}],

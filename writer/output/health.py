@@ -62,6 +62,8 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
         yield "warning", "no driver runs it"
     if pipeline["pause"]:
         yield "warning", "paused"
+    if pipeline.get("retention_waits"):
+        yield "warning", "a shorter retention waits for `headrace retention --yes`"
     # One that failed or was stopped asks Kafka nothing, and that is told.
     is_asking = pipeline["state"] not in ("failed", "stopped", "unreadable")
     if is_asking and (lag["source_age_seconds"] or 0) > SOURCE_OLD_S:

@@ -270,6 +270,7 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         ("file", config_text(pipeline.get("config"))),
         ("paused", _pause(pipeline)),
         ("rate limit", _rate_limit(pipeline.get("rate_limit"))),
+        ("old buckets", _retention_waits(pipeline.get("retention_waits"))),
         ("scheduling", _scheduling(pipeline.get("scheduling"))),
         ("epoch", _epoch(pipeline)),
         ("lag", _lag(pipeline["lag"], pipeline["limits"])),
@@ -338,6 +339,11 @@ def _pause(pipeline: Mapping[str, Any]) -> Text:
     if pipeline["batch"]:
         text.append("; the batch under way is finished first")
     return text
+
+
+def _retention_waits(waits: Sequence[Mapping[str, Any]] | None) -> Text:
+    """Return which retentions of the file are not in force; empty if all are, or it is not known."""
+    return Text("; ".join(wait["text"] for wait in waits or ()), "yellow")
 
 
 def _rate_limit(limit: Mapping[str, Any] | None) -> Text:

@@ -41,6 +41,8 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "halted": _halt(view.current_halt),
         "pause": None if view.pause is None else asdict(view.pause),
         "rate_limit": _rate_limit(view.rate_limit, now),
+        # Without a driver it is not looked at.
+        "retention_waits": None if source == "lake" else [wait.to_json() for wait in view.retention_waits.values()],
         "scheduling": {"pool": view.pipeline, **view.scheduling.model_dump()},
         "since": iso(view.since),
         "since_seconds": _age(view.since, now),

@@ -16,6 +16,7 @@ from writer.core.offsets import OffsetRange, Source
 from writer.hooks.outbox import Health
 from writer.schemas.registry_hold import RegistryWait
 from writer.sealing.bucket_states import BucketCounts, ListedBucket
+from writer.sealing.retention_wait import RetentionWait
 from writer.status.lag_sample import AppendedRecords
 from writer.status.pause import Pause
 from writer.status.rate_limit import LimitState
@@ -263,6 +264,8 @@ class View:
     without_table: Mapping[str, int] = field(default_factory=dict)
     pause: Pause | None = None
     rate_limit: LimitState = field(default_factory=LimitState)
+    # By the location of the table: a shorter retention that waits to be accepted.
+    retention_waits: Mapping[str, RetentionWait] = field(default_factory=dict)
     scheduling: Scheduling = field(default_factory=lambda: Scheduling.model_validate({}))
     # Of the buckets; None: not read.
     bucket_counts: BucketCounts | None = None

@@ -13,6 +13,7 @@ from typing import Any
 from writer.avro.schema_plan import RejectedSchema, WriterSchema
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source
+from writer.sealing.retention_wait import RetentionWait
 from writer.status.model import (
     DECODERS,
     DURATION_BOUNDS,
@@ -269,6 +270,12 @@ class Progress:
         """Set how long the topics keep their records."""
         with self._lock:
             self._set(logs=replace(self._view.logs, retention=retention))
+
+    def set_retention_waits(self, wait_by_table: Mapping[str, RetentionWait | None]) -> None:
+        """Set which retentions wait to be accepted, of these tables; None: that of a table does not."""
+        with self._lock:
+            waits = {**self._view.retention_waits, **wait_by_table}
+            self._set(retention_waits={table: wait for table, wait in waits.items() if wait is not None})
 
     def add_dates(self, dates: Dates) -> None:
         """Set the dates of the records at these offsets."""

@@ -108,6 +108,11 @@ CATALOGUE: tuple[Metric[Reading], ...] = (
         plain(lambda r: r.view.rate_limit.wait_seconds),
     ),
     Metric(
+        "headrace_retention_waits",
+        "Tables whose configured retention is shorter than the one in force, and waits for `headrace retention --yes`.",
+        plain(lambda r: len(r.view.retention_waits)),
+    ),
+    Metric(
         "headrace_epoch",
         "Number of starts that the pipeline has had, from the table. Two drivers that rise in turn fence each other.",
         plain(lambda r: r.view.epoch),

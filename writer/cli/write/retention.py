@@ -9,15 +9,15 @@ from rich.console import Console
 
 from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.files import BucketFile
 from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
-from writer.maintenance.retention import DroppedBucket, ExpiredBucket, Retention, table_retentions
+from writer.maintenance.retention import DroppedBucket, ExpiredBucket, Retention, count_rows, table_retentions
 from writer.output.cli_options import AsJson, ConfigFile, OfRaw, OnlyTarget, Pipelines
 from writer.output.confirmation import DryRun, Yes, confirm
 from writer.output.table_choice import ChosenTable, choose_tables
 from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, numbers, sentence
 from writer.sealing.manifest import bucket_path
+from writer.sealing.retention_wait import RetentionWait
 from writer.table.factory import existing_table
 
 # For a person; --json has all.
@@ -34,6 +34,9 @@ def retention(
     as_json: AsJson = False,
 ) -> None:
     """Drop the buckets that ended longer ago than `retention` says. A running driver does so by itself.
+
+    It does so by the retention that is in force. With --yes that is the one of the file from now on; until then a
+    shorter one waits.
 
     Each entry of the table's log says how many rows it takes, so `audit` still adds up.
 
@@ -61,17 +64,24 @@ def run_retention(tables: Sequence[ChosenTable], *, write: bool, now: datetime, 
             sentence(out, f"{table.title}: no retention is set (pipelines.{name}.retention); every bucket stays.")
         for table_name, table_retention in _retention_by_table(config, name).items():
             expired = table_retention.due(now)
-            if table_name and not expired:
+            wait = table_retention.find_wait(now)
+            if table_name and not expired and wait is None:
                 continue
-            dropped = list(table_retention.run(now)) if write else []
-            is_any_due = is_any_due or bool(expired)
+            dropped: list[DroppedBucket] = []
+            if write:
+                table_retention.accept(now)
+                dropped = list(table_retention.run(now))
+            is_any_due = is_any_due or bool(expired) or wait is not None
             table_document = _table_document(expired, dropped)
+            table_document["waits"] = wait is not None and not write
             if table_name:
                 table_document = {table_name.replace(" ", "_"): table_document}
             document = {**(document or {}), **table_document}
             if not as_json:
                 title = f"{table.title}, {table_name}" if table_name else table.title
                 _show_due_buckets(out, title, table_retention, expired, now)
+                if wait is not None:
+                    sentence(out, _describe_acceptance(wait, write=write))
                 _show_drops(out, dropped, has_versions=config.pipelines[name].table.format == "delta")
         documents[table.title] = document
     if as_json:
@@ -85,6 +95,15 @@ def _retention_by_table(config: Config, name: str) -> dict[str, Retention]:
     if config.pipelines[name].table.raw is not None:
         tables |= dict(zip(("raw table",), table_retentions(name, config.at_raw(name)), strict=False))
     return tables
+
+
+def _describe_acceptance(wait: RetentionWait, *, write: bool) -> str:
+    if write:
+        return f"The retention of {show_duration(wait.configured)} is in force now."
+    state = "Every bucket is kept"
+    if wait.in_force is not None:
+        state = f"{show_duration(wait.in_force)} stays in force"
+    return f"{state} until --yes; {plural(wait.buckets, 'bucket')} of these would not go before."
 
 
 def _table_document(expired: Sequence[ExpiredBucket], dropped: Sequence[DroppedBucket]) -> dict[str, Any]:
@@ -103,16 +122,10 @@ def _bucket_document(bucket: ExpiredBucket) -> Mapping[str, Any]:
         "bucket": list(bucket.bucket),
         "start": start.isoformat(),
         "end": end.isoformat(),
-        "rows": _count_rows(bucket.files),
+        "rows": count_rows(bucket.files),
         "files": len(bucket.files),
         "bytes": bucket.bytes,
     }
-
-
-def _count_rows(files: Sequence[BucketFile]) -> int | None:
-    """Return the rows of files; None where the log does not say them of each."""
-    counts = [file.rows for file in files if file.rows is not None]
-    return sum(counts) if len(counts) == len(files) else None
 
 
 def _show_due_buckets(
@@ -132,7 +145,7 @@ def _show_due_buckets(
 def _bucket_row(bucket: ExpiredBucket, columns: Sequence[str]) -> list[str]:
     return [
         bucket_path(columns, bucket.bucket),
-        count_cell(_count_rows(bucket.files), "?"),
+        count_cell(count_rows(bucket.files), "?"),
         f"{len(bucket.files):,}",
         show_size(bucket.bytes),
     ]

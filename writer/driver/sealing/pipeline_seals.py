@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -14,10 +14,9 @@ from writer.driver.sealing.rounds import RetriedSteps, Rounds, Seals, Trouble
 from writer.driver.sealing.steps import Closer, Step, beside_seals, seal_due
 from writer.hooks.dispatcher import HookDispatcher, deliveries
 from writer.hooks.outbox import Health
-from writer.maintenance import retention
 from writer.maintenance.compaction.compactor import Compactor, Run, here, in_spark
 from writer.maintenance.compaction.plan import RewritePace
-from writer.maintenance.retention import PeriodicRetention
+from writer.maintenance.retention import PeriodicRetention, settle_retentions
 from writer.sealing.bucket_states import BucketCounts, add_counts
 from writer.sealing.idleness import LogEndWatch
 from writer.sealing.sealer import BucketSnapshot, Sealer, sealed_targets
@@ -39,6 +38,8 @@ def start(
     """
     name = pipeline.name
     progress = pipeline.progress
+    # Tables of an earlier start may be others.
+    progress.set(retention_waits={})
     run: Run = here
     if not once:
         run = in_spark(spark, f"rewrites of {name}", RewritePace(pipeline.config.compact.share))
@@ -60,20 +61,27 @@ def start(
         if not pipeline.config.seal.enabled:
             return
         sealer = Sealer(name, config)
-        seals = Seals(Rounds(sealer, _steps(sealer, config, closer, run, delivery.follow), progress), progress)
+        steps = _steps(sealer, config, closer, run, _periodic_retention(name, config, progress), delivery.follow)
+        seals = Seals(Rounds(sealer, steps, progress), progress)
     seals.start()
     cleanup.callback(seals.close, last=once)
 
 
-def _steps(sealer: Sealer, config: Config, closer: Closer, run: Run, hooks: Step) -> dict[str, Step]:
+def _steps(sealer: Sealer, config: Config, closer: Closer, run: Run, retention: Step, hooks: Step) -> dict[str, Step]:
     """Return what is done to the buckets of a table, in this order. `config`: where the table is the pipeline's."""
     return {
         "close": closer,
         **beside_seals(sealer, config, run),
         "seal": seal_due,
-        "retention": PeriodicRetention(sealer.pipeline, retention.table_retentions(sealer.pipeline, config)),
+        "retention": retention,
         "hooks": hooks,
     }
+
+
+def _periodic_retention(pipeline: str, config: Config, progress: Progress) -> PeriodicRetention:
+    """Return the step that drops old buckets. `config`: where the table is the pipeline's. Raises HeadraceError."""
+    retentions = settle_retentions(pipeline, config, datetime.now(UTC))
+    return PeriodicRetention(pipeline, retentions, progress.set_retention_waits)
 
 
 def _raw_upkeep(name: str, config: Config, progress: Progress, run: Run) -> RetriedSteps:
@@ -86,7 +94,7 @@ def _raw_upkeep(name: str, config: Config, progress: Progress, run: Run) -> Retr
         if table.exists():
             compactor.merge_open(run)
 
-    drop = partial(PeriodicRetention(name, retention.table_retentions(name, config)), None)
+    drop = partial(_periodic_retention(name, config, progress), None)
     return RetriedSteps({"pipeline": name}, {"raw merge": merge, "raw retention": drop}, progress)
 
 
@@ -140,10 +148,11 @@ class TargetRounds:
     def _begin(self, target: str) -> Rounds:
         config = self._config.at_target(self._pipeline, target)
         sealer = Sealer(self._pipeline, self._config, target, self._tables)
+        retention = _periodic_retention(self._pipeline, config, self._progress)
         dispatcher = HookDispatcher(self._pipeline, deliveries(self._pipeline, config), self._health_report(target))
         dispatcher.start()
         self._dispatchers[target] = dispatcher
-        steps = _steps(sealer, config, self._closer, self._run, dispatcher.follow)
+        steps = _steps(sealer, config, self._closer, self._run, retention, dispatcher.follow)
         return Rounds(sealer, steps, self._progress, partial(self._count, target))
 
     def _count(self, target: str, sealer: Sealer, snapshot: BucketSnapshot, now: datetime, trouble: Trouble) -> None:

@@ -22,10 +22,10 @@ class EditRefused(ValueError):
 
 @dataclass(frozen=True)
 class _Replacement:
-    """Text in place of the characters from `start` up to `end`."""
+    """Text in place of the characters from `start` up to `stop`."""
 
     start: int
-    end: int
+    stop: int
     text: str
 
 
@@ -34,12 +34,12 @@ def set_entries(text: str, path: Sequence[str], entries: Mapping[str, Any]) -> s
 
     A key of the path that is missing is added. An empty text is an empty mapping.
     """
-    whole: Mapping[str, Any] = entries
+    addition: Mapping[str, Any] = entries
     for key in reversed(path):
-        whole = {key: whole}
+        addition = {key: addition}
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     if node is None:
-        return f"{text}{_dump(whole)}"
+        return f"{text}{_dump(addition)}"
     if not isinstance(node, yaml.MappingNode):
         raise EditRefused("it is no mapping")
     before = yaml.safe_load(text)
@@ -51,7 +51,7 @@ def set_entries(text: str, path: Sequence[str], entries: Mapping[str, Any]) -> s
         new_text = replacement.text
         if "\r\n" in text:
             new_text = new_text.replace("\n", "\r\n")
-        edited = f"{edited[: replacement.start]}{new_text}{edited[replacement.end :]}"
+        edited = f"{edited[: replacement.start]}{new_text}{edited[replacement.stop :]}"
     if not _has_document(edited, after):
         raise EditRefused(f"{'.'.join(path) or 'the mapping'} cannot be told from what is around it")
     return edited
@@ -97,14 +97,14 @@ def _replace_value(
     text: str, mapping: yaml.MappingNode, key_node: yaml.Node, value_node: yaml.Node, value: Any
 ) -> _Replacement:
     start = text.index(":", key_node.end_mark.index) + 1
-    end = max(start, _end_of(text, value_node))
+    stop = max(start, _end_of(text, value_node))
     if mapping.flow_style or _is_flow_or_scalar(value_node, value):
-        return _Replacement(start, end, f" {_dump_inline(value)}")
+        return _Replacement(start, stop, f" {_dump_inline(value)}")
     document = _dump({"key": value}).removeprefix("key:").rstrip("\n")
     lines = document.split("\n")
     column = mapping.start_mark.column
     new_lines = [lines[0], *(indent(line, " " * column) for line in lines[1:])]
-    return _Replacement(start, end, "\n".join(new_lines))
+    return _Replacement(start, stop, "\n".join(new_lines))
 
 
 def _is_flow_or_scalar(node: yaml.Node, value: Any) -> bool:
@@ -116,11 +116,11 @@ def _is_flow_or_scalar(node: yaml.Node, value: Any) -> bool:
 
 def _add_entries(text: str, node: yaml.MappingNode, entries: Mapping[Any, Any]) -> _Replacement:
     """Return what adds entries behind the last one of a mapping that is not empty."""
-    end = _end_of(text, node.value[-1][1])
+    stop = _end_of(text, node.value[-1][1])
     if node.flow_style:
-        return _Replacement(end, end, "".join(f", {_dump_inline({key: entries[key]})[1:-1]}" for key in entries))
+        return _Replacement(stop, stop, "".join(f", {_dump_inline({key: entries[key]})[1:-1]}" for key in entries))
     # What stands behind the last value is a comment.
-    line_end = text.find("\n", end)
+    line_end = text.find("\n", stop)
     if line_end < 0:
         line_end = len(text)
     elif text[line_end - 1] == "\r":

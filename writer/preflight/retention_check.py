@@ -1,0 +1,28 @@
+"""Checks whether the retention that is configured is in force, and what a shorter one would drop."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.core.text import plural
+from writer.maintenance.retention import pipeline_retentions
+from writer.preflight.finding import Finding, doubtful, failure, good, not_checked
+from writer.storage.locations import on_s3
+
+
+def check_retention(name: str, config: Config, now: datetime, *, offline: bool) -> Iterator[Finding]:
+    """Yield a finding for each table whose shorter retention waits, else one for all; none without a retention."""
+    if offline and (config.catalog is not None or on_s3(config.pipelines[name].table.location)):
+        yield not_checked("retention", "--offline")
+        return
+    try:
+        retentions = pipeline_retentions(name, config)
+        waits = [wait for retention in retentions if (wait := retention.find_wait(now)) is not None]
+    except (HeadraceError, OSError) as error:
+        yield failure("retention", error)
+        return
+    for wait in waits:
+        yield doubtful("retention", wait.text, "`headrace retention` shows the buckets, and takes it with --yes.")
+    if retentions and not waits:
+        yield good("retention", f"as configured, for {plural(len(retentions), 'table')}")
