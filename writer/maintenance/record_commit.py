@@ -97,8 +97,9 @@ class RecordCommit:
 
     The steps, in this order:
 
-    1. `run_task` runs a task on the records of one incarnation of their topics, which stages files.
-       `remove_rows` stages what is left of files whose rows go.
+    1. `run_task` runs a task on the records of one incarnation of their topics, which stages files; `add_report` takes
+       files that were staged otherwise. `remove_rows` stages what is left of files whose rows go. `discard_side_files`
+       removes what tasks staged for other tables, where the entry names none of it.
     2. `append` checks the age of what was staged: a vacuum removes old files that no entry names.
     3. It enters in the log what schemas said is to be protected, and gives the table its columns. So both are there
        before an entry names files.
