@@ -25,6 +25,7 @@ from writer.demo.devstack.events import produce
 from writer.demo.devstack.process import Process
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import Workspace
+from writer.driver.child_processes import DAEMON_MODULE
 from writer.table.factory import main_table
 
 PIPELINE = "chaos"
@@ -321,6 +322,6 @@ def _matches_process(fault: Fault, command_line: Sequence[str]) -> bool:
         case Fault.KILL_JVM:
             return "org.apache.spark.deploy.SparkSubmit" in line
         case Fault.KILL_WORKER:
-            return "pyspark.daemon" in line
+            return DAEMON_MODULE in line
         case _:
             return "writer.cli" in line and " run " in f"{line} " and "supervisor" not in command_line

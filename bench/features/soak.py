@@ -26,6 +26,7 @@ from bench.figures import BenchFailed
 from bench.job import PARTITIONS, Job
 from writer.demo.devstack.stack import Stack
 from writer.demo.devstack.workspace import ProcessGroup
+from writer.driver.child_processes import DAEMON_MODULE
 from writer.table.factory import table_at
 
 # Records of a commit. There is about one commit a second, as often as Spark looks for new offsets.
@@ -182,7 +183,7 @@ def _sample(commits: int) -> Sample:
             continue
         if "writer.cli" in command_line:
             sizes["python"] += size
-        elif "pyspark.daemon" in command_line:
+        elif DAEMON_MODULE in command_line:
             sizes["workers"] += size
         elif "SparkSubmit" in command_line:
             sizes["jvm"] += size

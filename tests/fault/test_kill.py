@@ -13,6 +13,7 @@ from tests.fault.outcomes import WANTED as WHOLE
 from tests.support import oracle
 from tests.support.fault_cells import FORMATS
 from tests.support.writer_process import Site, Writer
+from writer.driver.child_processes import DAEMON_MODULE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
@@ -72,7 +73,7 @@ def _busy_workers(writer: Writer) -> list[psutil.Process]:
     found = []
     for process in writer.family():
         try:
-            if "pyspark.daemon" in " ".join(process.cmdline()) and process.ppid() != writer.process.pid:
+            if DAEMON_MODULE in " ".join(process.cmdline()) and process.ppid() != writer.process.pid:
                 links = list(Path(f"/proc/{process.pid}/fd").iterdir())
                 if any("headrace-avro" in str(link.readlink()) for link in links):
                     found.append(process)

@@ -149,7 +149,15 @@ class PipelineCopy:
         """Run headrace until it has read what is there. Returns exit code and all causes of its error."""
         config = self.config
         begin = partial(
-            main.start_pipeline, lambda: spark, lambda: config, None, Notifier(), Receivers(), True, BatchQueue()
+            main.start_pipeline,
+            lambda: spark,
+            lambda: config,
+            None,
+            Notifier(),
+            Receivers(),
+            True,
+            BatchQueue(),
+            Event(),
         )
         running = PipelineRunner(Progress(PIPELINE), begin, waits=False)
         runners = PipelineRunners(lambda _: running, StartRequests())
