@@ -15,7 +15,8 @@ from tests.servers.scripted import Reply, serve_script
 from tests.support.sealed_lake import DAY, SealedLake
 from writer.cli.main import app
 from writer.core.errors import ConfigError
-from writer.sealing.bucket_listing import BucketOverview
+from writer.sealing.bucket_listing import AwaitedBucket, BucketListing, BucketOverview, SealWait
+from writer.sealing.bucket_selection import parse_buckets
 from writer.sealing.sealer import Sealer
 
 
@@ -251,3 +252,26 @@ def test_a_look_for_the_page_rests_and_then_sees_what_is_new(lake: SealedLake) -
     lake.add(9, 5)
     assert overview.refresh(lake.sealer.follow(write=False), now) is first, "it rests"
     assert len(overview.refresh(lake.sealer.follow(write=False), now)) == len(first) + 1
+
+
+def test_of_several_columns_a_time_waits_for_every_bucket_of_it(tmp_path: Path):
+    parts = [{"type": "event_time", "width": "1 h"}, {"type": "field", "field": "_topic"}]
+    lake = SealedLake(tmp_path, bucket={"type": "composite", "parts": parts})
+    for hour in (3, 5):
+        lake.add(hour, 4)
+    lake.close(4)
+
+    def look(text: str) -> list[AwaitedBucket]:
+        listing = BucketListing("clicks", lake.config, DAY)
+        return SealWait(listing, parse_buckets(text, listing.bucketer), 1).look()
+
+    topic_column = lake.bucketer.columns[1]
+    (third,) = look("2026-11-20T03")
+    assert (third.name, third.state.name) == (f"hour=2026-11-20T03/{topic_column}=clicks", "closed")
+    assert look("2026-11-20T04") == [], "it is closed, and no row of it came"
+    (late_hour,) = look("2026-11-20T22")
+    assert (late_hour.name, late_hour.key, late_hour.state.name) == ("hour=2026-11-20T22", None, "open")
+    day = look("2026-11-20")
+    assert [bucket.name[-2:] for bucket in day[2:]] == [f"{hour:02}" for hour in range(6, 24)]
+    assert [bucket.key for bucket in day[:2]] == [("2026-11-20T03", "clicks"), ("2026-11-20T05", "clicks")]
+    assert [bucket.key for bucket in look("2026-11-20T22/clicks")] == [("2026-11-20T22", "clicks")]

@@ -252,7 +252,7 @@ class SealWait:
             start, slot_end = slot.interval or (None, None)
             if start in starts or (slot_end is not None and is_closed(slot_end, closed_until)):
                 continue
-            key = slot.values if slot.columns == self._listing.bucketer.columns else None
+            key = slot.values if slot.columns == tuple(self._listing.bucketer.columns) else None
             state = state_without_rows(self._listing.facts, slot_end)
             buckets.append(AwaitedBucket(slot.name, key, state))
         return buckets

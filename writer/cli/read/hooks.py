@@ -117,11 +117,11 @@ def skip(
         skipped = [{"bucket": list(key), "versions": numbers} for key, numbers in versions.items()]
         emit_whole({"pipeline": table.pipeline, "hook": hook, "buckets": skipped})
     else:
-        _show_skipped(hook, bucket, {bucket_path(bucketer.columns, key): versions[key] for key in versions})
+        _show_skips(hook, bucket, {bucket_path(bucketer.columns, key): versions[key] for key in versions})
     raise typer.Exit(int(not versions))
 
 
-def _show_skipped(hook: str, text: str, versions: Mapping[str, Sequence[int]]) -> None:
+def _show_skips(hook: str, text: str, versions: Mapping[str, Sequence[int]]) -> None:
     out = console()
     for bucket_name, numbers in versions.items():
         sentence(out, f"{hook} does not get {bucket_name} version {', '.join(map(str, numbers))}")
