@@ -147,3 +147,30 @@ def test_a_watched_file_and_a_signal_do_the_same_without_a_supervisor(site: Site
     writer.stop()
     for pipeline, lake in lakes.items():
         oracle.check(lake, pipeline, site.ends(names[pipeline]))
+
+
+def test_a_shorter_retention_of_a_watched_file_drops_nothing_until_it_is_accepted(site: Site, topic: MakeTopic) -> None:
+    name = topic(1)
+    window = {"field": "event_time", "max_ahead": "36500 d"}
+    seal = {"enabled": True}
+    long = {"event_time": {**window, "max_age": "36500 d"}, "retention": "36500 d", "seal": seal}
+    lake = site.pipeline("clicks", [name], **FAST, **long)
+    site.fill(name, 100)
+    writer = site.start("--watch-config")
+    writer.until(arrived(lake, "clicks", 100))
+    rows = len(oracle.rows(lake, "_offset"))
+    site.pipeline("clicks", [name], **FAST, event_time={**window, "max_age": "1 h"}, retention="1 h", seal=seal)
+    assert site.config.exists(), "written"
+    writer.until(lambda: "retention_waits" in writer.output())
+    (wait,) = driver(site)["clicks"]["retention_waits"]
+    assert (wait["retention_seconds"], wait["rows"]) == (3600, rows)
+    assert len(oracle.rows(lake, "_offset")) == rows
+    # A start that nobody attends is no acceptance either.
+    writer.stop()
+    writer = site.start()
+    writer.until(lambda: "retention_waits" in writer.output())
+    assert len(oracle.rows(lake, "_offset")) == rows
+    accepted = json.loads(say("retention", str(site.config), "--yes", "--json"))["pipelines"]["clicks"]
+    assert (accepted["rows_dropped"], oracle.rows(lake, "_offset")) == (rows, [])
+    writer.until(lambda: driver(site)["clicks"]["retention_waits"] == [])
+    writer.stop()
