@@ -194,7 +194,7 @@ def test_validate_says_what_a_shorter_one_would_drop(driver: Driver, tmp_path: P
     (finding,) = check_retention("clicks", file.config, NOW, offline=False)
     assert finding.status == "warning"
     assert "retention 400 d would drop 5 buckets (5 rows, " in finding.message
-    assert ", from 2020-11-20 on) of " in finding.message
+    assert ", from 2020-11-20 08:00:00 UTC on) of " in finding.message
     assert "30,000 d stays in force" in finding.message or "30000 d stays in force" in finding.message
     assert "headrace retention" in finding.fix
 

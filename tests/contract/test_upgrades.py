@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import bucketers
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, event
 from tests.support.simulated_cluster import Cluster
@@ -18,10 +19,11 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, SchemaChanged
 from writer.core.offsets import TopicPartition
 from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.maintenance.retention import table_retentions
+from writer.maintenance.retention import PeriodicRetention, Retention, table_retentions
 from writer.offsets import start_offsets
 from writer.preflight import host_checks
 from writer.schemas.registry import source
+from writer.sealing.retention_wait import RetentionWait
 from writer.status import from_table
 from writer.storage.base import S3Settings
 from writer.table import locations
@@ -334,6 +336,33 @@ def raw_moved(driver: Driver) -> None:
     assert (found.adds_up, found.reconciliation.raw) == (True, 2)
 
 
+def wait_of_retention(driver: Driver, kept_for: timedelta) -> RetentionWait | None:
+    """Start with a retention nine days later, and drop what is due. Returns what waits."""
+    now = NOW + timedelta(days=9)
+    retention = Retention(driver.table, bucketers.build(driver.settings.bucket), kept_for)
+    retention.settle(now)
+    waits: list[RetentionWait | None] = []
+    PeriodicRetention("clicks", [retention], lambda by_table: waits.extend(by_table.values()))(None, now)
+    (wait,) = waits
+    return wait
+
+
+def retention_shorter(driver: Driver) -> None:
+    wait = wait_of_retention(driver, timedelta(days=1))
+    assert wait is not None
+    assert wait.in_force is None
+    assert driver.table.rows().count_rows() == 5
+    Retention(driver.table, bucketers.build(driver.settings.bucket), timedelta(days=30)).accept(NOW)
+    assert wait_of_retention(driver, timedelta(days=1)) is not None, "the longer one stays in force"
+    assert driver.table.rows().count_rows() == 5
+
+
+def retention_longer(driver: Driver) -> None:
+    Retention(driver.table, bucketers.build(driver.settings.bucket), timedelta(days=30)).accept(NOW)
+    assert wait_of_retention(driver, timedelta(days=60)) is None
+    assert driver.table.rows().count_rows() == 5
+
+
 CHANGES: dict[str, Callable[[Driver], None]] = {
     "bucket width": bucket_width, "bucket zone": bucket_zone, "bucket column or bucketer": bucket_column,
     "pipeline renamed": renamed, "`table.format`": other_format, "`table.location`": location,
@@ -347,6 +376,8 @@ CHANGES: dict[str, Callable[[Driver], None]] = {
     "`registry.url`": registry_url, "a schema in `registry.files`": registry_file,
     "`event_time.field`, `unit`, `clocks`": event_time, "`checkpoints`": checkpoints,
     "`table.entropy_bits`, `roll`, `commit`, `memory`": files,
+    "`retention`, longer or removed": retention_longer,
+    "`retention`, shorter, or the first of a table with old buckets": retention_shorter,
     "`commit.max_records_per_second`, `commit.max_bytes_per_second`, `scheduling`": rates,
 }  # fmt: skip
 

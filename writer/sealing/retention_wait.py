@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from writer.core.text import plural
+from writer.core.text import instant, iso, plural
 from writer.core.units import show_duration, show_size
 from writer.storage.base import Store
 
@@ -39,7 +39,7 @@ class RetentionWait:
         if self.oldest is not None:
             rows = "an unknown number of rows" if self.rows is None else plural(self.rows, "row")
             effect = (
-                f"{plural(self.buckets, 'bucket')} ({rows}, {show_size(self.bytes)}, from {self.oldest:%Y-%m-%d} on)"
+                f"{plural(self.buckets, 'bucket')} ({rows}, {show_size(self.bytes)}, from {instant(self.oldest)} on)"
             )
         state = "every bucket is kept"
         if self.in_force is not None:
@@ -55,7 +55,7 @@ class RetentionWait:
             "buckets": self.buckets,
             "rows": self.rows,
             "bytes": self.bytes,
-            "oldest": None if self.oldest is None else self.oldest.isoformat(),
+            "oldest": None if self.oldest is None else iso(self.oldest),
             "text": self.text,
         }
 
@@ -71,7 +71,7 @@ def read_retention(store: Store) -> timedelta | None:
 
 def write_retention(store: Store, kept_for: timedelta, now: datetime) -> None:
     """Let a retention be in force for a table from now on. Raises StoreError."""
-    document = {"kept_for_seconds": kept_for.total_seconds(), "at": now.isoformat()}
+    document = {"kept_for_seconds": kept_for.total_seconds(), "at": iso(now)}
     store.put(RECORD, f"{json.dumps(document)}\n".encode())
 
 
