@@ -120,6 +120,21 @@ def test_dead_letters_that_cannot_be_read_hide_only_the_counts(driver: Driver) -
     assert driver.dead_letters in view.error
 
 
+def test_a_watch_that_cannot_read_says_so_once(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    progress = Progress("clicks")
+    watch = TableWatch("clicks", driver.config, progress)
+    log_folder = Path(driver.lake) / "_delta_log"
+    log_folder.rename(log_folder.with_name("away"))
+    for _ in range(2):
+        watch.read_or_log()
+    log_folder.with_name("away").rename(log_folder)
+    watch.read_or_log()
+    events = [line for line in caplog.messages if "table_facts" in line]
+    assert ["failed" in event for event in events] == [True, False]
+    assert progress.view().contents is not None
+
+
 def test_a_gap_is_gone_at_once_when_it_ends(driver: Driver) -> None:
     reader = TableFactsReader("clicks", driver.config)
     driver.carry([log(values(0, 20))], {0: 20})

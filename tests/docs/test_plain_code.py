@@ -28,8 +28,17 @@ CEILINGS = {
 
 
 @pytest.fixture(scope="module")
-def densities() -> dict[str, float]:
-    return inspect_packages(PRODUCT).densities()
+def findings() -> Findings:
+    return inspect_packages(PRODUCT)
+
+
+@pytest.fixture(scope="module")
+def densities(findings: Findings) -> dict[str, float]:
+    return findings.densities()
+
+
+def test_no_function_and_no_module_is_too_long(findings: Findings) -> None:
+    assert (findings.long_functions, findings.long_modules) == (0, 0)
 
 
 def test_no_density_is_above_its_ceiling(densities: dict[str, float]) -> None:

@@ -79,15 +79,7 @@ def run(
             if name not in progresses:
                 progresses.add(name)
             queue.join(name, file.config.pipelines[name].scheduling)
-            report = None if channel is None else channel.report
-            runner = PipelineRunner(
-                progresses[name],
-                begin,
-                waits=not once,
-                stop_timeout=config.stop_timeout,
-                is_hurried=events.hurry.is_set,
-                report=report,
-            )
+            runner = _build_runner(progresses[name], begin, config, events, channel, once=once)
             runner.lease = orders.of(name).lease
             return runner
 
@@ -98,9 +90,7 @@ def run(
 
         runners = PipelineRunners(build_runner, requests, forget_pipeline, supervised=channel is not None)
         try:
-            for name in file.names:
-                cleanup.callback(runners.add(name).cleanup.close)
-            _begin_pipelines(runners, progresses, orders, new_run=new_run)
+            _begin_pipelines(runners, progresses, orders, file.names, cleanup, new_run=new_run)
             if runners.are_waited_for and not events.stop.is_set():
                 # A paused pipeline begins at once when the pause is over.
                 spark()
@@ -110,6 +100,25 @@ def run(
             executor_manager.close()
             spark_cleanup.close()
     return {name: runner.error for name, runner in runners.all.items()}
+
+
+def _build_runner(
+    progress: Progress,
+    begin: Callable[[PipelineRunner, bool], None],
+    config: Config,
+    events: StopEvents,
+    channel: supervisor_channel.ChannelFolder | None,
+    *,
+    once: bool,
+) -> PipelineRunner:
+    return PipelineRunner(
+        progress,
+        begin,
+        waits=not once,
+        stop_timeout=config.stop_timeout,
+        is_hurried=events.hurry.is_set,
+        report=None if channel is None else channel.report,
+    )
 
 
 def _announce_url(
@@ -128,10 +137,14 @@ def _begin_pipelines(
     runners: PipelineRunners,
     progresses: PipelineProgress,
     orders: supervisor_channel.StartInstructions,
+    names: Sequence[str],
+    cleanup: ExitStack,
     *,
     new_run: bool,
 ) -> None:
-    """Begin the pipelines that are to be started, one after the other; the others wait for a request."""
+    """Add the pipelines, and begin those that are to be started, one after the other; the others wait for a request."""
+    for name in names:
+        cleanup.callback(runners.add(name).cleanup.close)
     for name in runners.all:
         order = orders.of(name)
         if order.start:
@@ -256,12 +269,7 @@ def start_pipeline(
         queue=queue,
     )
     runner.pipeline = pipeline
-    try:
-        pipeline.gate.enter(once=once)
-    except Paused:
-        if not once:
-            _measure_lag(config, name, cluster, progress)
-        raise
+    _enter_gate(config, pipeline, once=once)
     pipeline.check()
     _check_stop(stop, name)
     spark = session_of()
@@ -272,14 +280,7 @@ def start_pipeline(
         scratch.split(",")[0]: disk_space.SCRATCH,
     }
     start = pipeline.start(new_run=new_run, once=once, lease=runner.lease)
-    lag_listener = _build_lag_listener(config, pipeline, progress, notifier)
-    lag_listener.start()
-    runner.cleanup.callback(lag_listener.close)
-    table_watch = TableWatch(name, config, progress)
-    table_watch.start()
-    runner.cleanup.callback(table_watch.close)
-    pipeline.gate.watch()
-    runner.cleanup.callback(pipeline.gate.close)
+    _start_watches(config, pipeline, notifier, runner.cleanup)
     if url is not None:
         driver = this_driver(url, pipeline.epoch, str(config.http.certificate or ""))
         announce(config.checkpoints, name, driver, config.s3.settings)
@@ -288,6 +289,28 @@ def start_pipeline(
     runner.query = query(spark, config, pipeline, start, once=once)
     # Spark runs a query's jobs as a group of the query's run id.
     runner.cancel = partial(spark.sparkContext.cancelJobGroup, str(runner.query.runId))
+
+
+def _enter_gate(config: Config, pipeline: PipelineRun, *, once: bool) -> None:
+    """Raise Paused where the pipeline is paused, after its lag was measured: nothing else does meanwhile."""
+    try:
+        pipeline.gate.enter(once=once)
+    except Paused:
+        if not once:
+            _measure_lag(config, pipeline.name, pipeline.cluster, pipeline.progress)
+        raise
+
+
+def _start_watches(config: Config, pipeline: PipelineRun, notifier: notifications.Notifier, cleanup: ExitStack) -> None:
+    """Start the threads that ask Kafka for the lag, read what the tables hold, and look for a pause."""
+    lag_listener = _build_lag_listener(config, pipeline, pipeline.progress, notifier)
+    lag_listener.start()
+    cleanup.callback(lag_listener.close)
+    table_watch = TableWatch(pipeline.name, config, pipeline.progress)
+    table_watch.start()
+    cleanup.callback(table_watch.close)
+    pipeline.gate.watch()
+    cleanup.callback(pipeline.gate.close)
 
 
 def _check_stop(stop: threading.Event, pipeline: str) -> None:

@@ -5,11 +5,11 @@ makes the facts old, and nothing else: they say when they were counted.
 """
 
 import threading
-from contextlib import suppress
 from datetime import UTC, datetime
 
 from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
+from writer.core import logging
+from writer.driver.restart_policy import sentence
 from writer.status.progress import Progress
 from writer.status.table_facts import GapFacts, TableFactsReader
 from writer.table.ledger.segment_store import LedgerUnreadable
@@ -27,6 +27,7 @@ class TableWatch:
     def __init__(self, name: str, config: Config, progress: Progress) -> None:
         self._progress = progress
         self._reader = TableFactsReader(name, config)
+        self._is_failing = False
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"facts of {name}", daemon=True)
@@ -54,10 +55,21 @@ class TableWatch:
         self._progress.set(gaps=gaps)
         self._progress.set(contents=self._reader.contents(snapshot, datetime.now(UTC)))
 
+    def read_or_log(self) -> None:
+        """Read the facts; log once that it fails, and once that it works again."""
+        try:
+            self.read()
+        except Exception as error:  # noqa: BLE001 - the facts grow old and say so; the pipeline must not notice
+            if not self._is_failing:
+                logging.warning("table_facts_failed", pipeline=self._progress.pipeline, error=sentence(error))
+            self._is_failing = True
+            return
+        if self._is_failing:
+            self._is_failing = False
+            logging.event("table_facts_recovered", pipeline=self._progress.pipeline)
+
     def _run(self) -> None:
         while not self._closing.is_set():
-            # The next batch meets the error, too, and reports it.
-            with suppress(HeadraceError, OSError):
-                self.read()
+            self.read_or_log()
             self._wake.wait(_GAP_INTERVAL_S if self._progress.view().gaps.open else _INTERVAL_S)
             self._wake.clear()
