@@ -244,7 +244,7 @@ def _run() -> list[str]:
         f"| records sent, rows in the table | {run['sent']:,}, {run['rows']:,}: each offset once |", "",
         "![Load and commits, lateness, executors through the run](images/scaling.png)", "",
         "The decisions:", "",
-        "```", *(f"{_second(one, run):>5} s  {one['verdict']:<8} {one['why']}" for one in run["events"]), "```", "",
+        "```text", *(f"{_second(one, run):>5} s  {one['verdict']:<8} {one['why']}" for one in run["events"]), "```", "",
     ]  # fmt: skip
 
 
@@ -264,7 +264,7 @@ def _example() -> list[str]:
     return [
         "## A decision, explained", "",
         "`headrace autoscaler explain --facts docs/examples/autoscale-facts.json` prints this, `--json` all.", "",
-        "```", *lines(DEFAULTS, decision, known.at), "```", "",
+        "```text", *lines(DEFAULTS, decision, known.at), "```", "",
     ]  # fmt: skip
 
 

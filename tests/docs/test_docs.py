@@ -7,13 +7,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import yaml
 
 from recovery.escalation.error_catalogue import catalogue
 from recovery.escalation.levels import RecoveryLevel
 from tests.fault import outcomes
 from tests.support import checkpoint_damages
-from writer.config.pipelines import Config
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -109,13 +107,6 @@ def test_every_file_named_in_the_docs_exists() -> None:
     for page in PAGES:
         for name in re.findall(r"`((?:writer|bucketers|tests|docs)/[\w/.-]+\.(?:py|md))`", page.read_text()):
             assert (ROOT / name).exists(), f"{page.name} names {name}"
-
-
-def test_the_yaml_in_the_docs_is_a_configuration() -> None:
-    blocks = [b for page in PAGES for b in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
-    assert blocks
-    for block in blocks:
-        Config.model_validate(yaml.safe_load(block))
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])

@@ -12,6 +12,7 @@ import yaml
 
 from tests.servers.kubernetes import KUBERNETES, Api, Cluster, Refused, cluster, until
 from tests.servers.leases import account
+from tests.support.doc_examples import documented_configs
 from tests.support.helm_chart import CHART, CRDS, MONITORING, PLACES, ROOT, VALUES, helm, pods, render, wrong
 from writer.lease import kubernetes_api as cluster_api
 from writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
@@ -156,10 +157,8 @@ def test_each_mistake_in_the_file_has_a_line(tmp_path: Path) -> None:
 
 def test_every_configuration_of_the_documentation_is_taken(tmp_path: Path) -> None:
     """What headrace takes, the chart takes; places and sections that a cluster decides apart."""
-    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
-    blocks = [b for page in pages for b in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
     documents = [
-        *map(yaml.safe_load, blocks),
+        *documented_configs(),
         with_views(topics={"pattern": "a.*"}),
         with_views(retention="${env:KEEP}"),
     ]

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
+from tests.support.doc_examples import documented_configs
 from writer.cli.main import app
 from writer.config.pipelines import Config
 
@@ -69,11 +69,10 @@ def fits(value, schema):
 
 
 def test_the_schema_accepts_every_configuration_of_the_docs():
-    pages = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-    blocks = [block for page in pages for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
-    assert len(blocks) > 5
-    for block in blocks:
-        assert fits(yaml.safe_load(block), SCHEMA), block
+    configs = documented_configs()
+    assert len(configs) > 20
+    for config in configs:
+        assert fits(config, SCHEMA), config
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,186 @@
+"""The examples of the documentation: blocks of its pages, the commands in them, and those of the commands' help."""
+
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from writer.cli.command_catalogue import EXAMPLES
+from writer.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+# A script: each line is a command.
+SHELL = "sh"
+# A session: commands behind "$ ", and what they print.
+SESSION = "console"
+_FENCE = re.compile(r"^( *)```(\S*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"(?<=\n\n)    \S.*\n(?: {4}.*\n)*")
+_INLINE = re.compile(r"(?<!`)`(headrace [^`]+)`(?!`)")
+_OPERATORS = ("&&", "||", "|", ";")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page, with the number of its first line. `language`: the word behind its fence."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+# What a configuration needs, where a block shows a part of one.
+_SECTIONS: Mapping[str, Any] = {
+    "kafka": {"bootstrap_servers": "broker:9092"},
+    "registry": {"url": "http://registry:8081"},
+    "checkpoints": "/checkpoints",
+    "keys": {"file": "/keys.json"},
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that a page or a help shows. `words`: as a shell splits them, the program first."""
+
+    place: str
+    words: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        return shlex.join(self.words)
+
+    @property
+    def program(self) -> str:
+        return Path(self.words[0]).name
+
+
+def list_pages() -> list[Path]:
+    """Return the pages for people who use or change headrace; reports of tests are none."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("helm/*/*.md"), ROOT / "bench" / "README.md"]
+    return sorted(pages)
+
+
+@cache
+def list_blocks() -> tuple[Block, ...]:
+    """Return each fenced block of each page, and each indented one outside lists."""
+    blocks: list[Block] = []
+    for path in list_pages():
+        blocks += page_blocks(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
+    return tuple(blocks)
+
+
+def page_blocks(page: str, text: str) -> Iterator[Block]:
+    """Yield the blocks of a page."""
+    for match in _FENCE.finditer(text):
+        yield Block(page, _line_of(text, match.start(3)), match[2], textwrap.dedent(match[3]))
+    outside_fences = _FENCE.sub(lambda match: "\n" * match[0].count("\n"), text)
+    for match in _INDENTED.finditer(outside_fences):
+        yield Block(page, _line_of(outside_fences, match.start()), "indented", textwrap.dedent(match[0]))
+
+
+def _line_of(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def help_examples() -> Mapping[str, str]:
+    """Return the example of each command's help, by the words of the command."""
+    return EXAMPLES
+
+
+def whole_config(block: Block) -> dict[str, Any]:
+    """Return the configuration that a block shows; a part of one is laid over the least that it needs."""
+    document: dict[str, Any] = yaml.safe_load(block.text)
+    if "kafka" in document:
+        return document
+    pipelines = {}
+    for name, pipeline in document["pipelines"].items():
+        least = {"topics": [name], "table": {"location": f"/lake/{name}"}, "event_time": {"field": "event_time"}}
+        pipelines[name] = {**least, **pipeline}
+    return {**_SECTIONS, **document, "pipelines": pipelines}
+
+
+def documented_configs() -> list[dict[str, Any]]:
+    """Return each configuration of the pages."""
+    blocks = [block for block in list_blocks() if block.language == "yaml" and "pipelines:\n" in block.text]
+    return [whole_config(block) for block in blocks]
+
+
+def block_commands(block: Block) -> Iterator[Command]:
+    """Yield the commands of a block: of all lines of a shell's block, of those behind "$ " of a session."""
+    if block.language == SHELL:
+        yield from _shell_commands(block.place, block.text)
+    elif block.language == SESSION:
+        shown = "\n".join(line[2:] for line in block.text.splitlines() if line.startswith("$ "))
+        yield from _shell_commands(block.place, shown)
+    elif block.language == "yaml":
+        # Steps of a workflow of GitHub.
+        yield from _shell_commands(block.place, "\n".join(re.findall(r"^- run: (.+)$", block.text, re.MULTILINE)))
+
+
+def _shell_commands(place: str, text: str) -> Iterator[Command]:
+    """Yield each command of a script, without its comment. Operators of the shell separate commands."""
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        words: list[str] = []
+        for word in [*shlex.split(line, comments=True), ";"]:
+            if word not in _OPERATORS:
+                words.append(word)
+            elif words:
+                yield Command(place, tuple(words))
+                words = []
+
+
+@cache
+def headrace_commands() -> tuple[Command, ...]:
+    """Return each headrace command of a block of a page and of help, also one that another program is given."""
+    commands = [
+        Command(f"headrace {name} --help", tuple(shlex.split(example))) for name, example in help_examples().items()
+    ]
+    for block in list_blocks():
+        commands += filter(None, map(headrace_part, block_commands(block)))
+    return tuple(commands)
+
+
+def headrace_part(command: Command) -> Command | None:
+    """Return the headrace command that a command is, or gives another program behind "--"; None where it has none."""
+    words = command.words
+    for position, word in enumerate(words):
+        if Path(word).name == "headrace" and (position == 0 or words[position - 1] == "--"):
+            return Command(command.place, ("headrace", *words[position + 1 :]))
+    return None
+
+
+def inline_commands() -> Iterator[Command]:
+    """Yield the commands that sentences name: `headrace seal --with-gap`."""
+    for path in list_pages():
+        text = _FENCE.sub(lambda match: "\n" * match[0].count("\n"), path.read_text(encoding="utf-8"))
+        for match in _INLINE.finditer(text):
+            place = f"{path.relative_to(ROOT)}:{_line_of(text, match.start())}"
+            yield Command(place, tuple(shlex.split(" ".join(match[1].split()))))
+
+
+def find_command(words: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the command that words behind `headrace` begin with, and the words after it. Raises LookupError."""
+    command: Any = typer.main.get_command(app)
+    rest = list(words)
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        if rest[0] not in command.commands:
+            raise LookupError(f"there is no {rest[0]}")
+        command = command.commands[rest.pop(0)]
+    return command, rest
+
+
+def parse_command(command: Command) -> None:
+    """Let the real command line parse a command. Raises for an option or a value that it does not take."""
+    parser, words = find_command(command.words[1:])
+    parser.make_context(command.line, words)
