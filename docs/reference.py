@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from writer.cli.command_catalogue import EXAMPLES
+from writer.cli.commands import examples
 from writer.cli.main import app
 from writer.config.pipelines import Config
 from writer.core import errors
@@ -51,13 +51,14 @@ def _verbs() -> list[str]:
         "`--json` prints for programs: one document, a list, or a document a line. `*` is the name of a pipeline.",
         "",
     ]
+    example_of = dict(examples())
     for name, command in _commands(typer.main.get_command(app)):
         lines += [
             f"### headrace {name}",
             "",
             command.help or "",
             "",
-            f"    {EXAMPLES[name]}",
+            f"    {example_of[name]}",
             "",
             "| option | default | meaning |",
             "| --- | --- | --- |",

@@ -28,7 +28,7 @@ from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, event
 from tests.support.small_files import compactor
 from writer.audit.audit import audit
-from writer.cli.write.table_adopt import run_adopt
+from writer.cli.maintain.table_adopt import run_adopt
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction.compactor import here

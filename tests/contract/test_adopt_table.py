@@ -17,7 +17,7 @@ from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
 from writer.audit.audit import audit
 from writer.cli.main import app
-from writer.cli.write import table_adopt
+from writer.cli.maintain import table_adopt
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.maintenance.migration.table_adoption import TableAdoption

@@ -23,7 +23,8 @@ from tests.support.small_files import compactor
 from writer.audit.audit import audit
 from writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
 from writer.avro.wire_format import CONFLUENT, Wire
-from writer.cli.write import delete_rows, schema_accept
+from writer.cli.fix import delete_rows
+from writer.cli.maintain import schema_accept
 from writer.config.sections.connections import Registry
 from writer.core.errors import SchemaChanged
 from writer.maintenance.compaction.compactor import here

@@ -37,7 +37,7 @@ from tests.support.small_files import (
 )
 from writer.audit.audit import audit
 from writer.cli.main import app
-from writer.cli.write import compact
+from writer.cli.maintain import compact
 from writer.driver.sealing.seal_request import SealRequest, seal_buckets
 from writer.maintenance.compaction.compactor import here
 from writer.maintenance.rewrite import Job

@@ -27,7 +27,7 @@ from tests.support.replay_records import BOTH_SCHEMAS, FUTURE, mixed_values
 from tests.support.rewound_cluster import Cluster, run_rewind
 from tests.support.sample_records import NOW, WIDER, event, value
 from writer.audit.audit import audit
-from writer.cli.table.convert import run_convert
+from writer.cli.maintain.convert import run_convert
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.driver.sealing.seal_request import SealRequest, seal_buckets

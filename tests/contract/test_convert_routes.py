@@ -10,7 +10,7 @@ from tests.support import oracle
 from tests.support.effect_failures import Died, die_after
 from tests.support.route_targets import PART, RouteTables
 from tests.support.sample_records import NOW
-from writer.cli.table.convert import run_convert
+from writer.cli.maintain.convert import run_convert
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.output.tables import console

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.sealed_lake import DAY, SealedLake
-from writer.cli.read.ddl import run_ddl
+from writer.cli.look.ddl import run_ddl
 from writer.config.pipelines import Config
 from writer.config.sections.table import Catalog
 from writer.core.errors import ConfigError

@@ -12,7 +12,7 @@ from tests.support.dedupe_window import BASE, MUCH_LATER, WINDOW, bucket
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, value
 from writer.audit.audit import audit
-from writer.cli.write import compact
+from writer.cli.maintain import compact
 from writer.driver.sealing.steps import beside_seals, seal_due
 from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.compaction.late_rows import MARK, LateRows, compactor_of

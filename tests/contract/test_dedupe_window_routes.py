@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.dedupe_window import bucket
 from tests.support.routed_window import Routed
-from writer.cli.write import compact
+from writer.cli.maintain import compact
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, event
 from writer.audit.audit import audit
+from writer.cli.fix import delete_rows
 from writer.cli.main import app
-from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError, SchemaChanged
 from writer.maintenance.dead_letters.replay import DeadLetterReplay
 from writer.maintenance.dead_letters.selection import Selection

@@ -9,7 +9,7 @@ from pyiceberg.catalog import load_catalog
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, value
 from writer.audit.audit import audit
-from writer.cli.write import delete_rows
+from writer.cli.fix import delete_rows
 from writer.demo import verification
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where

@@ -18,8 +18,8 @@ from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, eve
 from writer.audit.audit import audit
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
+from writer.cli.fix import delete_rows
 from writer.cli.main import app
-from writer.cli.write import delete_rows
 from writer.commit import builder
 from writer.commit.event_specs import check_specs, find_spec_problems
 from writer.config.pipelines import Config

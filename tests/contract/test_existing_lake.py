@@ -19,7 +19,7 @@ from tests.support.routed_window import Routed
 from tests.support.sample_records import EVENT, NOW, Schemas, event, value
 from writer.audit.audit import audit
 from writer.cli.main import app
-from writer.cli.table.convert import run_convert
+from writer.cli.maintain.convert import run_convert
 from writer.config.loader import load
 from writer.core.offsets import TopicPartition
 from writer.output.tables import console

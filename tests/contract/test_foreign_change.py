@@ -13,8 +13,8 @@ from tests.support.local_driver import Driver, log
 from tests.support.reverted_change import revert_change
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
-from writer.cli.read.audit import run_audit as audit_verb
-from writer.cli.write import table_adopt
+from writer.cli.look.audit import run_audit as audit_verb
+from writer.cli.maintain import table_adopt
 from writer.core.errors import ConfigError, Fenced
 from writer.output.tables import console
 from writer.table.factory import main_table

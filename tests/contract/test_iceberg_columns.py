@@ -15,7 +15,7 @@ from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, Schemas, value
 from tests.support.table_formats import iceberg_table
 from writer.audit.audit import audit
-from writer.cli.table.convert import run_convert
+from writer.cli.maintain.convert import run_convert
 from writer.output.tables import console
 from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, schema_of

@@ -19,8 +19,8 @@ from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
 from tests.support.small_files import compactor
 from writer.audit.audit import audit
-from writer.cli.write import delete_rows
-from writer.cli.write.table_adopt import run_adopt
+from writer.cli.fix import delete_rows
+from writer.cli.maintain.table_adopt import run_adopt
 from writer.maintenance.compaction.compactor import here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where

@@ -26,9 +26,8 @@ from tests.support.private_table import (
 )
 from tests.support.sample_records import NOW, WIDER, Schemas, value
 from writer.audit.audit import audit
+from writer.cli.fix import delete_rows, dlq
 from writer.cli.main import app
-from writer.cli.read import dlq
-from writer.cli.write import delete_rows
 from writer.core.errors import ConfigError
 from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.dead_letters.replay import DeadLetterReplay

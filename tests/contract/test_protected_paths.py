@@ -16,8 +16,8 @@ from tests.support.local_driver import Driver, log
 from tests.support.private_table import hash_of, start_driver, write_config_file
 from tests.support.reprocess_lake import BERLIN, run_reprocess
 from tests.support.sample_records import EVENT, NOW, Schemas, value
-from writer.cli.start.privacy import privacy
-from writer.cli.table.convert import run_convert
+from writer.cli.maintain.convert import run_convert
+from writer.cli.maintain.privacy import privacy
 from writer.commit.privacy import record_privacy
 from writer.core.errors import ConfigError
 from writer.maintenance.dead_letters.replay import DeadLetterReplay

@@ -17,9 +17,9 @@ from tests.support.process import run_code_until
 from tests.support.raw_table import DAY, HEADERS, KEYS, VALUES, carry_values, raw_records, start_writer
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
-from writer.cli.table.convert import run_convert
-from writer.cli.write import delete_rows
-from writer.cli.write.retention import run_retention
+from writer.cli.fix import delete_rows
+from writer.cli.maintain.convert import run_convert
+from writer.cli.maintain.retention import run_retention
 from writer.core.errors import ConfigError
 from writer.driver.start.pipeline_start import make_tables
 from writer.maintenance.compaction.compactor import Compactor, here
@@ -216,13 +216,14 @@ def test_a_rewind_takes_the_raw_records_back_and_they_come_again(driver: Driver)
     assert seen.adds_up, describe_problems(seen)
 
 
-def test_days_are_dropped_by_their_own_retention(tmp_path: Path, form: str, capsys) -> None:
+def test_days_are_dropped_by_their_own_retention(tmp_path: Path, form: str) -> None:
     driver = start_writer(tmp_path, form, raw={"retention": "7 d"})
     carry_values(driver, {n: event(n) for n in range(4)}, came=NOW - 9 * DAY)
     carry_values(driver, {n: event(n) for n in range(4, 6)})
-    assert run_retention([ChosenTable("clicks", None, driver.config, driver.config)], write=True, now=NOW, as_json=True)
-    found = json.loads(capsys.readouterr().out)["pipelines"]["clicks"]["raw_table"]
-    assert (found["rows_dropped"], [one["bucket"] for one in found["due"]]) == (4, [["2026-11-11"]])
+    report = run_retention([ChosenTable("clicks", None, driver.config, driver.config)], write=True, now=NOW)
+    raw_table = report.pipelines["clicks"].raw_table
+    assert raw_table is not None
+    assert (raw_table.rows_dropped, [bucket.bucket for bucket in raw_table.due]) == (4, [("2026-11-11",)])
     assert sorted(raw_records(driver)) == [4, 5]
     seen = run_audit(driver)
     assert seen.adds_up, describe_problems(seen)

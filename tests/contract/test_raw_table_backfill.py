@@ -14,7 +14,7 @@ from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Driver, log
 from tests.support.raw_table import DAY, HEADERS, KEYS, VALUES, carry_values, raw_records, start_writer
 from tests.support.sample_records import NOW, event
-from writer.cli.write import delete_rows
+from writer.cli.fix import delete_rows
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest

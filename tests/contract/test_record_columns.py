@@ -17,7 +17,7 @@ from tests.support.record_columns import check_sound, start_driver
 from tests.support.sample_records import NOW, event
 from tests.support.small_files import compactor
 from writer.audit.audit import audit
-from writer.cli.write import delete_rows
+from writer.cli.fix import delete_rows
 from writer.maintenance.compaction.compactor import here
 from writer.maintenance.dead_letters.replay import DeadLetterReplay
 from writer.maintenance.dead_letters.selection import Selection

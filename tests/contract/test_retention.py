@@ -204,7 +204,7 @@ def test_the_verb_shows_first_and_drops_then(driver: Driver) -> None:
 
     long_ago = datetime(2020, 2, 29, 12, tzinfo=UTC)
     driver.carry([log({at: event(at, event_time=long_ago) for at in range(8, 12)})], {0: 12}, now=long_ago)
-    told = json.loads(said("--dry-run", "--json"))["pipelines"]["clicks"]
+    told = json.loads(said("--dry-run", "--json"))["pipelines"]["clicks"]["table"]
     assert told["due"][0]["bucket"] == ["2020-02-29T12"]
     assert (told["due"][0]["rows"], told["rows_dropped"]) == (4, 0)
     assert "Nothing was changed" in said("--dry-run")

@@ -209,7 +209,7 @@ def test_the_command_shows_that_it_waits_and_accepts_it(driver: Driver, tmp_path
         return run.stdout
 
     assert "stays in force until --yes; 5 buckets of these would not go before" in " ".join(retention().split())
-    assert json.loads(retention("--json"))["pipelines"]["clicks"]["waits"] is True
+    assert json.loads(retention("--json"))["pipelines"]["clicks"]["table"]["waits"] is True
     assert count_hours(driver) == 5
     assert "The retention of 400 d is in force now." in retention("--yes")
     assert (count_hours(driver), read_retention(driver.table.store)) == (0, 400 * DAY)

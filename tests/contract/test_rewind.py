@@ -11,13 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from recovery.cli import rewind
+from recovery.cli.fix import rewind
 from recovery.rewind.execution import RewindExecution
 from tests.support.local_driver import Driver, log
 from tests.support.rewound_cluster import Cluster, DamagedDriver, rewind_of, run_rewind
 from tests.support.sample_records import EVENT, GAP_FACTS, NOW, WIDER, Schemas, event, value
 from writer.audit.audit import audit
-from writer.cli.write import delete_rows
+from writer.cli.fix import delete_rows
 from writer.core.errors import ConfigError, Fenced, HeadraceError
 from writer.core.log_mark import LogMark
 from writer.core.offsets import OffsetRange, Source, TopicPartition

@@ -19,7 +19,7 @@ from writer.audit.audit import audit
 from writer.avro.fingerprint import schema_fingerprint
 from writer.batch.task_report import Report
 from writer.cli.main import app
-from writer.cli.write import schema_accept
+from writer.cli.maintain import schema_accept
 from writer.clients.driver_endpoint import DriverAlive
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError, SchemaChanged

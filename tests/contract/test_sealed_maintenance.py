@@ -11,7 +11,8 @@ import bucketers
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
 from writer.audit.audit import audit
-from writer.cli.write import delete_rows, table_adopt
+from writer.cli.fix import delete_rows
+from writer.cli.maintain import table_adopt
 from writer.driver.sealing.rounds import Rounds
 from writer.driver.sealing.steps import seal_due
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest

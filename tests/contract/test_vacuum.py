@@ -24,7 +24,7 @@ from writer.audit.audit import audit
 from writer.avro import schema
 from writer.avro.decoding.block_decoder import NativeDecoder
 from writer.cli.main import app
-from writer.cli.write import vacuum
+from writer.cli.maintain import vacuum
 from writer.core.errors import ConfigError, HeadraceError
 from writer.maintenance.vacuum import find_unneeded, list_objects, remove
 from writer.storage.locations import store_at

@@ -40,8 +40,9 @@ def test_the_table_follows_the_contracts() -> None:
     lines = list(generator().packages(layered))
     named = re.findall(r"^\| (\d*) ?\| \**`([\w.]+)`", "\n".join(lines), re.MULTILINE)
     assert named == [
-        ("", "recovery"), ("", "bench"), ("", "writer"), ("3", "writer.cli"), ("", "writer.cli.read"),
-        ("", "writer.cli.start"), ("", "writer.cli.table"), ("", "writer.cli.write"), ("2", "writer.table"),
+        ("", "recovery"), ("", "bench"), ("", "writer"), ("3", "writer.cli"), ("", "writer.cli.fix"),
+        ("", "writer.cli.look"), ("", "writer.cli.maintain"), ("", "writer.cli.recover"), ("", "writer.cli.run"),
+        ("", "writer.cli.scale"), ("2", "writer.table"),
         ("", "writer.table.iceberg"), ("", "writer.table.iceberg.catalog"), ("", "writer.table.iceberg.metadata"),
         ("", "writer.table.ledger"), ("", "writer.table.log"), ("", "writer.table.log.commits"),
         ("", "writer.table.log.operations"),

@@ -23,7 +23,7 @@ from tests.support.reverted_change import revert_change
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import EVENT, NOW, value
 from writer.audit.audit import audit
-from writer.cli.write import delete_rows
+from writer.cli.fix import delete_rows
 from writer.engines.registration import registration
 from writer.engines.table_description import describe_table
 from writer.maintenance.compaction.compactor import Compactor, here

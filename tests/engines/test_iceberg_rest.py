@@ -23,8 +23,8 @@ from tests.support.reprocess_check import check_reprocess
 from tests.support.sample_records import NOW, event
 from tests.support.shadow_lake import Lake, writer_fixture  # noqa: F401 - a fixture
 from tests.support.tables import COLUMNS, P0, batch, begin, write_file
-from writer.cli.table.convert import run_convert
-from writer.cli.write.table_adopt import run_adopt
+from writer.cli.maintain.convert import run_convert
+from writer.cli.maintain.table_adopt import run_adopt
 from writer.config.pipelines import Config
 from writer.config.sections.table import Catalog
 from writer.core.catalog_table import CatalogTable

@@ -15,7 +15,7 @@ from tests.support.reverted_change import revert_change
 from tests.support.sample_records import NOW
 from tests.support.small_files import carry, compact_bucket, fill_table
 from writer.audit.audit import audit
-from writer.cli.write import table_adopt
+from writer.cli.maintain import table_adopt
 from writer.core.errors import HeadraceError
 from writer.output.tables import console
 from writer.table.log.foreign_writes import ForeignChange

@@ -24,7 +24,7 @@ from tests.support.reverted_change import revert_change
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
 from writer.audit.audit import Audit
-from writer.cli.write import delete_rows
+from writer.cli.fix import delete_rows
 from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.dead_letters.replay import DeadLetterReplay

@@ -1,10 +1,8 @@
 """Whatever command or endpoint looks at protected records, none shows a value: by each policy and its source."""
 
 import ast
-import importlib
 import json
 import struct
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +19,7 @@ from typer.testing import CliRunner
 
 from tests.support import canaries
 from tests.support.writer_process import NOW, Site
+from writer.cli.main import app
 from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, write_keyring
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -109,20 +108,6 @@ OTHERS = {
 ENDPOINTS = {"/", "/status", "/metrics", "/healthz", "/readyz", "/rolloutz", "/buckets"}
 
 
-def installed() -> typer.Typer:
-    """Return the whole command, with what this tree lists in pyproject.toml."""
-    app = typer.Typer()
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["headrace.commands"]
-    for name, place in listed.items():
-        module, _, attribute = place.partition(":")
-        target = getattr(importlib.import_module(module), attribute)
-        if isinstance(target, typer.Typer):
-            app.add_typer(target, name=name)
-        else:
-            app.command(name)(target)
-    return app
-
-
 def verbs(command: Any, words: str = "") -> Iterator[str]:
     """Yield the words of each command."""
     inner = getattr(command, "commands", None)
@@ -133,7 +118,7 @@ def verbs(command: Any, words: str = "") -> Iterator[str]:
 
 
 def test_every_command_is_looked_at_or_says_why_not() -> None:
-    assert set(verbs(typer.main.get_command(installed()))) == COMMANDS.keys() | OTHERS.keys()
+    assert set(verbs(typer.main.get_command(app))) == COMMANDS.keys() | OTHERS.keys()
 
 
 def test_every_endpoint_is_looked_at() -> None:
@@ -272,7 +257,6 @@ def test_no_command_and_no_endpoint_shows_a_protected_value(site: Site, topic: M
         if writer.process.poll() is None:
             writer.kill()
     assert canaries.search([("run", run.encode())]) == set()
-    app = installed()
     faults = list[str]()
     shown = set[tuple[str, str]]()
     for pipeline in PIPELINES:

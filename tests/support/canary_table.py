@@ -20,7 +20,7 @@ from tests.support.private_table import keyring_at, start_driver
 from tests.support.reprocess_lake import run_reprocess
 from tests.support.sample_records import NOW, Schemas
 from tests.support.small_files import compactor
-from writer.cli.write import delete_rows
+from writer.cli.fix import delete_rows
 from writer.core import logging
 from writer.maintenance.compaction.compactor import here
 from writer.maintenance.dead_letters.replay import DeadLetterReplay

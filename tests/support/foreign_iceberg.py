@@ -25,7 +25,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 from tests.support.foreign_rows import old_rows
 from tests.support.local_driver import pipeline_config
 from tests.support.sample_records import NOW
-from writer.cli.write.table_adopt import run_adopt
+from writer.cli.maintain.table_adopt import run_adopt
 from writer.output.tables import console
 from writer.table.iceberg import adoption
 from writer.table.iceberg.metadata.manifests import ManifestWriter

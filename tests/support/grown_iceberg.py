@@ -12,7 +12,7 @@ from tests.support.local_driver import Driver, log
 from tests.support.reverted_change import revert_change
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, TIME, Schemas, value
-from writer.cli.write import delete_rows
+from writer.cli.fix import delete_rows
 from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where

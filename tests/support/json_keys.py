@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from typer._click.globals import get_current_context
 
-from writer.cli.main import InstalledCommands
+from writer.cli.main import LazyCommands
 
 
 @cache
@@ -38,7 +38,7 @@ def command() -> str | None:
     while context is not None and context.parent is not None:
         names.insert(0, str(context.info_name))
         context = context.parent
-    is_complete = context is not None and isinstance(getattr(context.command, "commands", None), InstalledCommands)
+    is_complete = context is not None and isinstance(getattr(context.command, "commands", None), LazyCommands)
     return " ".join(names) if is_complete else None
 
 

@@ -5,7 +5,7 @@ from tests.support.sample_records import NOW, event
 from tests.support.small_files import carry, close, compact_bucket
 from tests.support.vacuum_time import days_ahead
 from writer.audit.audit import audit
-from writer.cli.write import delete_rows
+from writer.cli.fix import delete_rows
 from writer.driver.sealing.steps import seal_due
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where

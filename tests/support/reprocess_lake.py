@@ -12,7 +12,7 @@ from tests.support.audits import OLD, describe_problems, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
 from writer.avro.schema_plan import SchemaPlan
-from writer.cli.write import delete_rows
+from writer.cli.fix import delete_rows
 from writer.core.offsets import OffsetSet
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where

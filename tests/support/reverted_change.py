@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from recovery.cli import rewind
+from recovery.cli.fix import rewind
 from recovery.rewind.execution import RewindExecution
 from tests.support.local_driver import Driver
 from tests.support.rewound_cluster import Cluster

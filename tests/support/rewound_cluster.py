@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from recovery.cli import rewind
+from recovery.cli.fix import rewind
 from recovery.rewind.execution import RewindExecution
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW

@@ -149,7 +149,7 @@ def writer_fixture(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             driver.carry([log({o: v for o, v in values(0, ends[-1]).items() if o >= frontier})], {0: ends[-1]})
         return 0 if once and ends[-1] else 1
 
-    monkeypatch.setattr("writer.cli.table.shadow.run_writer", run)
+    monkeypatch.setattr("writer.cli.maintain.shadow.run_writer", run)
     monkeypatch.setattr("writer.core.logging.set_up", lambda: None)
     return ends
 

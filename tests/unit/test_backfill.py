@@ -13,7 +13,7 @@ from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, select_gap_
 from recovery.backfill.read_order import instants
 from recovery.backfill.source_factory import mirror, mirror_segments
 from recovery.backfill.throttle import BackfillPace, Delay, lag_delay, lag_max, rate_delay
-from recovery.cli.backfill import ProgressListener, show_outcomes
+from recovery.cli.fix.backfill import ProgressListener, show_outcomes
 from recovery.identity import is_gone, process
 from tests.support.sample_records import GAP_FACTS, config, records
 from writer.config.pipelines import Config

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from functools import cache
-from importlib.metadata import entry_points
 from itertools import pairwise
 
 import pytest
@@ -14,7 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests.support.json_keys import documented_keys
-from writer.cli.command_catalogue import EXAMPLES, GROUPS
+from writer.cli.commands import COMMANDS as TABLE, examples
 from writer.cli.main import app
 
 HEAVY = (
@@ -39,6 +38,7 @@ def commands(group=None, prefix=""):
 
 
 COMMANDS = dict(commands())
+EXAMPLES = dict(examples())
 
 
 @cache
@@ -60,12 +60,12 @@ def modules(*commands):
 
 def test_the_page_lists_every_command_once_in_its_group_on_one_line():
     page = shown()
-    assert re.findall(r"─ (\w+) ─", page) == ["Options", *GROUPS]
+    assert re.findall(r"─ (\w+) ─", page) == ["Options", *TABLE]
     listed = re.findall(r"^│ ([a-z][\w-]*) +\S", page, re.MULTILINE)
-    assert sorted(listed) == sorted(entry.name for entry in entry_points(group="headrace.commands"))
-    for lines in GROUPS.values():
-        for name, line in lines.items():
-            assert re.search(rf"^│ {name} +{re.escape(line)} +│$", page, re.MULTILINE), name
+    assert listed == [entry.name for entries in TABLE.values() for entry in entries]
+    for entries in TABLE.values():
+        for entry in entries:
+            assert re.search(rf"^│ {entry.name} +{re.escape(entry.summary)} +│$", page, re.MULTILINE), entry.name
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -110,7 +110,7 @@ def test_no_option_is_cut_on_a_terminal_of_80_columns(name):
 def test_help_loads_what_it_lists_of_no_command():
     loaded = modules("")
     assert not {"pyarrow", "numpy", "pydantic", "structlog", "confluent_kafka", "deltalake", *HEAVY} & loaded
-    assert not [one for one in loaded if one.startswith(("recovery", "autoscaler", "bench", "writer.cli.read."))]
+    assert not [one for one in loaded if one.startswith(("recovery", "autoscaler", "bench", "writer.cli.look."))]
 
 
 def test_commands_do_without_what_takes_long_to_load():

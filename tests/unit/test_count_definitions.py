@@ -9,8 +9,8 @@ from rich.console import Console
 from tests.support.audits import mixed_values
 from tests.support.local_driver import Driver, log
 from writer.audit.audit import audit
-from writer.cli.read.audit import run_audit, to_dict
-from writer.cli.read.explain import run_explain
+from writer.cli.look.audit import run_audit, to_dict
+from writer.cli.look.explain import run_explain
 from writer.output.status_screen import screen
 from writer.status.document import document
 from writer.status.progress import Progress

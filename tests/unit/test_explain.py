@@ -14,8 +14,8 @@ from rich.console import Console
 from tests.support.commits import LIMITS, Lake, account
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import event
-from writer.cli.read.explain import run_explain, to_dict
-from writer.cli.write import delete_rows
+from writer.cli.fix import delete_rows
+from writer.cli.look.explain import run_explain, to_dict
 from writer.config.pipelines import Config
 from writer.core.entry_text import batch_end_reason, describe_entry
 from writer.core.errors import HeadraceError

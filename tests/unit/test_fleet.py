@@ -15,8 +15,8 @@ from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 from tests.support.fleet_status import late_target, pipeline, sixty_pipelines
+from writer.cli.look.status import Screen, choose_screen, run_status
 from writer.cli.main import app
-from writer.cli.read.status import Screen, choose_screen, run_status
 from writer.config.sections.connections import Http
 from writer.output import fleet_screen, fleet_tables
 from writer.output.health import Health, health

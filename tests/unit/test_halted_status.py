@@ -15,7 +15,7 @@ from recovery.escalation.decide import State
 from recovery.escalation.state import Failure, Memory
 from recovery.supervisor.settings import store
 from tests.support.commits import Lake
-from writer.cli.read.status import choose_screen, run_status
+from writer.cli.look.status import choose_screen, run_status
 from writer.clients.kafka import BrokerUnreachable
 from writer.clients.supervisor_record import find_halt, halt_of_decisions
 from writer.config.pipelines import Config

@@ -14,7 +14,7 @@ from tests.support.sample_records import EVENT, NOW, Schemas, config
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
 from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RAW_COLUMNS
-from writer.cli.read.validate import run_validate
+from writer.cli.run.validate import run_validate
 from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.config.sections.table import ICEBERG_RESERVED, Catalog

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from writer.batch.record_steps import Group
 from writer.cli.main import app
-from writer.cli.start.init import logins
+from writer.cli.run.init import logins
 from writer.config.loader import checked
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import Sample

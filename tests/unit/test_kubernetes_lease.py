@@ -13,7 +13,7 @@ from rich.console import Console
 
 from recovery.checkpoints.checks import preflight
 from recovery.checkpoints.facts import collect_pipeline_facts
-from recovery.cli import supervisor
+from recovery.cli.recover import supervisor
 from recovery.supervisor.settings import store
 from tests.servers.leases import LeaseApi, account, lease_api, refusal
 from tests.servers.scripted import HttpRequest, Reply, serve_script

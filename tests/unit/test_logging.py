@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from writer.cli.write.run import _print_page_url
+from writer.cli.run.run import _print_page_url
 
 SPEAKS = """
 import logging as stdlib

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from writer.cli.start.reload import reload
+from writer.cli.run.reload import reload
 from writer.clients.driver_endpoint import announce, this_driver
 from writer.config.sections.connections import Http
 from writer.core.errors import ConfigError, HeadraceError

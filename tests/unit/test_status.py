@@ -13,7 +13,7 @@ from tests.support.commits import LIMITS, PARTS, Lake, account, facts
 from tests.support.executor_status import EXECUTORS
 from tests.support.sample_records import GAP_FACTS
 from tests.support.status_cluster import NOON, A, B, Cluster
-from writer.cli.read.status import run_status
+from writer.cli.look.status import run_status
 from writer.clients.driver_endpoint import Driver, announce, this_driver
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from recovery.cli import supervisor
+from recovery.cli.recover import supervisor
 from recovery.escalation import state
 from recovery.escalation.decide import Failed, Frontier, Healthy, Policy, decide
 from recovery.escalation.error_catalogue import Verdict

@@ -28,7 +28,7 @@ from writer.audit.audit import audit
 from writer.avro.schema_plan import RejectedSchema
 from writer.batch.route import NoTarget, Route, RouteRule
 from writer.batch.task_report import NAMES_MAX, Report
-from writer.cli.read.audit import run_audit, to_dict
+from writer.cli.look.audit import run_audit, to_dict
 from writer.clients.kafka import BrokerUnreachable
 from writer.clients.notifications import Event
 from writer.commit.builder import merge_reports

@@ -12,7 +12,7 @@ from tests.support.validation import sample_findings
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
-from writer.cli.read.validate import FindingReport, run_validate
+from writer.cli.run.validate import FindingReport, run_validate
 from writer.config.sections.connections import Registry
 from writer.core.config_location import MISSING
 from writer.output import tables

@@ -1,4 +1,4 @@
-"""The `headrace` command. Installed packages list its commands as entry points of the group `headrace.commands`.
+"""The `headrace` command, built of the table of commands.
 
 The module of a command is imported when the command is called: `headrace status` does not load what others need, and
 `headrace --help` and the completion of a name load none.
@@ -7,14 +7,14 @@ The module of a command is imported when the command is called: `headrace status
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points, version as installed
+from importlib import import_module
+from importlib.metadata import version as installed
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from writer.cli.command_catalogue import EXAMPLES, GROUPS
+from writer.cli.commands import COMMANDS, Command, CommandGroup
 from writer.cli.config_command import ConfigCommand
 from writer.core.errors import HeadraceError
 from writer.core.signals import end_as_process_1
@@ -22,32 +22,17 @@ from writer.core.signals import end_as_process_1
 _COMPLETION = ("install_completion", "show_completion")
 
 
-class InstalledCommands(Mapping[str, Any]):
-    """The commands by name. An entry point names a function, which is a command, or a Typer, which is a group."""
+class LazyCommands(Mapping[str, Any]):
+    """The commands by name, each built and imported at its first use."""
 
     def __init__(self) -> None:
+        self._entries = {entry.name: entry for entries in COMMANDS.values() for entry in entries}
         self._built: dict[str, Any] = {}
 
-    @cached_property
-    def _entries(self) -> dict[str, EntryPoint]:
-        entries = {entry.name: entry for entry in sorted(entry_points(group="headrace.commands"))}
-        ordered: dict[str, EntryPoint] = {}
-        for names in GROUPS.values():
-            ordered |= {name: entries[name] for name in names if name in entries}
-        # Those that no group lists come last.
-        return ordered | {name: entry for name, entry in entries.items() if name not in ordered}
-
     def __getitem__(self, name: str) -> Any:
-        """Return a command, imported at its first use. Raises KeyError."""
+        """Return a command, or a group of commands. Raises KeyError."""
         if name not in self._built:
-            target = self._entries[name].load()
-            if not isinstance(target, typer.Typer):
-                command_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-                command_app.command(name, cls=ConfigCommand)(target)
-                target = command_app
-            self._built[name] = typer.main.get_command(target)
-            self._built[name].name = name
-            _finish(self._built[name], name)
+            self._built[name] = _build(self._entries[name])
         return self._built[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -60,35 +45,54 @@ class InstalledCommands(Mapping[str, Any]):
         return name in self._entries
 
 
-def _finish(command: Any, name: str) -> None:
-    """Give a command, or each of a group, its example, and paragraphs that wrap at any width."""
-    command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
-    if name in EXAMPLES:
-        command.epilog = f"Example: {EXAMPLES[name]}"
+def _build(entry: Command | CommandGroup) -> Any:
+    """Import a command, or those of a group, and build what typer runs."""
+    if isinstance(entry, Command):
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        _add(app, entry)
+    else:
+        app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+        # A group of one command is a group as well.
+        app.callback()(lambda: None)
+        for command in entry.commands:
+            _add(app, command)
+    built = typer.main.get_command(app)
+    built.name = entry.name
+    if isinstance(entry, CommandGroup):
+        built.help = f"{entry.summary}."
     # Completion is an option of the root alone.
-    command.params = [parameter for parameter in command.params if parameter.name not in _COMPLETION]
-    for part, inner in getattr(command, "commands", {}).items():
-        _finish(inner, f"{name} {part}")
+    built.params = [parameter for parameter in built.params if parameter.name not in _COMPLETION]
+    return built
+
+
+def _add(app: typer.Typer, command: Command) -> None:
+    """Add a command with its example; each paragraph of its help wraps at any width."""
+    module, _, name = command.function.partition(":")
+    function = getattr(import_module(module), name)
+    paragraphs = [" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n")]
+    register = app.command(
+        command.name, cls=ConfigCommand, help="\n\n".join(paragraphs), epilog=f"Example: {command.example}"
+    )
+    register(function)
 
 
 class _Commands(TyperGroup):
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
-        self.commands: Any = InstalledCommands()
+        self.commands: Any = LazyCommands()
         self._listed = {
-            name: TyperCommand(name, help=line, rich_help_panel=group)
-            for group, lines in GROUPS.items()
-            for name, line in lines.items()
+            entry.name: TyperCommand(entry.name, help=entry.summary, rich_help_panel=group)
+            for group, entries in COMMANDS.items()
+            for entry in entries
         }
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's interface
-        """Return the names of the commands, those that a group lists first. Imports none."""
+        """Return the names of the commands as the table has them. Imports none."""
         return list(self.commands)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command as help and completion list it; one that no group lists is imported for that."""
-        listed = self._listed.get(cmd_name) if cmd_name in self.commands else None
-        return listed or super().get_command(ctx, cmd_name)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's interface
+        """Return a command as help and completion list it, not imported."""
+        return self._listed.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command of the arguments, imported."""

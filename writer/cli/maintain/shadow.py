@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from writer.audit.coverage import Coverage, coverage
-from writer.cli.write.run import run_writer
+from writer.cli.run.run import run_writer
 from writer.config.loader import ReloadableConfig, load
 from writer.config.pipelines import Config
 from writer.core import logging

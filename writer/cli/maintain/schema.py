@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from writer.cli.write import schema_accept
+from writer.cli.maintain import schema_accept
 from writer.config.loader import load
 from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline, time_of
 from writer.output.confirmation import DryRun, Yes, confirm

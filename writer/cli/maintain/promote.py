@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.cli.table.diff import comparison_document, show_comparison
-from writer.cli.table.shadow import OtherFile
+from writer.cli.look.diff import comparison_document, show_comparison
+from writer.cli.maintain.shadow import OtherFile
 from writer.clients.driver_endpoint import check_no_driver
 from writer.config.loader import load
 from writer.core.pages import page_address

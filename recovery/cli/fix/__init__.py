@@ -1,0 +1,1 @@
+"""Commands that mend what a table holds, from Kafka or an archive: gaps, backfill, reprocess, rewind."""

@@ -1,0 +1,1 @@
+"""Commands of recovery: the supervisor, and the examination of checkpoints."""

@@ -1,0 +1,186 @@
+"""The mechanism of commands: options of a signature, --yes, reports as a page and as JSON, exit codes."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from writer.cli.commands import COMMANDS, Command
+from writer.cli.main import app as headrace
+from writer.output.command import Depends, command
+from writer.output.report import SCREEN_ONLY, Report, Screen, json_value
+
+
+@dataclass(frozen=True)
+class Removal(Report):
+    """Files that go, or went."""
+
+    files: int
+    removed: bool
+    code: int = field(default=0, metadata=SCREEN_ONLY)
+
+    @property
+    def exit_code(self) -> int:
+        return self.code
+
+    @property
+    def has_changes(self) -> bool:
+        return self.files > 0
+
+    def render(self, out: Console) -> None:
+        out.print(f"{self.files} files {'went' if self.removed else 'would go'}")
+
+
+def run(function: Callable[..., None], *words: str) -> tuple[int, str]:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(function)
+    result = CliRunner().invoke(app, list(words))
+    if isinstance(result.exception, AssertionError):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def choose_files(config: Annotated[Path, typer.Argument()], only: str = "all") -> list[str]:
+    return [str(config), only]
+
+
+def choose_owner(config: Annotated[Path, typer.Argument()], owner: str = "nobody") -> str:
+    return f"{owner} of {config}"
+
+
+Files = Annotated[list[str], Depends(choose_files)]
+Owner = Annotated[str, Depends(choose_owner)]
+
+
+def removal(count: int) -> Callable[..., None]:
+    @command(exits={0: "done or shown", 2: "configuration"})
+    def remove(files: Files, *, write: bool) -> Removal:
+        """Remove files."""
+        assert files == ["here", "all"]
+        return Removal(count, write)
+
+    return remove
+
+
+@pytest.mark.parametrize(
+    ("flags", "output"),
+    [
+        ([], "3 files would go\nNothing was changed. The same with --yes does it.\n"),
+        (["--dry-run"], "3 files would go\nNothing was changed. The same with --yes does it.\n"),
+        (["--dry-run", "--yes"], "3 files would go\nNothing was changed. The same with --yes does it.\n"),
+        (["--yes"], "3 files went\n"),
+    ],
+)
+def test_what_removes_shows_first_and_does_it_with_yes(flags: list[str], output: str) -> None:
+    assert run(removal(3), "here", *flags) == (0, output)
+
+
+def test_nothing_is_asked_where_there_is_nothing_to_do() -> None:
+    assert run(removal(0), "here") == (0, "0 files would go\n")
+
+
+@pytest.mark.parametrize(("flags", "removed"), [([], False), (["--yes"], True), (["--yes", "--dry-run"], False)])
+def test_json_is_the_fields_of_one_report_and_asks_nothing(flags: list[str], removed: bool) -> None:
+    code, output = run(removal(3), "here", "--json", *flags)
+    assert (code, json.loads(output)) == (0, {"files": 3, "removed": removed})
+
+
+def test_two_choices_share_the_option_that_both_read() -> None:
+    @command(exits={0: "shown"})
+    def show(files: Files, owner: Owner, *, screen: Screen) -> None:
+        """Show files."""
+        screen.out.print(f"{files} {owner}", markup=False)
+
+    assert run(show, "here", "--only", "a", "--owner", "me") == (0, "['here', 'a'] me of here\n")
+
+
+def test_a_command_shows_lines_as_they_come() -> None:
+    @command(exits={0: "shown"}, json_form="a line for each", has_lines=True)
+    def show(files: Files, *, screen: Screen) -> Removal:
+        """Show files."""
+        for count, _ in enumerate(files):
+            screen.show(Removal(count, removed=False))
+        return Removal(len(files), removed=True)
+
+    _, output = run(show, "here", "--json")
+    assert [json.loads(line)["files"] for line in output.splitlines()] == [0, 1, 2]
+
+
+def test_the_exit_code_is_that_of_the_report_and_a_declared_one() -> None:
+    @command(exits={0: "shown", 1: "some are missing"})
+    def show(files: Files, code: int = 0) -> Removal:
+        """Show files."""
+        return Removal(len(files), removed=False, code=code)
+
+    assert run(show, "here", "--code", "1")[0] == 1
+    with pytest.raises(AssertionError, match="show declares no exit code 7"):
+        run(show, "here", "--code", "7")
+    assert "Exit codes: 0 shown, 1 some are missing." in " ".join(run(show, "--help")[1].split())
+
+
+class Color(Enum):
+    RED = "red"
+
+
+class Value:
+    def to_json(self) -> dict[str, int]:
+        return {"format": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "form"),
+    [
+        (datetime(2026, 11, 20, 5, tzinfo=UTC), "2026-11-20T05:00:00.000Z"),
+        (date(2026, 11, 20), "2026-11-20"),
+        (timedelta(minutes=2), 120.0),
+        (Color.RED, "red"),
+        (Path("a/b"), "a/b"),
+        ({"a": (1, None)}, {"a": [1, None]}),
+        (frozenset({"b", "a"}), ["a", "b"]),
+        ([Removal(1, removed=True)], [{"files": 1, "removed": True}]),
+        (Value(), {"format": 1}),
+        (True, True),
+    ],
+)
+def test_a_value_has_one_form_in_json(value: Any, form: Any) -> None:
+    assert json_value(value) == form
+
+
+def test_a_value_without_a_form_in_json_is_an_error() -> None:
+    with pytest.raises(TypeError, match="a report has a bytes"):
+        json_value(b"")
+
+
+def commands(group: str) -> Sequence[tuple[str, Any]]:
+    built = get_command(headrace).commands  # type: ignore[attr-defined]
+    found: list[tuple[str, Any]] = []
+    for entry in COMMANDS[group]:
+        if isinstance(entry, Command):
+            found.append((entry.name, built[entry.name]))
+        else:
+            found += [(f"{entry.name} {part.name}", built[entry.name].commands[part.name]) for part in entry.commands]
+    return found
+
+
+def test_no_command_that_looks_writes() -> None:
+    asks = [name for name, built in commands("Look") if "--yes" in {flag for p in built.params for flag in p.opts}]
+    assert asks == []
+
+
+def test_a_module_lies_in_the_folder_of_its_group() -> None:
+    for group, entries in COMMANDS.items():
+        for entry in entries:
+            rows = [entry] if isinstance(entry, Command) else entry.commands
+            for row in rows:
+                package = row.function.partition(":")[0].rpartition(".")[0]
+                if package.startswith(("writer.cli.", "recovery.cli.")):
+                    assert package.rpartition(".")[2] == group.lower(), row.name

@@ -1,0 +1,1 @@
+"""Commands that mend what a table holds: dead letters, rows."""

@@ -1,0 +1,1 @@
+"""Commands that look: at pipelines, buckets, commits and tables. None writes."""

@@ -1,0 +1,1 @@
+"""Commands of the upkeep of tables: files, buckets, keys, schemas, hooks, other tables."""

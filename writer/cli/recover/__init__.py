@@ -1,0 +1,1 @@
+"""Commands after something changed for good: topics that moved."""

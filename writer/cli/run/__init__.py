@@ -1,0 +1,1 @@
+"""Commands around the running writer: configure, check, run, pause, limit it."""

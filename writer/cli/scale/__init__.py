@@ -1,0 +1,1 @@
+"""Commands that compute what a writer needs."""

@@ -1,1 +1,0 @@
-"""Commands that write: to a table, its log, or Kafka."""

@@ -1,0 +1,142 @@
+"""What all commands have in common: the tables they work on, `--yes`, `--dry-run`, `--json`, exit codes, reports.
+
+A command is a function with a docstring, in the table of `writer.cli.commands`. Its decorator says its exit codes, and
+reads the rest off its signature:
+
+- a parameter of `Depends(choose)` becomes the options of `choose`, and takes what `choose` returns;
+- `write` gives it `--yes` and `--dry-run`: without them it is called with False and shows what it would change;
+- `screen` takes the `Screen`, of a command that shows more than the report that it returns;
+- one that returns a report has `--json`.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+
+from writer.output.cli_options import json_option
+from writer.output.report import Report, Screen
+from writer.output.tables import sentence
+
+_Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without, it is only shown; on a terminal you are asked.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show it, also beside --yes, and do not ask.")]
+# What the decorator gives to the function, and is no option.
+_OF_FUNCTION = ("write", "screen")
+
+
+@dataclass(frozen=True)
+class Depends:
+    """Marks a parameter that is chosen by options of its own: those of the function."""
+
+    choose: Callable[..., Any]
+
+
+def command(
+    *, exits: Mapping[int, str], json_form: str = "one document", has_lines: bool = False
+) -> Callable[[Callable[..., Report | None]], Callable[..., None]]:
+    """Make a function a command.
+
+    `exits`: each exit code, and when the command ends with it. `json_form`: what `--json` prints, in the words of help;
+    `has_lines`: a document a line.
+    """
+
+    def decorate(function: Callable[..., Report | None]) -> Callable[..., None]:
+        parameters = signature(function).parameters
+        has_report = signature(function).return_annotation is not None
+
+        @wraps(function)
+        def run(**options: Any) -> None:
+            screen = Screen(as_json=options.get("as_json", False), has_lines=has_lines)
+            arguments = _choose_arguments(parameters, options)
+            if "screen" in parameters:
+                arguments["screen"] = screen
+            call = partial(function, **arguments)
+            if "write" in parameters:
+                report = _confirm(call, screen, yes=options["yes"], dry_run=options["dry_run"])
+            else:
+                report = _show(call(), screen)
+            if report is None:
+                return
+            assert report.exit_code in exits, f"{function.__name__} declares no exit code {report.exit_code}"
+            if report.exit_code:
+                raise typer.Exit(report.exit_code)
+
+        run.__doc__ = f"{function.__doc__}\n\n{_exit_codes(exits)}"
+        # typer reads the signature.
+        run.__signature__ = Signature(  # type: ignore[attr-defined]
+            _command_parameters(parameters, json_form if has_report else None)
+        )
+        return run
+
+    return decorate
+
+
+def _choose_arguments(parameters: Mapping[str, Parameter], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the function takes, of the options of the command."""
+    arguments: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        choose = _choice_of(parameter)
+        if choose is not None:
+            arguments[name] = choose(**{option: options[option] for option in signature(choose).parameters})
+        elif name not in _OF_FUNCTION:
+            arguments[name] = options[name]
+    return arguments
+
+
+def _command_parameters(parameters: Mapping[str, Parameter], json_form: str | None) -> list[Parameter]:
+    """Return the parameters of the command; two choices may share an option. `json_form`: None: no JSON."""
+    by_name: dict[str, Parameter] = {}
+    for name, parameter in parameters.items():
+        choose = _choice_of(parameter)
+        if choose is not None:
+            by_name = {**by_name, **signature(choose).parameters}
+        elif name not in _OF_FUNCTION:
+            by_name[name] = parameter
+    shared: list[tuple[str, Any]] = []
+    if "write" in parameters:
+        shared += [("yes", _Yes), ("dry_run", _DryRun)]
+    if json_form is not None:
+        shared.append(("as_json", Annotated[bool, json_option(json_form)]))
+    for name, annotation in shared:
+        by_name[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+    return [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in by_name.values()]
+
+
+def _choice_of(parameter: Parameter) -> Callable[..., Any] | None:
+    """Return the function whose options choose a parameter; None: it is an option itself."""
+    if get_origin(parameter.annotation) is not Annotated:
+        return None
+    marks = [mark for mark in get_args(parameter.annotation)[1:] if isinstance(mark, Depends)]
+    return marks[0].choose if marks else None
+
+
+def _confirm(call: Callable[..., Report | None], screen: Screen, *, yes: bool, dry_run: bool) -> Report | None:
+    """Do it with `--yes`, or where a person at a terminal agrees to what was shown; else only show it."""
+    if yes and not dry_run:
+        return _show(call(write=True), screen)
+    preview = _show(call(write=False), screen)
+    if preview is None or screen.as_json or not preview.has_changes:
+        return preview
+    if dry_run or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        sentence(screen.out, "Nothing was changed. The same with --yes does it.")
+        return preview
+    if not typer.confirm("Do it?"):
+        sentence(screen.out, "Nothing was changed.")
+        return preview
+    return _show(call(write=True), screen)
+
+
+def _show(report: Report | None, screen: Screen) -> Report | None:
+    if report is not None:
+        screen.show(report)
+    return report
+
+
+def _exit_codes(exits: Mapping[int, str]) -> str:
+    """Write the paragraph of help about exit codes."""
+    gap = "; " if any("," in meaning for meaning in exits.values()) else ", "
+    return f"Exit codes: {gap.join(f'{code} {meaning}' for code, meaning in exits.items())}."

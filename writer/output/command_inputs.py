@@ -1,0 +1,72 @@
+"""What commands work on, as parameters: the configuration, its pipelines, tables, with the options that choose them."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from writer.config.loader import load
+from writer.config.pipelines import Config
+from writer.output.cli_options import ConfigFile, OfRaw, OnePipeline, OneTarget, OnlyTarget, Pipelines
+from writer.output.command import Depends
+from writer.output.table_choice import ChosenTable, choose_tables, load_table
+
+
+@dataclass(frozen=True)
+class ChosenPipeline:
+    """The one pipeline that a command works on."""
+
+    name: str
+    config: Config
+
+
+@dataclass(frozen=True)
+class ChosenPipelines:
+    """The pipelines that a command works on, in the order of the file."""
+
+    names: list[str]
+    config: Config
+
+
+def choose_pipeline(config: ConfigFile, pipeline: OnePipeline = None) -> ChosenPipeline:
+    """Read the configuration, and name the pipeline that is meant. Raises ConfigError."""
+    settings = load(config)
+    return ChosenPipeline(settings.one(pipeline), settings)
+
+
+def choose_pipelines(config: ConfigFile, pipeline: Pipelines = None) -> ChosenPipelines:
+    """Read the configuration, and name the pipelines that are meant. Raises ConfigError."""
+    settings = load(config)
+    return ChosenPipelines(settings.chosen(pipeline), settings)
+
+
+def _choose_tables(config: ConfigFile, pipeline: Pipelines = None, target: OnlyTarget = None) -> list[ChosenTable]:
+    return choose_tables(load(config), pipeline, target)
+
+
+def _choose_tables_or_raw(
+    config: ConfigFile, pipeline: Pipelines = None, target: OnlyTarget = None, raw: OfRaw = False
+) -> list[ChosenTable]:
+    return choose_tables(load(config), pipeline, target, raw=raw)
+
+
+def _choose_table(config: ConfigFile, pipeline: OnePipeline = None, target: OneTarget = None) -> ChosenTable:
+    return load_table(config, pipeline, target)
+
+
+def _choose_table_or_raw(
+    config: ConfigFile, pipeline: OnePipeline = None, target: OneTarget = None, raw: OfRaw = False
+) -> ChosenTable:
+    return load_table(config, pipeline, target, raw=raw)
+
+
+def _load(config: ConfigFile) -> Config:
+    return load(config)
+
+
+# Parameters of commands; `writer.output.table_choice` has the rule.
+Settings = Annotated[Config, Depends(_load)]
+Pipeline = Annotated[ChosenPipeline, Depends(choose_pipeline)]
+PipelineNames = Annotated[ChosenPipelines, Depends(choose_pipelines)]
+Tables = Annotated[list[ChosenTable], Depends(_choose_tables)]
+TablesOrRaw = Annotated[list[ChosenTable], Depends(_choose_tables_or_raw)]
+Table = Annotated[ChosenTable, Depends(_choose_table)]
+TableOrRaw = Annotated[ChosenTable, Depends(_choose_table_or_raw)]
