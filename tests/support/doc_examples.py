@@ -12,7 +12,7 @@ from typing import Any
 import typer
 import yaml
 
-from writer.cli.command_catalogue import EXAMPLES
+from writer.cli.commands import examples
 from writer.cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def _line_of(text: str, position: int) -> int:
 
 def help_examples() -> Mapping[str, str]:
     """Return the example of each command's help, by the words of the command."""
-    return EXAMPLES
+    return dict(examples())
 
 
 def whole_config(block: Block) -> dict[str, Any]:
