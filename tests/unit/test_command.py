@@ -127,6 +127,43 @@ def test_the_exit_code_is_that_of_the_report_and_a_declared_one() -> None:
     assert "Exit codes: 0 shown, 1 some are missing." in " ".join(run(show, "--help")[1].split())
 
 
+@pytest.mark.parametrize("code", [0, 1, 143])
+def test_a_command_without_a_report_returns_its_exit_code_and_has_no_json(code: int) -> None:
+    @command(exits={0: "done", 1: "not"})
+    def work(files: Files, code: int = 0) -> int:
+        """Work on files."""
+        assert files
+        return code
+
+    assert run(work, "here", "--code", str(code)) == (code, "")
+    assert run(work, "here", "--code", str(code), "--json")[0] == 2
+    with pytest.raises(AssertionError, match="work declares no exit code 7"):
+        run(work, "here", "--code", "7")
+
+
+def test_a_command_that_shows_lines_alone_has_json() -> None:
+    @command(exits={0: "shown"}, json_form="a line for each", has_lines=True)
+    def show(files: Files, *, screen: Screen) -> None:
+        """Show files."""
+        screen.show(Removal(len(files), removed=False))
+
+    assert run(show, "here", "--json") == (0, '{"files": 2, "removed": false}\n')
+
+
+@pytest.mark.parametrize(
+    ("flags", "output"),
+    [([], "looking\n2 files would go\n"), (["--json"], '{\n  "files": 2,\n  "removed": false\n}\n')],
+)
+def test_what_comes_before_a_report_is_no_part_of_json(flags: list[str], output: str) -> None:
+    @command(exits={0: "shown"})
+    def show(files: Files, *, screen: Screen) -> Removal:
+        """Show files."""
+        screen.out.print("looking")
+        return Removal(len(files), removed=False)
+
+    assert run(show, "here", *flags) == (0, output)
+
+
 class Color(Enum):
     RED = "red"
 

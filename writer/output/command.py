@@ -6,7 +6,7 @@ reads the rest off its signature:
 - a parameter of `Depends(choose)` becomes the options of `choose`, and takes what `choose` returns;
 - `write` gives it `--yes` and `--dry-run`: without them it is called with False and shows what it would change;
 - `screen` takes the `Screen`, of a command that shows more than the report that it returns;
-- one that returns a report has `--json`.
+- one that returns a report, or shows lines, has `--json`; one that returns an exit code, or nothing, has not.
 """
 
 import sys
@@ -26,6 +26,10 @@ _Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without, it is only sh
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show it, also beside --yes, and do not ask.")]
 # What the decorator gives to the function, and is no option.
 _OF_FUNCTION = ("write", "screen")
+# An exit code above it says which signal ended the command.
+_SIGNAL_CODES = 128
+# What a command returns: a report, an exit code, or nothing to say.
+Outcome = Report | int | None
 
 
 @dataclass(frozen=True)
@@ -36,17 +40,17 @@ class Depends:
 
 
 def command(
-    *, exits: Mapping[int, str], json_form: str = "one document", has_lines: bool = False
-) -> Callable[[Callable[..., Report | None]], Callable[..., None]]:
+    *, exits: Mapping[int, str], json_form: str | None = "one document", has_lines: bool = False
+) -> Callable[[Callable[..., Outcome]], Callable[..., None]]:
     """Make a function a command.
 
-    `exits`: each exit code, and when the command ends with it. `json_form`: what `--json` prints, in the words of help;
-    `has_lines`: a document a line.
+    `exits`: each exit code, and when the command ends with it; that of a signal goes without saying. `json_form`: what
+    `--json` prints, in the words of help; None: there is no `--json`. `has_lines`: a document a line.
     """
 
-    def decorate(function: Callable[..., Report | None]) -> Callable[..., None]:
+    def decorate(function: Callable[..., Outcome]) -> Callable[..., None]:
         parameters = signature(function).parameters
-        has_report = signature(function).return_annotation is not None
+        has_json = has_lines or signature(function).return_annotation not in (None, int)
 
         @wraps(function)
         def run(**options: Any) -> None:
@@ -56,19 +60,18 @@ def command(
                 arguments["screen"] = screen
             call = partial(function, **arguments)
             if "write" in parameters:
-                report = _confirm(call, screen, yes=options["yes"], dry_run=options["dry_run"])
+                outcome = _confirm(call, screen, yes=options["yes"], dry_run=options["dry_run"])
             else:
-                report = _show(call(), screen)
-            if report is None:
-                return
-            assert report.exit_code in exits, f"{function.__name__} declares no exit code {report.exit_code}"
-            if report.exit_code:
-                raise typer.Exit(report.exit_code)
+                outcome = _show(call(), screen)
+            code = outcome.exit_code if isinstance(outcome, Report) else outcome or 0
+            assert code in exits or code > _SIGNAL_CODES, f"{function.__name__} declares no exit code {code}"
+            if code:
+                raise typer.Exit(code)
 
         run.__doc__ = f"{function.__doc__}\n\n{_exit_codes(exits)}"
         # typer reads the signature.
         run.__signature__ = Signature(  # type: ignore[attr-defined]
-            _command_parameters(parameters, json_form if has_report else None)
+            _command_parameters(parameters, json_form if has_json else None)
         )
         return run
 
@@ -114,12 +117,12 @@ def _choice_of(parameter: Parameter) -> Callable[..., Any] | None:
     return marks[0].choose if marks else None
 
 
-def _confirm(call: Callable[..., Report | None], screen: Screen, *, yes: bool, dry_run: bool) -> Report | None:
+def _confirm(call: Callable[..., Outcome], screen: Screen, *, yes: bool, dry_run: bool) -> Outcome:
     """Do it with `--yes`, or where a person at a terminal agrees to what was shown; else only show it."""
     if yes and not dry_run:
         return _show(call(write=True), screen)
     preview = _show(call(write=False), screen)
-    if preview is None or screen.as_json or not preview.has_changes:
+    if not isinstance(preview, Report) or screen.as_json or not preview.has_changes:
         return preview
     if dry_run or not (sys.stdin.isatty() and sys.stdout.isatty()):
         sentence(screen.out, "Nothing was changed. The same with --yes does it.")
@@ -130,10 +133,10 @@ def _confirm(call: Callable[..., Report | None], screen: Screen, *, yes: bool, d
     return _show(call(write=True), screen)
 
 
-def _show(report: Report | None, screen: Screen) -> Report | None:
-    if report is not None:
-        screen.show(report)
-    return report
+def _show(outcome: Outcome, screen: Screen) -> Outcome:
+    if isinstance(outcome, Report):
+        screen.show(outcome)
+    return outcome
 
 
 def _exit_codes(exits: Mapping[int, str]) -> str:

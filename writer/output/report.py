@@ -78,7 +78,8 @@ class Screen:
 
     def __init__(self, *, as_json: bool, has_lines: bool) -> None:
         """`has_lines`: JSON is a document a line, as soon as each is there; else one document over several lines."""
-        self.out = console()
+        # For what a person sees before the report; beside JSON it prints nothing.
+        self.out = Console(quiet=True) if as_json else console()
         self.as_json = as_json
         self._has_lines = has_lines
 
