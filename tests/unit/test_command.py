@@ -16,8 +16,11 @@ from typer.testing import CliRunner
 
 from writer.cli.commands import COMMANDS, Command
 from writer.cli.main import app as headrace
+from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
 from writer.output.command import Depends, command
-from writer.output.report import SCREEN_ONLY, Report, Screen, json_value
+from writer.output.command_inputs import ChosenPipelines
+from writer.output.report import RECORD_VALUES, SCREEN_ONLY, Report, Screen, json_value
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Removal(Report):
     files: int
     removed: bool
     code: int = field(default=0, metadata=SCREEN_ONLY)
+    failure: HeadraceError | None = field(default=None, metadata=SCREEN_ONLY)
 
     @property
     def exit_code(self) -> int:
@@ -164,6 +168,42 @@ def test_what_comes_before_a_report_is_no_part_of_json(flags: list[str], output:
     assert run(show, "here", *flags) == (0, output)
 
 
+@pytest.mark.parametrize(("flags", "output"), [([], "2 files went\n"), (["--json"], '{\n  "files": 2')])
+def test_a_command_ends_by_its_failure_after_what_it_shows(flags: list[str], output: str) -> None:
+    @command(exits={0: "shown", 1: "one cannot be read"})
+    def show(files: Files) -> Removal:
+        """Show files."""
+        return Removal(len(files), removed=True, failure=HeadraceError("clicks cannot be read"))
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(show)
+    result = CliRunner().invoke(app, ["here", *flags])
+    assert result.output.startswith(output)
+    assert str(result.exception) == "clicks cannot be read"
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"], ["bad", "a"], ["a", "bad", "worse"]])
+def test_a_pipeline_that_fails_does_not_hide_the_others(names: list[str]) -> None:
+    def look(name: str) -> str:
+        if name in ("bad", "worse"):
+            raise HeadraceError(f"{name} fails")
+        return name.upper()
+
+    pipelines = ChosenPipelines(names, Config.model_construct())
+    results, failure = pipelines.look_at_each(look)
+    assert results == {name: name.upper() for name in names if name in ("a", "b")}
+    errors = [f"{name} fails" for name in names if name in ("bad", "worse")]
+    assert ([] if failure is None else str(failure).split("\nheadrace: ")) == errors
+
+
+def test_where_all_pipelines_fail_nothing_is_shown() -> None:
+    def look(name: str) -> str:
+        raise HeadraceError(f"{name} fails")
+
+    with pytest.raises(HeadraceError, match="a fails\nheadrace: b fails"):
+        ChosenPipelines(["a", "b"], Config.model_construct()).look_at_each(look)
+
+
 class Color(Enum):
     RED = "red"
 
@@ -190,6 +230,16 @@ class Value:
 )
 def test_a_value_has_one_form_in_json(value: Any, form: Any) -> None:
     assert json_value(value) == form
+
+
+@dataclass(frozen=True)
+class Sample:
+    values: Any = field(metadata=RECORD_VALUES)
+
+
+def test_values_of_records_have_the_form_of_decoded_values() -> None:
+    values = {"key": b"\x01", "ratio": float("nan"), "at": datetime(2026, 11, 20, 5, 0, 0, 1, UTC)}
+    assert json_value(Sample(values)) == {"values": {"key": "01", "ratio": "nan", "at": "2026-11-20T05:00:00.000001Z"}}
 
 
 def test_a_value_without_a_form_in_json_is_an_error() -> None:

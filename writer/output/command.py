@@ -63,6 +63,8 @@ def command(
                 outcome = _confirm(call, screen, yes=options["yes"], dry_run=options["dry_run"])
             else:
                 outcome = _show(call(), screen)
+            if isinstance(outcome, Report) and outcome.failure is not None:
+                raise outcome.failure
             code = outcome.exit_code if isinstance(outcome, Report) else outcome or 0
             assert code in exits or code > _SIGNAL_CODES, f"{function.__name__} declares no exit code {code}"
             if code:

@@ -1,13 +1,17 @@
 """What commands work on, as parameters: the configuration, its pipelines, tables, with the options that choose them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from writer.config.loader import load
 from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
 from writer.output.cli_options import ConfigFile, OfRaw, OnePipeline, OneTarget, OnlyTarget, Pipelines
 from writer.output.command import Depends
 from writer.output.table_choice import ChosenTable, choose_tables, load_table
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,25 @@ class ChosenPipelines:
 
     names: list[str]
     config: Config
+
+    def look_at_each(self, look: Callable[[str], Result]) -> tuple[dict[str, Result], HeadraceError | None]:
+        """Return what `look` returns, by pipeline, and the failure of the pipelines at which it fails.
+
+        Raises this failure where it fails at all.
+        """
+        results: dict[str, Result] = {}
+        errors: list[HeadraceError] = []
+        for name in self.names:
+            try:
+                results[name] = look(name)
+            except HeadraceError as error:
+                errors.append(error)
+        if not errors:
+            return results, None
+        failure = HeadraceError("\nheadrace: ".join(map(str, errors)))
+        if not results:
+            raise failure
+        return results, failure
 
 
 def choose_pipeline(config: ConfigFile, pipeline: OnePipeline = None) -> ChosenPipeline:

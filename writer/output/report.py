@@ -1,7 +1,7 @@
 """What a command says: a report, which draws itself on a terminal and has the keys of `--json` as its fields."""
 
 from collections.abc import Mapping, Set as AbstractSet
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from datetime import date, datetime, timedelta
 from enum import Enum
 from pathlib import Path
@@ -9,15 +9,21 @@ from typing import Any
 
 from rich.console import Console
 
+from writer.core.errors import HeadraceError
 from writer.core.text import iso
-from writer.output.tables import console, emit, emit_whole
+from writer.output.tables import console, emit, emit_whole, plain
 
 # Of a field that the page needs, and that is no key of the JSON: field(metadata=SCREEN_ONLY).
 SCREEN_ONLY = {"screen_only": True}
+# Of a field with values of records, bytes among them, which JSON has as `plain` writes them.
+RECORD_VALUES = {"record_values": True}
 
 
 class Report:
     """What a command found or did. A subclass is a dataclass; its fields are the keys of `--json`."""
+
+    # What the command failed at, beside what it shows: it ends by this after it. A field of the reports that have one.
+    failure: HeadraceError | None = None
 
     @property
     def exit_code(self) -> int:
@@ -65,12 +71,15 @@ def json_value(value: Any) -> Any:
     if isinstance(value, AbstractSet):
         return [json_value(item) for item in sorted(value)]
     if is_dataclass(value) and not isinstance(value, type):
-        return {
-            part.name: json_value(getattr(value, part.name))
-            for part in fields(value)
-            if "screen_only" not in part.metadata
-        }
+        return {part.name: _field_value(value, part) for part in fields(value) if "screen_only" not in part.metadata}
     raise TypeError(f"a report has a {type(value).__name__}, which has no form in JSON")
+
+
+def _field_value(value: Any, part: Field[Any]) -> Any:
+    content = getattr(value, part.name)
+    if "record_values" in part.metadata:
+        return plain(content)
+    return json_value(content)
 
 
 class Screen:
