@@ -131,6 +131,28 @@ def test_the_exit_code_is_that_of_the_report_and_a_declared_one() -> None:
     assert "Exit codes: 0 shown, 1 some are missing." in " ".join(run(show, "--help")[1].split())
 
 
+@pytest.mark.parametrize(
+    ("flags", "calls"),
+    [
+        ([], [(False, False)]),
+        (["--dry-run"], [(True, False)]),
+        (["--dry-run", "--yes"], [(True, False)]),
+        (["--yes"], [(False, True)]),
+    ],
+)
+def test_a_command_knows_whether_it_is_to_show_only(flags: list[str], calls: list[tuple[bool, bool]]) -> None:
+    flags_of_calls: list[tuple[bool, bool]] = []
+
+    @command(exits={0: "done"})
+    def remove(files: Files, dry_run: bool = False, *, write: bool) -> int:
+        """Remove files."""
+        assert files
+        flags_of_calls.append((dry_run, write))
+        return 0
+
+    assert (run(remove, "here", *flags), flags_of_calls) == ((0, ""), calls)
+
+
 @pytest.mark.parametrize("code", [0, 1, 143])
 def test_a_command_without_a_report_returns_its_exit_code_and_has_no_json(code: int) -> None:
     @command(exits={0: "done", 1: "not"})

@@ -7,8 +7,10 @@ import typer
 
 from writer.config.sections.table import TableFormat
 from writer.demo.main import show
+from writer.output.command import command
 
 
+@command(exits={0: "every event is accounted for", 1: "not", 2: "something that it needs is missing"})
 def demo(
     keep: Annotated[
         Path | None, typer.Option("--keep", help="Put lake, logs and configuration here and keep them.")
@@ -24,13 +26,11 @@ def demo(
             show_default=False,
         ),
     ] = None,
-) -> None:
+) -> int:
     """Show it all on this machine: a real broker and registry, events, the writer, and a query over the lake.
 
     Half-way the schema changes; some events are late, from the future, or broken. Each is counted at the end.
 
-    Exit codes: 0 every event is accounted for, 1 not, 2 something that it needs is missing.
-
     Ctrl-C leaves nothing running, and no files unless --keep names a directory.
     """
-    raise typer.Exit(show(events, keep, form=form, hold=hold))
+    return show(events, keep, form=form, hold=hold)

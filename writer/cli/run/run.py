@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from writer.config.loader import ReloadableConfig, load
 from writer.config.pipelines import Config
@@ -21,8 +22,9 @@ from writer.lease.factory import leases_of
 from writer.lease.occupancy import check_unoccupied
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
-from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import console, sentence as show_sentence
+from writer.output.command import command
+from writer.output.report import Report
+from writer.output.tables import sentence as show_sentence
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import reading
 
@@ -36,6 +38,46 @@ def _print_page_url(url: str) -> None:
         typer.echo(f"headrace: page at {url}/")
 
 
+@dataclass(frozen=True)
+class NewRun:
+    """A run that would begin: the newest checkpoint, which it leaves aside (None: there is none), and its offsets."""
+
+    pipeline: str
+    checkpoint: str | None
+    # As `topic/partition at offset`; empty: the table has none.
+    frontier: Sequence[str]
+
+
+@dataclass(frozen=True)
+class NewRunReport(Report):
+    """What `--new-run` would begin."""
+
+    runs: Sequence[NewRun]
+
+    def render(self, out: Console) -> None:
+        """Say of each pipeline which checkpoint is left aside, and where it begins."""
+        for run in self.runs:
+            checkpoint = "there is no checkpoint"
+            if run.checkpoint is not None:
+                checkpoint = f"{run.checkpoint} is left aside"
+            start = join_first(run.frontier, _PARTITIONS_SHOWN)
+            if not run.frontier:
+                start = "`start` of the configuration: the table has no offsets"
+            show_sentence(out, f"{run.pipeline}: {checkpoint}; a new run begins from {start}.")
+
+
+@command(
+    exits={
+        0: "done",
+        1: "crash (restart)",
+        2: "configuration (do not restart)",
+        3: "checkpoint unusable (run again with --new-run --yes)",
+        4: "fenced by another run",
+        5: "stopped by a limit",
+        6: "a supervisor runs it",
+    },
+    json_form=None,
+)
 def run(
     config: ConfigFile,
     once: Annotated[bool, typer.Option("--once", help="Read what is there now, commit it, and end.")] = False,
@@ -52,9 +94,10 @@ def run(
         bool,
         typer.Option("--take-over", help="Also while a supervisor runs it: the supervisor's driver ends with exit 4."),
     ] = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
+    dry_run: bool = False,
+    *,
+    write: bool,
+) -> NewRunReport | int:
     """Run the writer. SIGTERM finishes the batch in progress, commits it and ends.
 
     SIGHUP, or `headrace reload`, reads the file again: pipelines that were added, changed or removed begin, begin anew
@@ -62,24 +105,14 @@ def run(
 
     While a supervisor runs one of the pipelines, it is refused. After a supervisor that was killed it waits for the end
     of its lease (`supervisor.lease_expiry`).
-
-    Exit codes: 0 done, 1 crash (restart), 2 configuration (do not restart), 3 checkpoint unusable (run again with
-    --new-run --yes), 4 fenced by another run, 5 stopped by a limit, 6 a supervisor runs it.
     """
     options = RunOptions(once=once, watched=watch_config, takes_over=take_over)
-    if not new_run:
-        if dry_run:
-            raise ConfigError("--dry-run shows what --new-run would do. `headrace validate` checks any other start.")
-        _run(config, pipeline, options, new_run=False)
-
-    def work(*, write: bool) -> bool:
-        if write:
-            _run(config, pipeline, options, new_run=True)
+    if new_run and not write:
         settings = load(config)
-        _show_new_run(settings, settings.chosen(pipeline))
-        return True
-
-    confirm(work, yes=yes, dry_run=dry_run)
+        return NewRunReport([_new_run(settings, name) for name in settings.chosen(pipeline)])
+    if dry_run:
+        raise ConfigError("--dry-run shows what --new-run would do. `headrace validate` checks any other start.")
+    return _run(config, pipeline, options, new_run=new_run)
 
 
 @dataclass(frozen=True)
@@ -93,8 +126,8 @@ class RunOptions:
     takes_over: bool
 
 
-def _run(path: Path, only: list[str] | None, options: RunOptions, *, new_run: bool) -> None:
-    """Run the writer to its end. Raises HeadraceError, Exit."""
+def _run(path: Path, only: list[str] | None, options: RunOptions, *, new_run: bool) -> int:
+    """Run the writer to its end. Returns the exit code. Raises HeadraceError."""
     logging.set_up()
     reload = threading.Event()
     # Before a supervisor learns which process this is: it sends SIGHUP.
@@ -107,12 +140,11 @@ def _run(path: Path, only: list[str] | None, options: RunOptions, *, new_run: bo
         file = ReloadableConfig(path, only, reload, watched=options.watched, missing_ok=link is not None)
         if link is None and not options.takes_over:
             _check_supervisors(file)
-        code = run_writer(file, once=options.once, new_run=new_run, listening=_print_page_url)
+        return run_writer(file, once=options.once, new_run=new_run, listening=_print_page_url)
     except Exception as error:
         if link is not None:
             link.report(None, error)
         raise
-    raise typer.Exit(code)
 
 
 def _check_supervisors(file: ReloadableConfig) -> None:
@@ -133,17 +165,14 @@ def run_writer(
     return most_severe(map(exit_code, errors.values()))
 
 
-def _show_new_run(config: Config, names: Sequence[str]) -> None:
-    """Show which checkpoint a new run leaves aside, and where it begins. Raises CommitFailed."""
-    for name in names:
-        table = main_table(name, config)
-        checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
-        with reading(table.location):
-            newest_run = checkpoints.newest()
-            offsets = table.snapshot().parts() if table.exists() else {}
-        checkpoint = "there is no checkpoint"
-        if newest_run is not None:
-            checkpoint = f"{checkpoints.path(newest_run)} is left aside"
-        frontier = [f"{part.name} at {offset:,}" for part, offset in sorted(offsets.items())]
-        start = join_first(frontier, _PARTITIONS_SHOWN) or "`start` of the configuration: the table has no offsets"
-        show_sentence(console(), f"{name}: {checkpoint}; a new run begins from {start}.")
+def _new_run(config: Config, name: str) -> NewRun:
+    """Return the run that would begin. Raises CommitFailed."""
+    table = main_table(name, config)
+    checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
+    checkpoint = None
+    with reading(table.location):
+        newest_run = checkpoints.newest()
+        offsets = table.snapshot().parts() if table.exists() else {}
+    if newest_run is not None:
+        checkpoint = checkpoints.path(newest_run)
+    return NewRun(name, checkpoint, [f"{part.name} at {offset:,}" for part, offset in sorted(offsets.items())])
