@@ -6,6 +6,7 @@ from typing import Any
 
 from autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
 from recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
+from writer.web.metric_types import Metric, Window
 from writer.web.metrics_catalogue import CATALOGUE
 
 
@@ -19,17 +20,23 @@ def _head() -> list[str]:
     return [
         "# Metrics", "", "Written by `make reference` from the code; do not edit.", "",
         "A running driver serves `http://127.0.0.1:9643/metrics` (`http` in the configuration), in Prometheus' text",
-        "format or, on request, in OpenMetrics. All values are read at the scrape. Counters start at zero with the",
-        "driver; the lake holds the whole history (`headrace explain`). No label has a bucket or an offset.",
-        "",
+        "format or, on request, in OpenMetrics. All values are read at the scrape. What is not known has no value,",
+        "never 0 in its place. The lake holds the whole history (`headrace explain`). No label has a bucket or an",
+        "offset.", "",
+        "Each figure is of a moment, or grows over a span of time. Its window says which; so does the `HELP` of a",
+        "scrape, behind the unit.", "",
+        "| window | what it means |", "| --- | --- |",
+        *(f"| {window.phrase} | {window.sentence} |" for window in Window), "",
+        "## Of the driver", "",
     ]  # fmt: skip
 
 
-def _table(catalogue: Iterable[Any]) -> list[str]:
-    lines = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
+def _table(catalogue: Iterable[Metric[Any]]) -> list[str]:
+    lines = ["| metric | type | unit | window | labels | meaning |", "| --- | --- | --- | --- | --- | --- |"]
     for metric in catalogue:
         labels = ", ".join(f"`{label}`" for label in metric.labels)
-        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+        cells = (f"`{metric.name}`", metric.kind, metric.unit, metric.window.phrase, labels, metric.definition)
+        lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
 
@@ -37,7 +44,7 @@ def _supervisor() -> list[str]:
     return [
         "## Of the supervisor", "",
         "`headrace supervisor run` serves `http://127.0.0.1:9644/metrics` (`supervisor` in the configuration), also",
-        "while no driver runs. Its counters start at zero with the supervisor.", "",
+        "while no driver runs.", "",
         *_table(SUPERVISOR),
     ]  # fmt: skip
 
@@ -46,7 +53,7 @@ def _autoscaler() -> list[str]:
     return [
         "## Of the autoscaler", "",
         "`headrace autoscaler run` serves `http://127.0.0.1:9645/metrics` (`autoscaler` in the configuration).",
-        "Unknown values are left out.", "",
+        "",
         *_table(AUTOSCALER),
     ]  # fmt: skip
 

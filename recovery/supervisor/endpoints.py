@@ -13,7 +13,7 @@ from recovery.supervisor.pipeline_state import SupervisedPipeline
 from writer.core.text import iso
 from writer.lease.holder import LeaseHolder
 from writer.web.http_server import Get
-from writer.web.metric_types import Metric
+from writer.web.metric_types import Metric, Window
 from writer.web.metrics_export import metric_family, operator_endpoints, read_pipelines
 
 
@@ -41,49 +41,67 @@ CATALOGUE: tuple[Metric[_Reading], ...] = (
     Metric(
         "headrace_supervised_up",
         "1 while the supervisor's driver runs the pipeline, as far as it is known.",
+        "1",
+        Window.NOW,
         lambda r: [((), float(r.pipeline.up and r.status.driving()))],
     ),
     Metric(
         "headrace_recovery_level",
         "Level that was taken last, 0 to 5; 0 again after supervisor.healthy_after without a failure.",
+        "1",
+        Window.NOW,
         lambda r: [((), r.pipeline.level_reached)],
     ),
     Metric(
         "headrace_recovery_total",
         "What recovery did, by class (the row of the catalogue), level (L0 to L5, none) and result: worked, failed, "
         "refused (it could not be carried out), halted.",
+        "steps",
+        Window.SINCE_SUPERVISOR,
         lambda r: [(labels, count) for labels, count in dict(r.pipeline.results).items()],
         ("pipeline", "class", "level", "result"),
     ),
     Metric(
         "headrace_recovery_halted",
         "1 while nothing more is tried: a person must act. /status says why.",
+        "1",
+        Window.NOW,
         lambda r: [((), float(bool(r.pipeline.halted)))],
     ),
     Metric(
         "headrace_recovery_starts_total",
         "Starts of the pipeline that this supervisor ordered, the first included.",
+        "starts",
+        Window.SINCE_SUPERVISOR,
         lambda r: [((), r.pipeline.starts)],
     ),
     Metric(
         "headrace_recovery_unhealthy_seconds",
         "Seconds since the pipeline failed and has not committed again; 0 while it is well.",
+        "seconds",
+        Window.NOW,
         lambda r: [((), max(0.0, _unhealthy_s(r.pipeline)))],
     ),
     Metric(
         "headrace_recovery_seconds",
         "Seconds from the last failure to the first commit after it, by the level that did it.",
+        "seconds",
+        Window.LAST_RECOVERY,
         lambda r: [((level,), seconds) for level, seconds in dict(r.pipeline.memory.recovered_s).items()],
         ("pipeline", "level"),
     ),
     Metric(
         "headrace_lease_epoch",
         "Epoch of the pipeline's lease that this supervisor holds; 0 while it waits for it. It rises with each holder.",
+        "1",
+        Window.NOW,
         lambda r: [((), r.status.lease_holder.epochs.get(r.pipeline.name, 0))],
     ),
     Metric(
         "headrace_lease_lost_total",
         "Leases that another supervisor took from this one.",
+        "leases",
+        Window.SINCE_SUPERVISOR,
         lambda r: [((), float(r.status.lease_holder.lost_pipeline == r.pipeline.name))],
     ),
 )

@@ -94,7 +94,7 @@ def pipeline_states(now: datetime = NOW) -> dict[str, View]:
         "no Kafka": replace(view, logs=stale),
         "Kafka never answered": replace(view, logs=Logs()),
         "route of three tables": replace(
-            view, targets=targets, contents=TableContents(now, None, 0, 0, 17, is_routed=True), max_held_bytes=2**30
+            view, targets=targets, contents=TableContents(now, None, None, None, 17), max_held_bytes=2**30
         ),
         "lake without a driver": lake,
         "lake without Kafka": replace(lake, logs=Logs(), error="no Kafka broker answers"),

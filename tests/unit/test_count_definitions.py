@@ -1,5 +1,6 @@
 """One definition on every surface: late rows wherever they went, rows of the late table, dead letters, quarantined."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 
@@ -14,6 +15,7 @@ from writer.cli.look.explain import run_explain
 from writer.output.status_screen import screen
 from writer.status.document import document
 from writer.status.progress import Progress
+from writer.status.table_facts import TableFactsReader
 from writer.table.log.operations.seals import Closing
 from writer.web.metrics_export import families
 
@@ -55,13 +57,21 @@ def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, poli
         progress.begin_batch(number, "look")
         progress.record_commit(number, facts, {}, [])
 
+    reader = TableFactsReader("clicks", driver.config)
+    snapshot = reader.snapshot()
+    progress.set(gaps=reader.gaps(snapshot), contents=reader.contents(snapshot, NOON))
+
     status = document([progress.view()], NOON)["pipelines"]["clicks"]
     assert (status["totals"]["records"], status["totals"]["late_rows"]) == (expected, 14)
     assert status["last_commit"]["late_rows"] == 14
+    in_table = expected["dead_letters"] + 4
+    assert (status["table"]["rows"], status["table"]["dead_letters"]) == (expected["rows"], in_table)
     text = drawn(lambda out: out.print(screen({"pipelines": {"clicks": status}})))
-    assert "; 14 late rows\n" in text
-    ruled_table = " (14 by a rule)" if policy == "dead_letter" else ""
-    assert f"dead letters  {expected['dead_letters']}{ruled_table}, and 4 quarantined since the start: " in text
+    assert re.search(r"; 14 late rows *\n", text)
+    assert re.search(rf"^  table +{expected['rows']} rows in ", text, re.MULTILINE)
+    by_rule = " (14 by a rule)" if policy == "dead_letter" else ""
+    since_start = f"{expected['dead_letters']}{by_rule}, and 4 quarantined since the start: "
+    assert f"dead letters  {in_table} records in their table; {since_start}" in text
 
     samples = [sample for family in families({"clicks": progress}, NOON) for sample in family.samples]
     metrics = {(s.name, s.labels.get("outcome")): s.value for s in samples}
@@ -70,8 +80,12 @@ def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, poli
     }
     assert metrics["headrace_late_rows_total", None] == 14
     assert metrics["headrace_dead_letter_table_rows_total", None] == expected["dead_letters"] + 4
-    by_rule = 14 if policy == "dead_letter" else 0
-    assert metrics["headrace_dead_letters_by_rule_total", None] == status["totals"]["dead_letters_by_rule"] == by_rule
+    ruled = 14 if policy == "dead_letter" else 0
+    assert metrics["headrace_dead_letters_by_rule_total", None] == status["totals"]["dead_letters_by_rule"] == ruled
+    assert (metrics["headrace_table_rows", None], metrics["headrace_dead_letter_rows", None]) == (
+        expected["rows"],
+        in_table,
+    )
 
     found = to_dict(audit(driver.config, "clicks", since=None, deep=True), deep=True)
     assert (found["adds_up"], found["records"]) == (True, expected)

@@ -26,6 +26,7 @@ from writer.status.collection import collect_status, exit_code, open_cluster
 from writer.status.document import document
 from writer.status.model import Sample
 from writer.status.progress import Progress
+from writer.status.table_facts import GapFacts, TableContents
 from writer.table.log.operations.gaps import Gap
 from writer.web.endpoints import serving
 
@@ -265,7 +266,9 @@ def test_a_running_pipeline_on_the_screen(progress):
     assert said["reason"] == "enough waited"
     assert said["this start"] == "90 rows in 1 commit, 1 file, 4.9 KiB"
     assert said["no record"] == "2 offsets gave no record"
-    assert said["dead letters"] == "6, and 2 quarantined since the start: 8.16% of all read"
+    assert said["table"] == "not known yet"
+    assert said["gaps"] == "not known"
+    assert said["dead letters"] == "not known in their table, 6, and 2 quarantined since the start: 8.16% of all read"
     assert said["buckets"] == "1 with rows, newest event 1 h ago"
     assert said["retention"] == "takes the oldest that waits in 9 h 59 min"
 
@@ -275,7 +278,11 @@ def test_nothing_that_waits_and_nothing_that_is_broken_is_none(progress):
     progress.add_sample(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
     text = shown(told(progress))
     assert re.search(r"lag +none$", text, re.MULTILINE)
-    assert re.search(r"dead letters +none since the start$", text, re.MULTILINE)
+    assert re.search(r"dead letters +not known in their table, none since the start$", text, re.MULTILINE)
+    progress.set(contents=TableContents(NOON, 90, 1, 5_000, 0), gaps=GapFacts(0, 0, 0, ()))
+    text = shown(told(progress))
+    assert re.search(r"dead letters +none in their table, none since the start$", text, re.MULTILINE)
+    assert "gaps" not in text
 
 
 def test_an_unknown_lag_is_shown_as_not_known(progress):

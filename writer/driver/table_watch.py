@@ -71,5 +71,6 @@ class TableWatch:
     def _run(self) -> None:
         while not self._closing.is_set():
             self.read_or_log()
-            self._wake.wait(_GAP_INTERVAL_S if self._progress.view().gaps.open else _INTERVAL_S)
+            gaps = self._progress.view().gaps
+            self._wake.wait(_GAP_INTERVAL_S if gaps is not None and gaps.open else _INTERVAL_S)
             self._wake.clear()

@@ -473,8 +473,10 @@ def _totals(totals: Mapping[str, Any]) -> Text:
 
 
 def _contents(contents: Mapping[str, Any] | None) -> Text:
-    """Return what the table holds, whoever wrote it; empty while nobody counted, or of a route."""
-    if contents is None or not contents["files"]:
+    """Return what the table holds, whoever wrote it; empty where it holds nothing, and of a route."""
+    if contents is None:
+        return Text("not known yet", style="yellow")
+    if not contents["files"]:
         return Text()
     rows = "rows of another client, who does not say how many"
     if contents["rows"] is not None:
@@ -486,6 +488,8 @@ def _contents(contents: Mapping[str, Any] | None) -> Text:
 
 
 def _gaps(gaps: Mapping[str, Any]) -> Text:
+    if gaps["count"] is None:
+        return Text("not known", style="yellow")
     if not gaps["count"]:
         return Text()
     text = Text(f"{plural(gaps['count'], 'gap')} open, {plural(gaps['offsets'], 'offset')}", style="bold red")
@@ -515,7 +519,7 @@ def _dead_letters(pipeline: Mapping[str, Any]) -> Text:
     held = (pipeline.get("table") or {}).get("dead_letters")
     since_start = _new_dead_letters(pipeline["totals"])
     if held is None:
-        return since_start
+        return Text("not known in their table, ", style="yellow").append(since_start)
     if not held:
         return Text("none in their table, ", style="green").append(since_start)
     return Text(f"{plural(held, 'record')} in their table; ").append(since_start)

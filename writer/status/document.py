@@ -168,8 +168,10 @@ def _contents(contents: TableContents, now: datetime) -> dict[str, Any]:
 
 
 def _gaps(view: View) -> dict[str, Any]:
-    """Describe the open gaps, and the newest of them."""
+    """Describe the open gaps, and the newest of them; all is null while the table was not read."""
     gaps = view.gaps
+    if gaps is None:
+        return {"count": None, "offsets": None, "in_kafka": None, "last": None}
     ends = view.logs.samples[-1].ends if view.logs.samples else {}
     newest = gaps.records[-1].opened if gaps.records else None
     last = None

@@ -64,6 +64,8 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
         if table.exists():
             status = replace(status, buckets=len(table.buckets()))
             snapshot = table.snapshot()
+        # A table that has no start has no gap.
+        status = replace(status, gaps=GapFacts())
         if snapshot is not None and snapshot.epoch > 0:
             entries = table.history(_ENTRIES_READ)
             status = replace(status, gaps=GapFacts.of(snapshot))

@@ -239,7 +239,8 @@ class View:
     # Of the wall clock, since the driver began.
     clock_steps: int = 0
     logs: Logs = field(default_factory=Logs)
-    gaps: GapFacts = field(default_factory=GapFacts)
+    # None: not read.
+    gaps: GapFacts | None = None
     # None: not read.
     contents: TableContents | None = None
     # Inside this process.

@@ -85,7 +85,7 @@ class Progress:
                 frontier=dict(frontier),
                 limits=dict(limits),
                 buckets=len(self._buckets),
-                gaps=gaps or GapFacts(),
+                gaps=gaps,
                 log_moved="",
                 topics_appeared="",
                 incarnations=dict(incarnations or {}),

@@ -77,12 +77,11 @@ class TableContents:
     counted_at: datetime
     # None: another client wrote a file and does not say, or the rows lie in the tables of a route.
     rows: int | None
-    files: int
-    bytes: int
-    # Rows of the dead-letter table; None as above.
+    # None: of a route, whose tables are not listed.
+    files: int | None
+    bytes: int | None
+    # Rows of the dead-letter table; None: another client wrote a file and does not say.
     dead_letters: int | None
-    # The rows lie in the tables of a route, whose files are not counted.
-    is_routed: bool = False
 
 
 class TableFactsReader:
@@ -131,20 +130,20 @@ class TableFactsReader:
         dead_letter_snapshot = dead_letters.snapshot() if dead_letters.exists() else None
         versions = (snapshot.version, -1 if dead_letter_snapshot is None else dead_letter_snapshot.version)
         if self._contents is None or versions != self._versions:
-            files = self._tables.main.bucket_files(snapshot)
-            is_routed = self._settings.route is not None
-            self._contents = TableContents(
-                counted_at=now,
-                rows=None if is_routed else _count_rows(files),
-                files=len(files),
-                bytes=sum(file.bytes for file in files),
-                dead_letters=_count_dead_letters(dead_letters, dead_letter_snapshot),
-                is_routed=is_routed,
+            self._contents = self._count_main_table(
+                snapshot, TableContents(now, None, None, None, _count_dead_letters(dead_letters, dead_letter_snapshot))
             )
             self._versions = versions
         self._counted_s = started_s
         self._due_s = started_s + _PAUSE_FACTOR * (self._clock() - started_s)
         return replace(self._contents, counted_at=now)
+
+    def _count_main_table(self, snapshot: PipelineSnapshot, contents: TableContents) -> TableContents:
+        """Add what the main table holds, unless it is the log of a route, which has no files of its own."""
+        if self._settings.route is not None:
+            return contents
+        files = self._tables.main.bucket_files(snapshot)
+        return replace(contents, rows=_count_rows(files), files=len(files), bytes=sum(file.bytes for file in files))
 
 
 def _count_dead_letters(table: PipelineTable, snapshot: PipelineSnapshot | None) -> int | None:

@@ -41,7 +41,7 @@ def encode_families(families: Iterable[Family], accept: str) -> tuple[bytes, str
 def metric_family(metric: Metric[Any], values: Iterable[Value]) -> Family:
     """Return a gauge or a counter, also without values. `values`: those of all labels, and the number."""
     family_type = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = family_type(metric.name, metric.help, labels=metric.labels)
+    family = family_type(metric.name, metric.help, labels=metric.labels, unit=metric.base_unit)
     for label_values, number in values:
         family.add_metric(list(label_values), number)
     return family
@@ -82,7 +82,7 @@ def families(
 
 def _histogram(metric: Metric[Reading], readings: Iterable[Reading]) -> Family:
     """Return the histogram of durations. Prometheus wants each bound to count all that lies below it."""
-    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.base_unit)
     for reading in readings:
         below = 0
         buckets = []
