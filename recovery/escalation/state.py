@@ -48,6 +48,11 @@ class Memory:
     # Level → seconds from failure to commit, the last time.
     recovered_s: Annotated[Mapping[str, float], Field(alias="recovered_seconds")] = field(default_factory=dict)
 
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values."""
+        values: dict[str, Any] = _JSON.dump_python(self, mode="json", by_alias=True)
+        return values
+
 
 _JSON = TypeAdapter(Memory)
 
@@ -62,7 +67,7 @@ def read(store: Store) -> Memory:
         return Memory()
     try:
         raw = json.loads(stored.content)
-        blank = document(Memory())
+        blank = Memory().to_json()
         is_complete = blank.keys() <= raw.keys() and blank["state"].keys() <= raw["state"].keys()
         if not is_complete or raw["format"] != _FORMAT:
             return Memory()
@@ -73,15 +78,9 @@ def read(store: Store) -> Memory:
 
 def write(store: Store, memory: Memory) -> None:
     """Write the memory of a pipeline. Raises StoreError."""
-    store.put(NAME, (json.dumps({"format": _FORMAT, **document(memory)}, ensure_ascii=False) + "\n").encode())
+    store.put(NAME, (json.dumps({"format": _FORMAT, **memory.to_json()}, ensure_ascii=False) + "\n").encode())
 
 
 def clear_halt(memory: Memory) -> Memory:
     """Return it for a supervisor that begins: a person, or the platform, wants the pipeline tried again."""
     return replace(memory, state=replace(memory.state, halted="", healthy_since=None))
-
-
-def document(memory: Memory) -> dict[str, Any]:
-    """Describe it as JSON values."""
-    values: dict[str, Any] = _JSON.dump_python(memory, mode="json", by_alias=True)
-    return values

@@ -8,7 +8,6 @@ from typing import Any
 
 from prometheus_client.metrics_core import Metric as Family
 
-from recovery.escalation.state import document
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from writer.core.text import iso
 from writer.lease.holder import LeaseHolder
@@ -144,7 +143,7 @@ def describe(supervisor_status: SupervisorStatus) -> dict[str, Any]:
                 "lease_epoch": epochs.get(pipeline.name),
                 "next_start_in_seconds": _next_start_in_s(pipeline, now_s),
                 "unhealthy_seconds": round(_unhealthy_s(pipeline), 3),
-                **document(pipeline.memory),
+                **pipeline.memory.to_json(),
             }
             for pipeline in supervisor_status.pipelines().values()
         },

@@ -215,7 +215,7 @@ def test_leases_move_into_kubernetes_and_back_and_their_epoch_goes_on(release: R
         ["headrace", "supervisor", "explain", "/etc/headrace/pipelines.yaml", "--json"], 120
     )
     assert code == 0, said
-    assert json.loads(said)[PIPELINE]["lease"]["epoch"] == before + 1
+    assert json.loads(said)["pipelines"][PIPELINE]["lease"]["epoch"] == before + 1
     release.until(lambda: api.get(place)["spec"]["renewTime"] > held["renewTime"], "it is renewed")
     api.delete(place)
     release.until(lambda: api.find(place), "its holder puts it anew")

@@ -92,7 +92,7 @@ def supervise(site: Site, *flags: str, env: Mapping[str, str] | None = None, und
 
 
 def explain(site: Site, code: int = 0) -> dict[str, Any]:
-    """What `headrace supervisor explain --json` says."""
+    """What `headrace supervisor explain --json` says, by the names of pipelines."""
     process = subprocess.run(
         [sys.executable, "-m", "writer.cli", "supervisor", "explain", str(site.config), "--json"],
         capture_output=True,
@@ -101,5 +101,5 @@ def explain(site: Site, code: int = 0) -> dict[str, Any]:
         timeout=400,
     )
     assert process.returncode == code, process.stdout + process.stderr
-    explanation: dict[str, Any] = json.loads(process.stdout)
-    return explanation
+    pipelines: dict[str, Any] = json.loads(process.stdout)["pipelines"]
+    return pipelines

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from recovery.checkpoints.checks import preflight
 from recovery.checkpoints.facts import collect_pipeline_facts
@@ -322,10 +321,9 @@ def test_an_api_that_is_silent_is_said_and_holds_no_start_up(tmp_path: Path, mon
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
     monkeypatch.delenv("KUBERNETES_SERVICE_PORT_HTTPS", raising=False)
     silent = re.compile("token cannot be read|namespace cannot be read|cannot reach")  # as this may run in a pod
-    console = Console(width=400)
-    with console.capture() as capture:
-        assert supervisor.run_explain(settings(tmp_path), ["clicks"], as_json=False, console=console) == 1
-    assert silent.search(capture.get())
+    report = supervisor.explain_recovery(settings(tmp_path), ["clicks"])
+    assert report.exit_code == 1
+    assert silent.search(report.pipelines["clicks"].error or "")
     check = preflight(collect_pipeline_facts(settings(tmp_path), "clicks").facts)[0]
     assert (check.name, check.ok) == ("lease", None)
     assert silent.search(check.message)

@@ -17,6 +17,7 @@ from recovery.supervisor.endpoints import CATALOGUE, SupervisorStatus, superviso
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
 from recovery.supervisor.settings import store, with_short_timeouts
 from tests.support.sample_records import config
+from writer.clients.supervisor_record import NAME
 from writer.config.pipelines import Config
 from writer.lease.holder import LeaseHolder
 from writer.lease.lease import StoreLeases
@@ -38,8 +39,10 @@ def failed(supervised: SupervisedPipeline, verdict: Verdict, at: datetime, code:
 
 def told(settings: Config, code: int = 0) -> str:
     console = Console(width=200, highlight=False)
+    report = supervisor.explain_recovery(settings, ["clicks"])
+    assert report.exit_code == code
     with console.capture() as capture:
-        assert supervisor.run_explain(settings, ["clicks"], as_json=False, console=console) == code
+        report.render(console)
     return " ".join(capture.get().split())
 
 
@@ -75,6 +78,23 @@ def test_a_pipeline_that_is_given_up_is_exit_code_1(settings: Config) -> None:
     assert "halted The topic is not there." in message
     assert "if it came again halt: The topic is not there." in message
     assert state.clear_halt(supervised.memory).state.halted == ""
+
+
+def test_the_document_has_the_memory_as_it_is_stored_and_budgets_by_level(settings: Config) -> None:
+    supervised = SupervisedPipeline("clicks")
+    failed(supervised, KILLED, datetime.now(UTC))
+    state.write(store(settings, "clicks"), supervised.memory)
+    stored = json.loads((store(settings, "clicks").read(NAME) or pytest.fail("nothing is stored")).content)
+    clicks = supervisor.explain_recovery(settings, ["clicks"]).document()["pipelines"]["clicks"]
+    assert {"format": 1, **clicks["memory"]} == stored
+    assert clicks["budgets"]["L1"] == {
+        "level": "RESTART",
+        "enabled": True,
+        "used": 1,
+        "times_max": 3,
+        "within_seconds": 900.0,
+    }
+    assert clicks["lease"] is None
 
 
 def test_unreadable_state_ends_with_exit_code_1(settings: Config) -> None:

@@ -1,9 +1,10 @@
 """`headrace supervisor run` and `headrace supervisor explain`."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -11,39 +12,117 @@ from rich.text import Text
 
 from recovery.escalation.decide import DependencyUnavailable, Event, Failed, Frontier, Policy, attempt_times, decide
 from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import Memory, document, read
+from recovery.escalation.state import Memory, read
 from recovery.supervisor import frontier_check
 from recovery.supervisor.main import supervise
 from recovery.supervisor.pipeline_state import describe
 from recovery.supervisor.recovery_actions import actions
 from recovery.supervisor.settings import policy, store, with_short_timeouts
-from writer.cli.config_command import ConfigCommand
-from writer.config.loader import ReloadableConfig, load
+from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.core.signals import on_hangup
-from writer.core.text import instant, iso
+from writer.core.text import instant
 from writer.core.units import show_duration
 from writer.lease.factory import leases_of
 from writer.lease.lease import LeaseRecord
-from writer.output.cli_options import AsJson, ConfigFile, Pipelines, WatchConfig
-from writer.output.tables import emit_whole, label_grid
+from writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
+from writer.output.command import command
+from writer.output.command_inputs import PipelineNames
+from writer.output.report import Report
+from writer.output.tables import label_grid
 
 
-def run_explain(config: Config, names: Sequence[str], *, as_json: bool, console: Console) -> int:
-    """Show the pipelines. Returns 1 when one is given up, or its state cannot be read."""
-    documents = {name: collect_state(with_short_timeouts(config), name, datetime.now(UTC)) for name in names}
-    if as_json:
-        emit_whole(documents)
-    else:
-        for name, state in documents.items():
-            _show(console, name, state)
-    return int(any(state["error"] or state["memory"]["state"]["halted"] for state in documents.values()))
+@dataclass(frozen=True)
+class LeaseLine:
+    """The newest lease of a pipeline."""
+
+    epoch: int
+    holder: str
+    released: bool
+
+    @property
+    def text(self) -> str:
+        """What a person reads of it."""
+        verb = "released" if self.released else "taken"
+        return f"epoch {self.epoch}, {verb} by {self.holder}"
 
 
-def collect_state(config: Config, name: str, now: datetime) -> dict[str, Any]:
-    """Describe what the supervisor has of one pipeline, and what it would do, as JSON values."""
+@dataclass(frozen=True)
+class BudgetLine:
+    """How much of the budget of a recovery level is used. `enabled`: whether it is done here by itself."""
+
+    level: str
+    enabled: bool
+    used: int
+    times_max: int
+    within_seconds: float
+
+    @property
+    def text(self) -> str:
+        """What a person reads of it."""
+        text = f"{self.used} of {self.times_max} within {show_duration(timedelta(seconds=self.within_seconds))}"
+        return text if self.enabled else f"{text}, not done here by itself"
+
+
+@dataclass(frozen=True)
+class RecoveryState:
+    """What the supervisor has of one pipeline, and what it would do.
+
+    `lease`: None: it was never held. `silent`: why the frontier is not known; None: it is.
+    """
+
+    at: datetime
+    error: str | None
+    lease: LeaseLine | None
+    frontier: Frontier | None
+    silent: str | None
+    memory: Memory
+    budgets: Mapping[str, BudgetLine]
+    next: str
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the pipeline is given up, or what is kept of it cannot be read."""
+        return bool(self.error or self.memory.state.halted)
+
+    def render(self, name: str, out: Console) -> None:
+        """Draw it, below the name of the pipeline."""
+        state = self.memory.state
+        rows: list[tuple[str, str]] = []
+        if self.error is not None:
+            rows.append(("unreadable", self.error))
+        rows.append(("lease", self.lease.text if self.lease else "it was never held"))
+        rows.append(("frontier", self.silent or str(self.frontier)))
+        rows += _failure_rows(self.memory)
+        rows.append(("level", state.level.name if state.level else "none"))
+        rows.append(("halted", state.halted or "no"))
+        rows += [(f"{label} {budget.level}", budget.text) for label, budget in self.budgets.items()]
+        rows.append(("if it came again", self.next))
+        out.print(Text(name, style="bold"))
+        out.print(label_grid(rows))
+
+
+@dataclass(frozen=True)
+class RecoveryReport(Report):
+    """What recovery knows of each pipeline, by its name."""
+
+    pipelines: Mapping[str, RecoveryState]
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a pipeline is given up, or its state cannot be read."""
+        return int(any(state.is_down for state in self.pipelines.values()))
+
+    def render(self, out: Console) -> None:
+        """Draw each pipeline."""
+        for name, state in self.pipelines.items():
+            state.render(name, out)
+
+
+def collect_state(config: Config, name: str, now: datetime) -> RecoveryState:
+    """Collect what the supervisor has of one pipeline, and what it would do."""
     state_store = store(config, name)
     memory: Memory = Memory()
     lease: LeaseRecord | None = None
@@ -55,28 +134,28 @@ def collect_state(config: Config, name: str, now: datetime) -> dict[str, Any]:
         error = str(unreadable)
     rules = policy(config, actions(config))
     frontier, silence = _check_frontier(config, name)
-    return {
-        "at": iso(now),
-        "error": error,
-        "lease": lease and {"epoch": lease.epoch, "holder": lease.holder, "released": lease.released},
-        "frontier": frontier.value if frontier else None,
-        "silent": silence,
-        "memory": document(memory),
-        "budgets": budgets(rules, memory, now),
-        "next": next_step(rules, memory, frontier, silence, now),
-    }
+    return RecoveryState(
+        at=now,
+        error=error,
+        lease=LeaseLine(lease.epoch, lease.holder, lease.released) if lease else None,
+        frontier=frontier,
+        silent=silence,
+        memory=memory,
+        budgets=budgets(rules, memory, now),
+        next=next_step(rules, memory, frontier, silence, now),
+    )
 
 
-def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, dict[str, Any]]:
-    """Return by level how much of its budget is used; null where the level has no action here."""
+def budgets(rules: Policy, memory: Memory, now: datetime) -> dict[str, BudgetLine]:
+    """Return by level how much of its budget is used."""
     return {
-        level.label: {
-            "level": level.name,
-            "enabled": level in rules.actions and (level != RecoveryLevel.LATEST or rules.latest_allowed),
-            "used": len(attempt_times(memory.state, level, budget, now)),
-            "times_max": budget.times_max,
-            "within_seconds": budget.within.total_seconds(),
-        }
+        level.label: BudgetLine(
+            level=level.name,
+            enabled=level in rules.actions and (level != RecoveryLevel.LATEST or rules.latest_allowed),
+            used=len(attempt_times(memory.state, level, budget, now)),
+            times_max=budget.times_max,
+            within_seconds=budget.within.total_seconds(),
+        )
         for level, budget in rules.budgets.items()
     }
 
@@ -103,57 +182,31 @@ def _check_frontier(config: Config, name: str) -> tuple[Frontier | None, str | N
         return None, str(error)
 
 
-def _show(console: Console, name: str, document: dict[str, Any]) -> None:
-    """Show one pipeline. `document`: of `collect_state`."""
-    state = document["memory"]["state"]
-    rows: list[tuple[str, str]] = []
-    if document["error"]:
-        rows.append(("unreadable", document["error"]))
-    rows.append(("lease", _lease_text(document["lease"])))
-    rows.append(("frontier", document["silent"] or document["frontier"]))
-    rows += _failure_rows(document["memory"])
-    rows.append(("level", state["level"] or "none"))
-    rows.append(("halted", state["halted"] or "no"))
-    for label, budget in document["budgets"].items():
-        within = show_duration(timedelta(seconds=budget["within_seconds"]))
-        text = f"{budget['used']} of {budget['times_max']} within {within}"
-        if not budget["enabled"]:
-            text += ", not done here by itself"
-        rows.append((f"{label} {budget['level']}", text))
-    rows.append(("if it came again", document["next"]))
-    console.print(Text(name, style="bold"))
-    console.print(label_grid(rows))
-
-
-def _lease_text(lease: dict[str, Any] | None) -> str:
-    if lease is None:
-        return "it was never held"
-    verb = "released" if lease["released"] else "taken"
-    return f"epoch {lease['epoch']}, {verb} by {lease['holder']}"
-
-
-def _failure_rows(memory: dict[str, Any]) -> list[tuple[str, str]]:
-    """Describe the last failure; no rows if nothing failed. `memory`: as JSON values."""
-    failure = memory["failure"]
+def _failure_rows(memory: Memory) -> list[tuple[str, str]]:
+    """Describe the last failure; no rows if nothing failed."""
+    failure = memory.failure
     if failure is None:
         return []
-    consequence = f"begins at {failure['level'] or RecoveryLevel.RESTART.name}"
-    if failure["halt"]:
-        consequence = "a person must act"
+    level = failure.level or RecoveryLevel.RESTART
+    consequence = "a person must act" if failure.halt else f"begins at {level.name}"
     return [
-        ("last failure", f"{instant(failure['at'])}, exit code {failure['exit_code']}"),
-        ("message", failure["error"] or "nothing"),
-        ("class", f"{failure['row']}: {failure['message']} ({consequence})"),
-        ("decided then", memory["action"]),
+        ("last failure", f"{instant(failure.time)}, exit code {failure.exit_code}"),
+        ("message", failure.error or "nothing"),
+        ("class", f"{failure.row}: {failure.message} ({consequence})"),
+        ("decided then", memory.action),
     ]
 
 
-supervisor = typer.Typer(
-    no_args_is_help=True, help="Keep the writer going: supervise it, and say what recovery would do."
+@command(
+    exits={
+        0: "done or drained",
+        1: "nothing is left to be tried",
+        2: "configuration",
+        3: "nothing is left to be tried for a checkpoint",
+        4: "another supervisor or writer has taken over",
+        5: "a limit",
+    }
 )
-
-
-@supervisor.command(cls=ConfigCommand)
 def run(
     config: ConfigFile,
     command: Annotated[
@@ -170,8 +223,7 @@ def run(
     SIGHUP, or `headrace reload`, lets it and the driver read the file again: pipelines come, change and go one by one.
     Without a command runs `headrace run CONFIG`. Answers at 127.0.0.1:9644 (`supervisor` in the configuration).
 
-    Exit codes: 0 done or drained, 2 configuration, 4 another supervisor or writer has taken over, 5 a limit, 1 or 3
-    nothing is left to be tried; else that of the driver.
+    An exit code that is not listed below is that of the driver.
     """
     logging.set_up()
     reload = threading.Event()
@@ -179,18 +231,18 @@ def run(
     raise typer.Exit(supervise(ReloadableConfig(config, pipeline, reload, watched=watch_config), command or []))
 
 
-@supervisor.command()
-def explain(
-    config: ConfigFile,
-    pipeline: Pipelines = None,
-    as_json: AsJson = False,
-) -> None:
+@command(
+    exits={0: "shown", 1: "a pipeline is given up, or what is kept of it cannot be read", 2: "configuration"},
+)
+def explain(pipelines: PipelineNames) -> RecoveryReport:
     """Show what the supervisor knows of a pipeline's failures, the budgets that are used, and what it would do now.
 
     Changes nothing; needs no supervisor that runs.
-
-    Exit codes: 0 shown, 1 a pipeline is given up, or what is kept of it cannot be read, 2 configuration.
     """
-    settings = load(config)
-    console = Console(highlight=False)
-    raise typer.Exit(run_explain(settings, settings.chosen(pipeline), as_json=as_json, console=console))
+    return explain_recovery(pipelines.config, pipelines.names)
+
+
+def explain_recovery(config: Config, names: Sequence[str]) -> RecoveryReport:
+    """Collect what recovery knows of each pipeline. Raises ConfigError."""
+    impatient = with_short_timeouts(config)
+    return RecoveryReport({name: collect_state(impatient, name, datetime.now(UTC)) for name in names})
