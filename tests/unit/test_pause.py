@@ -20,7 +20,7 @@ from writer.storage.base import StoreError
 from writer.storage.local import LocalStore
 from writer.web.endpoints import answer
 
-WHO = Pause("2026-11-20T12:00:00+00:00", "ada@ops", "moving house")
+WHO = Pause("2026-11-20T12:00:00.000Z", "ada@ops", "moving house")
 
 
 @pytest.fixture
@@ -204,4 +204,4 @@ def test_the_verbs_say_who_when_and_why(tmp_path: Path) -> None:
     )
     assert "clicks: already paused since" in said("pause", str(path), "--by", "eve@ops")
     told = json.loads(said("resume", str(path), "--json"))
-    assert told["clicks"]["was_paused"]["by"] == "ada@ops"
+    assert told["pipelines"]["clicks"]["was_paused"]["by"] == "ada@ops"

@@ -29,7 +29,7 @@ from writer.storage.local import LocalStore
 from writer.web.endpoints import answer
 
 HUNDRED = Commit.model_validate({"max_records_per_second": 100})
-BY = Override("2026-11-20T12:00:00+00:00", "ada@ops", "the sink is small", 50, None)
+BY = Override("2026-11-20T12:00:00.000Z", "ada@ops", "the sink is small", 50, None)
 
 
 @pytest.fixture
@@ -237,8 +237,8 @@ def test_the_command_sets_shows_and_ends_it(tmp_path: Path) -> None:
     set_ = said("--records-per-second", "50", "--by", "ada@ops", "--reason", "the sink is small")
     assert set_.startswith("clicks: 50 records/s, by ada@ops since ")
     assert set_.endswith(": the sink is small; it was 700 records/s, by the configuration.")
-    told = json.loads(said("--bytes-per-second", "10 MB", "--json"))["clicks"]
-    assert (told["records_per_second"], told["bytes_per_second"]) == (None, 10_000_000)
+    told = json.loads(said("--bytes-per-second", "10 MB", "--json"))["pipelines"]["clicks"]
+    assert (told["limit"]["records_per_second"], told["limit"]["bytes_per_second"]) == (None, 10_000_000)
     assert told["before"]["override"]["by"] == "ada@ops"
     assert said("--off").startswith(f"{origin}; it was 9.5 MiB/s, by ")
     assert "leave the rates out" in said("--off", "--records-per-second", "5", code=2)

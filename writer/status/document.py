@@ -18,7 +18,7 @@ from writer.sealing.bucket_states import BucketCounts, ListedBucket
 from writer.status.lag import lag_sample
 from writer.status.lag_sample import round_seconds
 from writer.status.model import OUTCOMES, Batch, Commit, Totals, View
-from writer.status.rate_limit import LimitState, to_json
+from writer.status.rate_limit import LimitState
 from writer.status.rates import RATE_WINDOW, Rates, rates
 from writer.status.table_facts import TableContents
 from writer.table.pipeline_tables import TargetState
@@ -221,9 +221,7 @@ def _rate_limit(state: LimitState, now: datetime) -> dict[str, Any] | None:
     if state.next_begin is not None:
         next_batch_in_s = round_seconds((state.next_begin - now).total_seconds())
     return {
-        **to_json(effective.limit),
-        "override": None if effective.override is None else asdict(effective.override),
-        "error": effective.error or None,
+        **effective.to_json(),
         "holds": state.holds,
         "wait_seconds": round_seconds(state.wait_seconds),
         "next_batch_in_seconds": next_batch_in_s,

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from writer.core import logging
 from writer.core.errors import Draining, ExitCode, HeadraceError
-from writer.core.text import instant
+from writer.core.text import instant, iso
 from writer.storage.base import Store, StoreError
 
 # Delta's readers and VACUUM pass over names that begin with an underscore.
@@ -33,7 +33,7 @@ class Paused(HeadraceError):
 class Pause:
     """A pause: its user, time and reason."""
 
-    # ISO 8601.
+    # As `iso`.
     at: str
     by: str
     reason: str
@@ -63,7 +63,7 @@ def find_pause(store: Store) -> Pause | None:
 
 def pause(store: Store, by: str, reason: str, now: datetime) -> tuple[Pause, bool]:
     """Request a pause. Returns the present pause, and whether it is this one. Raises StoreError."""
-    requested = Pause(now.isoformat(timespec="seconds"), by, reason)
+    requested = Pause(iso(now), by, reason)
     content = json.dumps({"paused": asdict(requested)}, ensure_ascii=False) + "\n"
     while not store.put_if_absent(CONTROL, content.encode()):
         present = find_pause(store)

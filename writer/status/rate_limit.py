@@ -16,7 +16,7 @@ from writer.commit.rate_limit import NO_LIMIT, BatchUse, RateLimit, batch_use, w
 from writer.config.sections.resource_limits import Commit
 from writer.core import logging
 from writer.core.errors import Draining
-from writer.core.text import describe_limit, instant
+from writer.core.text import describe_limit, instant, iso
 from writer.storage.base import Store, StoreError
 
 OVERRIDE = "_headrace/rate_limit.json"
@@ -28,7 +28,7 @@ _LOOK_S = 0.5
 class Override:
     """The limit that a person set in place of the configuration's."""
 
-    # ISO 8601.
+    # As `iso`.
     at: str
     by: str
     reason: str
@@ -69,6 +69,14 @@ class EffectiveLimit:
     def rates(self) -> str:
         """The limit alone: 5,000 records/s."""
         return describe_limit(to_json(self.limit))
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the limit and its origin as JSON values."""
+        return {
+            **to_json(self.limit),
+            "override": None if self.override is None else asdict(self.override),
+            "error": self.error or None,
+        }
 
     def _origin(self) -> str:
         override = self.override
@@ -120,7 +128,7 @@ def effective_limit(store: Store, configured: RateLimit) -> EffectiveLimit:
 def _parse_override(document: Mapping[str, Any]) -> Override:
     """Read an override. Raises KeyError, TypeError, ValueError."""
     return Override(
-        at=datetime.fromisoformat(document["at"]).isoformat(),
+        at=iso(document["at"]),
         by=str(document["by"]),
         reason=str(document["reason"]),
         records_per_second=_parse_rate(document["records_per_second"]),

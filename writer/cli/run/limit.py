@@ -1,25 +1,53 @@
 """`headrace limit`: set the rate limit of pipelines while their driver runs."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from writer.config.loader import load
-from writer.config.pipelines import Config
+from writer.core.text import iso
 from writer.core.units import size
-from writer.output.cli_options import AsJson, By, ConfigFile, Pipelines, default_author
-from writer.output.tables import console, emit_whole, sentence
+from writer.output.cli_options import By, default_author
+from writer.output.command import command
+from writer.output.command_inputs import ChosenPipelines, PipelineNames
+from writer.output.report import SCREEN_ONLY, Report
+from writer.output.tables import sentence
 from writer.status import rate_limit
-from writer.status.rate_limit import EffectiveLimit, Override, to_json
+from writer.status.rate_limit import EffectiveLimit, Override
 from writer.table.factory import main_table
 
 
+@dataclass(frozen=True)
+class PipelineLimit:
+    """The limit of a pipeline that counts now, and the one before this call."""
+
+    limit: EffectiveLimit
+    before: EffectiveLimit
+
+
+@dataclass(frozen=True)
+class LimitReport(Report):
+    """The rate limits of pipelines, by name."""
+
+    pipelines: Mapping[str, PipelineLimit]
+    # Whether this call set or ended them.
+    is_set: bool = field(metadata=SCREEN_ONLY)
+
+    def render(self, out: Console) -> None:
+        """Say the limit of each pipeline; where it was set, also the one before."""
+        for name, pipeline in self.pipelines.items():
+            text = f"{name}: {pipeline.limit.text}"
+            if self.is_set:
+                text += f"; it was {pipeline.before.text}"
+            sentence(out, f"{text}.")
+
+
+@command(exits={0: "shown or set", 1: "the storage does not answer", 2: "configuration"})
 def limit(
-    config: ConfigFile,
-    pipeline: Pipelines = None,
+    pipelines: PipelineNames,
     records_per_second: Annotated[
         int | None, typer.Option("--records-per-second", min=1, help="At most this many records a second, over time.")
     ] = None,
@@ -29,41 +57,28 @@ def limit(
     off: Annotated[bool, typer.Option("--off", help="End it: the limits of the configuration count again.")] = False,
     reason: Annotated[str, typer.Option("--reason", help="Why; shown while it stands.")] = "",
     by: By = None,
-    as_json: AsJson = False,
-) -> None:
+) -> LimitReport:
     """Show the rate limit of the pipelines, or set another one, which a running driver keeps to within seconds.
 
     While it stands, commit.max_records_per_second and commit.max_bytes_per_second do not count. It stays over restarts,
     until --off. A driver that is at its limit commits less than comes: its lag grows, and Kafka's retention goes on.
-
-    Exit codes: 0 shown or set, 1 the storage does not answer, 2 configuration.
     """
-    settings = load(config)
     value_bytes = _parse_size("--bytes-per-second", bytes_per_second)
     has_rates = records_per_second is not None or value_bytes is not None
     if off and has_rates:
         raise typer.BadParameter("it ends a limit; leave the rates out", param_hint="--off")
-    names = settings.chosen(pipeline)
-    before = _effective_limits(settings, names)
-    after = before
+    before = _effective_limits(pipelines)
+    stores = [main_table(name, pipelines.config).store for name in pipelines.names]
     if off:
-        for name in names:
-            rate_limit.remove_override(main_table(name, settings).store)
-        after = _effective_limits(settings, names)
+        for store in stores:
+            rate_limit.remove_override(store)
     elif has_rates:
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        override = Override(time, by or default_author(), reason, records_per_second, value_bytes)
-        for name in names:
-            rate_limit.save_override(main_table(name, settings).store, override)
-        after = _effective_limits(settings, names)
-    if as_json:
-        emit_whole({name: {**_document(after[name]), "before": _document(before[name])} for name in names})
-        return
-    for name in names:
-        text = f"{name}: {after[name].text}"
-        if off or has_rates:
-            text += f"; it was {before[name].text}"
-        sentence(console(), f"{text}.")
+        override = Override(iso(datetime.now(UTC)), by or default_author(), reason, records_per_second, value_bytes)
+        for store in stores:
+            rate_limit.save_override(store, override)
+    after = _effective_limits(pipelines)
+    limits = {name: PipelineLimit(after[name], before[name]) for name in pipelines.names}
+    return LimitReport(limits, is_set=off or has_rates)
 
 
 def _parse_size(option: str, text: str | None) -> int | None:
@@ -75,17 +90,9 @@ def _parse_size(option: str, text: str | None) -> int | None:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _effective_limits(config: Config, names: list[str]) -> Mapping[str, EffectiveLimit]:
-    limits = {}
-    for name in names:
-        configured = rate_limit.configured_limit(config.pipelines[name].commit)
-        limits[name] = rate_limit.effective_limit(main_table(name, config).store, configured)
+def _effective_limits(pipelines: ChosenPipelines) -> Mapping[str, EffectiveLimit]:
+    limits: dict[str, EffectiveLimit] = {}
+    for name in pipelines.names:
+        configured = rate_limit.configured_limit(pipelines.config.pipelines[name].commit)
+        limits[name] = rate_limit.effective_limit(main_table(name, pipelines.config).store, configured)
     return limits
-
-
-def _document(limit: EffectiveLimit) -> dict[str, Any]:
-    return {
-        **to_json(limit.limit),
-        "override": limit.override and asdict(limit.override),
-        "error": limit.error or None,
-    }
