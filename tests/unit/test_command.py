@@ -226,6 +226,29 @@ def test_where_all_pipelines_fail_nothing_is_shown() -> None:
         ChosenPipelines(["a", "b"], Config.model_construct()).look_at_each(look)
 
 
+@dataclass(frozen=True)
+class Listing(Report):
+    """Files by name."""
+
+    names: Sequence[str]
+
+    def render(self, out: Console) -> None:
+        out.print(" ".join(self.names))
+
+    def lines(self) -> list[str]:
+        return list(self.names)
+
+
+@pytest.mark.parametrize(("flags", "output"), [([], "here all\n"), (["--json"], '"here"\n"all"\n')])
+def test_a_report_of_several_lines_is_one_page(flags: list[str], output: str) -> None:
+    @command(exits={0: "shown"}, json_form="a line for each", has_lines=True)
+    def show(files: Files) -> Listing:
+        """Show files."""
+        return Listing(files)
+
+    assert run(show, "here", *flags) == (0, output)
+
+
 class Color(Enum):
     RED = "red"
 

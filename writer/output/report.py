@@ -1,6 +1,6 @@
 """What a command says: a report, which draws itself on a terminal and has the keys of `--json` as its fields."""
 
-from collections.abc import Mapping, Set as AbstractSet
+from collections.abc import Iterable, Mapping, Set as AbstractSet
 from dataclasses import Field, fields, is_dataclass
 from datetime import date, datetime, timedelta
 from enum import Enum
@@ -42,6 +42,10 @@ class Report:
     def document(self) -> Any:
         """Return it as JSON values. One whose document is a list, or has names as keys, says so here."""
         return json_value(self)
+
+    def lines(self) -> Iterable[Any]:
+        """Return it as lines of JSON values, of a command with a document a line. One of several lines says so here."""
+        return [self.document()]
 
 
 def json_value(value: Any) -> Any:
@@ -97,6 +101,7 @@ class Screen:
         if not self.as_json:
             report.render(self.out)
         elif self._has_lines:
-            emit(report.document())
+            for line in report.lines():
+                emit(line)
         else:
             emit_whole(report.document())
