@@ -231,7 +231,7 @@ def test_validate_exits_with_2_and_names_both_places(tmp_path: Path) -> None:
     refused = made(tmp_path, a={"location": f"{lake}/a", "dead_letters": f"{lake}/a/letters"})
     done = CliRunner().invoke(app, ["validate", str(written(refused, tmp_path)), "--offline", "--json"])
     assert done.exit_code == 2
-    (finding,) = (found for found in json.loads(done.stdout) if found["status"] == "failed")
+    (finding,) = (found for found in json.loads(done.stdout)["findings"] if found["status"] == "failed")
     assert (finding["check"], finding["pipeline"]) == ("locations", "a")
     assert f"at {lake}/a/letters is inside the table of pipeline 'a' at {lake}/a," in finding["message"]
     assert finding["fix"].startswith("Give each a folder of its own")

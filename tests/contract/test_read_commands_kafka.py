@@ -183,7 +183,7 @@ def test_preview_follows_until_it_is_interrupted(site, clicks):
 
 def test_validate_is_content_with_what_works_and_leaves_nothing(site, clicks):
     before = sorted(site.root.rglob("*"))
-    found = json.loads(headrace("validate", site.config, "--json"))
+    found = json.loads(headrace("validate", site.config, "--json"))["findings"]
     by = {finding["check"]: finding for finding in found}
     assert {by[c]["status"] for c in ("broker", "registry", "topics", "schemas", "columns", "table", "driver")} == {
         "ok"
@@ -199,7 +199,7 @@ def test_validate_says_what_is_wrong_and_exits_2(site, topic):
     write(site.bootstrap, plain, [(0, None, b'{"id": 1}', 0)] * 3)
     site.pipeline("typo", [plain[:-1]])
     site.pipeline("plain", [plain])
-    found = json.loads(headrace("validate", site.config, "--json", code=2))
+    found = json.loads(headrace("validate", site.config, "--json", code=2))["findings"]
     wrong = {(f["pipeline"], f["check"]): f for f in found if f["status"] == "failed"}
     assert wrong.keys() == {("typo", "topics"), ("plain", "wire")}
     assert wrong["typo", "topics"]["fix"] == f"Did you mean {plain!r}?"
@@ -220,7 +220,7 @@ def test_validate_knows_a_registry_that_is_down(site):
 def test_validate_notes_a_compacted_topic_and_a_short_retention(site, topic):
     names = [topic(1, **{"cleanup.policy": "compact"}), topic(1, **{"retention.ms": "3600000"})]
     site.pipeline("users", names)
-    topics = [f for f in json.loads(headrace("validate", site.config, "--json")) if f["check"] == "topics"]
+    topics = [f for f in json.loads(headrace("validate", site.config, "--json"))["findings"] if f["check"] == "topics"]
     assert [f["status"] for f in topics] == ["warning", "warning"]
     assert topics[0]["message"].endswith("nothing removed by age, compacted")
     assert topics[1]["message"].endswith("kept 1 h")

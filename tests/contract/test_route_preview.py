@@ -66,7 +66,7 @@ def test_a_target_that_is_not_there_is_refused(routed: Site) -> None:
 
 
 def test_validate_judges_the_records_of_each_table(routed: Site) -> None:
-    found = json.loads(say("validate", str(routed.config), "--json", "--sample", "60"))
+    found = json.loads(say("validate", str(routed.config), "--json", "--sample", "60"))["findings"]
     by = {one["check"]: one for one in found if one["pipeline"] == "events"}
     assert by["route"]["message"].startswith(f"2 tables: {CLICK} 30, {INSTALL} 20")
     for target in (CLICK, INSTALL):
@@ -98,7 +98,7 @@ def test_a_route_by_field_that_stops_is_judged(routed: Site, tmp_path: Path) -> 
     lake = site.root / "lake"
     route = {"by": {"field": "country"}, "targets": {"DE": str(lake / "de")}, "unrouted": "stop"}
     site.pipeline("events", routed.pipelines["events"]["topics"], route=route)
-    found = json.loads(say("validate", str(site.config), "--json", "--sample", "60", code=2))
+    found = json.loads(say("validate", str(site.config), "--json", "--sample", "60", code=2))["findings"]
     by = {one["check"]: one for one in found if one["pipeline"] == "events"}
     assert by["route"]["status"] == "failed"
     assert "route.unrouted is stop" in by["route"]["fix"]

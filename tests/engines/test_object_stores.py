@@ -41,7 +41,7 @@ def test_validate_says_that_a_store_ignores_put_if_absent(careless: ObjectServer
         [sys.executable, "-m", "writer.cli", "validate", str(site.config), "--json"],
         capture_output=True, text=True, check=False, timeout=400,
     )  # fmt: skip
-    table = next(finding for finding in json.loads(found.stdout) if finding["check"] == "table")
+    table = next(finding for finding in json.loads(found.stdout)["findings"] if finding["check"] == "table")
     assert found.returncode == 2
     assert (table["status"], "lets an object be created" in table["message"]) == ("failed", True)
 

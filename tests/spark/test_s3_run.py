@@ -37,7 +37,7 @@ def test_a_table_in_a_bucket_survives_a_kill_and_a_bad_network_and_is_seen_by_al
     site.overrides = {"checkpoints": f"{bucket}/checkpoints", "s3": {"endpoint": s3.url}}
     site.pipeline("clicks", [name], table={"location": f"{bucket}/lake/clicks", "entropy_bits": 3})
     site.fill(name, 3_000, broken=20)
-    checked = json.loads(said(site, "validate", "--json"))
+    checked = json.loads(said(site, "validate", "--json"))["findings"]
     assert {f["status"] for f in checked} <= {"ok", "warning", "not_checked"}, checked
     assert any("commits are exclusive there" in f["message"] for f in checked if f["check"] == "table")
 
@@ -102,7 +102,7 @@ def test_a_parquet_table_in_a_bucket_is_exact_after_a_kill_between_two_of_its_fi
     s3.download(f"{bucket}/lake/clicks", lake)
     s3.download(f"{bucket}/lake/clicks_dead_letters", lake.with_name("clicks_dead_letters"))
     oracle.check(lake, "clicks", site.ends(name))
-    checked = json.loads(said(site, "validate", "--json"))
+    checked = json.loads(said(site, "validate", "--json"))["findings"]
     assert {f["status"] for f in checked} <= {"ok", "warning", "not_checked"}, checked
     status = json.loads(said(site, "status", "--json"))["pipelines"]["clicks"]
     assert (status["state"], status["error"]) == ("unknown", "")

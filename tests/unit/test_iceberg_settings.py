@@ -9,6 +9,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 from requests import HTTPError, Response
+from rich.console import Console
 
 from tests.support.sample_records import EVENT, NOW, Schemas, config
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan
@@ -224,7 +225,7 @@ def test_no_field_takes_a_name_that_iceberg_keeps_for_itself(tmp_path: Path) -> 
     ],
 )  # fmt: skip
 def test_a_column_that_the_configuration_names_like_one_of_iceberg_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], key: str, name: str
+    tmp_path: Path, change: dict[str, Any], key: str, name: str
 ) -> None:
     path = tmp_path / "headrace.yaml"
     raw = json.loads(config(tmp_path).model_dump_json(exclude_unset=True))
@@ -232,11 +233,11 @@ def test_a_column_that_the_configuration_names_like_one_of_iceberg_is_refused(
     Config.model_validate(raw)  # a Delta table takes them
     raw["pipelines"]["clicks"]["table"]["format"] = "iceberg"
     path.write_text(yaml.safe_dump(raw))
-    assert run_validate(path, None, offline=True, records=0, as_json=True, now=NOW) == 2
-    (found, *_) = json.loads(capsys.readouterr().out)
-    assert (found["check"], found["status"]) == ("file", "failed")
-    assert f"{key}: {name!r} is the name of a column that" in found["message"]
-    assert f"give yours another, such as {name.lstrip('_')!r}" in found["message"]
+    report = run_validate(path, None, offline=True, records=0, now=NOW, out=Console(quiet=True))
+    finding = report.findings[0]
+    assert (report.exit_code, finding.check, finding.status) == (2, "file", "failed")
+    assert f"{key}: {name!r} is the name of a column that" in finding.message
+    assert f"give yours another, such as {name.lstrip('_')!r}" in finding.message
     with pytest.raises(ConfigError, match="is the name of a column that"):  # as a start loads it
         load(path)
 

@@ -187,7 +187,7 @@ def test_an_iceberg_table_widens_less(site: Path, existing: bool):
         assert (code, found["compatible"], found["outcome"]) == (1, False, "dead_letter")
         assert reason in found["reason"]
     options = ["validate", str(site / "headrace.yaml"), "--offline", "--json"]
-    said = {one["check"]: one for one in json.loads(CliRunner().invoke(app, options).stdout)}
+    said = {one["check"]: one for one in json.loads(CliRunner().invoke(app, options).stdout)["findings"]}
     assert "which Iceberg does not widen to double" in said["schemas"]["message"]
     assert said["schemas"]["fix"] == "Its records become dead letters."
 

@@ -6,13 +6,16 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 import yaml
+from rich.console import Console
+from typer.testing import CliRunner
 
 from tests.support.sample_records import EVENT, NOW, TIME, WIDER, config, event, records, tree, value
 from tests.support.validation import sample_findings
 from writer.avro.fingerprint import crc_fingerprint
 from writer.avro.schema_plan import SchemaPlan
 from writer.avro.wire_format import Wire
-from writer.cli.run.validate import FindingReport, run_validate
+from writer.cli.main import app
+from writer.cli.run.validate import FindingPage, ValidateReport, run_validate
 from writer.config.sections.connections import Registry
 from writer.core.config_location import MISSING
 from writer.output import tables
@@ -21,6 +24,7 @@ from writer.preflight.finding import failure, good
 from writer.schemas.registry import RegistryUnreachable, source
 from writer.schemas.registry_client import without_user
 
+SILENT = Console(quiet=True)
 PAIR = {
     "type": "record", "name": "Pair",
     "fields": [
@@ -180,19 +184,17 @@ def test_a_registry_that_does_not_answer_is_named_without_its_password():
     assert "sesame" not in str(refused.value)
 
 
-def test_a_file_with_faults_is_told_whole_and_other_trouble_with_its_own_mend(tmp_path, capsys):
+def test_a_file_with_faults_is_told_whole_and_other_trouble_with_its_own_mend(tmp_path):
     path = tmp_path / "c.yaml"
-    run_validate(path, None, offline=True, records=0, as_json=True, now=NOW)
-    (found, *_) = json.loads(capsys.readouterr().out)
-    assert (found["message"], found["fix"]) == (
+    found = run_validate(path, None, offline=True, records=0, now=NOW, out=SILENT).findings[0]
+    assert (found.message, found.fix) == (
         f"cannot read {path}: No such file or directory",
         MISSING,
     )  # fmt: skip
     path.write_text("a: [\nb: c\nd: e\n")
-    run_validate(path, None, offline=True, records=0, as_json=True, now=NOW)
-    (found, *_) = json.loads(capsys.readouterr().out)
-    assert found["message"] == f"{path} is not YAML: line 3, column 2: expected ',' or ']', but got ':'"
-    assert found["fix"].startswith("Correct the file.")
+    found = run_validate(path, None, offline=True, records=0, now=NOW, out=SILENT).findings[0]
+    assert found.message == f"{path} is not YAML: line 3, column 2: expected ',' or ']', but got ':'"
+    assert found.fix.startswith("Correct the file.")
 
 
 def written(tmp_path, **changes):
@@ -202,25 +204,25 @@ def written(tmp_path, **changes):
     return path
 
 
-def run(path, capsys, **options):
-    given = {"offline": True, "records": 10, "as_json": True, "now": datetime.now(UTC)} | options
-    code = run_validate(path, None, **given)
-    return code, json.loads(capsys.readouterr().out)
+def run(path, **options):
+    given = {"offline": True, "records": 10, "now": datetime.now(UTC), "out": SILENT} | options
+    report = run_validate(path, None, **given)
+    return report.exit_code, report.document()["findings"]
 
 
-def test_a_file_that_cannot_be_used_leaves_the_rest_unchecked(tmp_path, capsys):
+def test_a_file_that_cannot_be_used_leaves_the_rest_unchecked(tmp_path):
     path = written(tmp_path, kafka={"bootstrap_server": "a:1"})
-    code, shown = run(path, capsys)
+    code, shown = run(path)
     assert code == 2
     assert shown[0]["check"] == "file"
     assert "did you mean 'bootstrap_servers'" in shown[0]["message"]
     assert {finding["status"] for finding in shown[1:]} == {"not_checked"}
 
 
-def test_offline_asks_no_server_and_creates_nothing(tmp_path, capsys):
+def test_offline_asks_no_server_and_creates_nothing(tmp_path):
     path = written(tmp_path)
     before = tree(tmp_path)
-    code, shown = run(path, capsys)
+    code, shown = run(path)
     assert code == 0
     assert [f["status"] for f in shown if f["check"] in ("broker", "registry", "topics", "wire")] == ["not_checked"] * 4
     assert tree(tmp_path) == before
@@ -228,15 +230,15 @@ def test_offline_asks_no_server_and_creates_nothing(tmp_path, capsys):
     assert {f["pipeline"] for f in shown} == {None, "clicks"}
 
 
-def test_schemas_from_files_are_checked_offline_too(tmp_path, capsys):
+def test_schemas_from_files_are_checked_offline_too(tmp_path):
     (tmp_path / "1.avsc").write_text(json.dumps(EVENT))
-    code, shown = run(written(tmp_path, registry={"files": {1: str(tmp_path / "1.avsc")}}), capsys)
+    code, shown = run(written(tmp_path, registry={"files": {1: str(tmp_path / "1.avsc")}}))
     assert code == 0
     assert [f["status"] for f in shown if f["check"] in ("registry", "schemas", "columns")] == ["ok"] * 3
 
 
-def test_a_silent_server_is_wrong_and_what_hangs_on_it_is_not_checked(tmp_path, capsys):
-    code, shown = run(written(tmp_path), capsys, offline=False)
+def test_a_silent_server_is_wrong_and_what_hangs_on_it_is_not_checked(tmp_path):
+    code, shown = run(written(tmp_path), offline=False)
     assert code == 2
     by = {f["check"]: f for f in shown}
     assert (by["broker"]["status"], by["registry"]["status"]) == ("failed", "failed")
@@ -245,10 +247,11 @@ def test_a_silent_server_is_wrong_and_what_hangs_on_it_is_not_checked(tmp_path, 
     assert by["table"]["status"] == "ok"
 
 
-def test_a_terminal_sees_marks_mends_and_a_sum_within_its_width(tmp_path, capsys, monkeypatch):
+def test_a_terminal_sees_marks_mends_and_a_sum_within_its_width(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert run_validate(written(tmp_path), None, offline=False, records=10, as_json=False, now=NOW) == 2
-    shown = capsys.readouterr().out
+    result = CliRunner().invoke(app, ["validate", str(written(tmp_path)), "--sample", "10"])
+    assert result.exit_code == 2
+    shown = result.output
     assert "  ✗ broker" in shown
     assert "→ Check kafka.bootstrap_servers" in shown
     assert "not checked: no broker answers (wire, decode, event time, buckets, spill)" in " ".join(shown.split())
@@ -260,16 +263,20 @@ def test_findings_of_one_reason_share_a_line_and_stay_apart_in_json(capsys):
     from writer.preflight.finding import not_checked
 
     findings = [not_checked("a", "x"), not_checked("b", "x"), not_checked("c", "y")]
-    report = FindingReport(None)
+    page = FindingPage(tables.console())
     for finding in findings:
-        report.add(finding)
-    report.finish()
-    assert json.loads(capsys.readouterr().out) == [finding.document() for finding in findings]
+        page.add(finding)
+    page.finish()
+    assert capsys.readouterr().out.splitlines() == [
+        "  - 2 checks     not checked: x (a, b)",
+        "  - c            not checked: y",
+    ]
+    assert [finding["check"] for finding in ValidateReport(findings).document()["findings"]] == ["a", "b", "c"]
 
 
 def test_a_check_with_a_long_name_stands_apart_from_what_it_says(capsys):
-    report = FindingReport(tables.console())
-    report.add(good("decode com.shop.Click", "4 of 4 values"))
+    page = FindingPage(tables.console())
+    page.add(good("decode com.shop.Click", "4 of 4 values"))
     assert "decode com.shop.Click 4 of 4 values" in capsys.readouterr().out
 
 

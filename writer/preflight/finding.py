@@ -1,9 +1,9 @@
 """One line of `headrace validate`: the check, its result, and the fix."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 Status = Literal["ok", "warning", "failed", "not_checked"]
 MARKS: Final[Mapping[Status, str]] = MappingProxyType({"ok": "✓", "warning": "!", "failed": "✗", "not_checked": "-"})
@@ -20,11 +20,6 @@ class Finding:
     message: str
     fix: str = ""
     pipeline: str | None = None
-
-    def document(self) -> dict[str, Any]:
-        """Return the finding as JSON values."""
-        fields = asdict(self)
-        return {name: fields[name] for name in ("check", "pipeline", "status", "message", "fix")}
 
 
 def good(check: str, message: str) -> Finding:

@@ -2,7 +2,8 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.config.pipelines import Config
-from writer.output.cli_options import ConfigFile, Pipelines, json_option
-from writer.output.tables import console, emit_whole
+from writer.output.cli_options import ConfigFile, Pipelines
+from writer.output.command import command
+from writer.output.report import Report, Screen
+from writer.output.tables import emit_whole
 from writer.preflight.finding import MARKS, PLAIN_MARKS, Finding, Status
 from writer.preflight.start_check import Section, check_start
 
@@ -31,63 +34,55 @@ _MESSAGE_WIDTH_MIN = 20
 _CONFIGURATION_EXIT_CODE = 2
 
 
-def run_validate(
-    path: Path, pipelines: list[str] | None, *, offline: bool, records: int, as_json: bool, now: datetime
-) -> int:
-    """Check a configuration and what it names, and show each finding. Returns 0, or 2 when something is wrong.
+@dataclass(frozen=True)
+class ValidateReport(Report):
+    """What the checks of a start found."""
 
-    `records`: how many of each pipeline's to sample; 0 takes none.
-    """
-    report = FindingReport(None if as_json else console())
-    for finding in check_start(path, pipelines, offline=offline, records=records, now=now):
-        if isinstance(finding, Section):
-            report.add_section(finding)
-        else:
-            report.add(finding)
-    return report.finish()
+    findings: Sequence[Finding]
+
+    @property
+    def exit_code(self) -> int:
+        """2 where something is wrong."""
+        if any(finding.status == "failed" for finding in self.findings):
+            return _CONFIGURATION_EXIT_CODE
+        return 0
+
+    def render(self, out: Console) -> None:
+        """Sum up; the findings are on the page, each since it came."""
+        numbers = Counter(finding.status for finding in self.findings)
+        counts = [f"{numbers[status]:,} {name}" for status, name in _STATUS_NAMES.items() if numbers[status]]
+        out.print()
+        out.print(Text(", ".join(counts), _STYLES["failed"] if numbers["failed"] else ""))
 
 
-class FindingReport:
-    """Findings as they come: printed at once for a person, kept for one JSON document for a machine."""
+class FindingPage:
+    """Prints findings as they come."""
 
-    def __init__(self, out: Console | None) -> None:
+    def __init__(self, out: Console) -> None:
         self._out = out
-        self._findings: list[Finding] = []
+        self._is_empty = True
         # Findings that were not checked for one reason: they share a line.
         self._same_reason: list[Finding] = []
 
     def add_section(self, section: Section) -> None:
         """Begin a section."""
-        self._print_same_reason()
-        if self._out is not None:
-            if self._findings:
-                self._out.print()
-            self._out.print(Text(section.title, "bold"), soft_wrap=True)
+        self.finish()
+        if not self._is_empty:
+            self._out.print()
+        self._out.print(Text(section.title, "bold"), soft_wrap=True)
 
     def add(self, finding: Finding) -> None:
         """Show a finding."""
-        self._findings.append(finding)
+        self._is_empty = False
         if self._same_reason and finding.message != self._same_reason[0].message:
-            self._print_same_reason()
+            self.finish()
         if finding.status == "not_checked":
             self._same_reason.append(finding)
         else:
             self._print(finding, finding.check, finding.message)
 
-    def finish(self) -> int:
-        """Sum up. Returns the exit code."""
-        self._print_same_reason()
-        numbers = Counter(finding.status for finding in self._findings)
-        if self._out is None:
-            emit_whole([finding.document() for finding in self._findings])
-        else:
-            counts = [f"{numbers[status]:,} {name}" for status, name in _STATUS_NAMES.items() if numbers[status]]
-            self._out.print()
-            self._out.print(Text(", ".join(counts), _STYLES["failed"] if numbers["failed"] else ""))
-        return _CONFIGURATION_EXIT_CODE if numbers["failed"] else 0
-
-    def _print_same_reason(self) -> None:
-        """Print those that were not checked for one reason."""
+    def finish(self) -> None:
+        """Print those that were not checked for one reason, which may share it with the next."""
         findings = self._same_reason
         self._same_reason = []
         if not findings:
@@ -101,8 +96,6 @@ class FindingReport:
         self._print(findings[0], name, message)
 
     def _print(self, finding: Finding, name: str, message: str) -> None:
-        if self._out is None:
-            return
         style = _STYLES[finding.status]
         text_style = "dim" if finding.status == "not_checked" else ""
         marks = MARKS if self._out.encoding.startswith("utf") else PLAIN_MARKS
@@ -129,6 +122,7 @@ def _print_schema(is_asked: bool) -> None:
         raise typer.Exit
 
 
+@command(exits={0: "nothing is wrong", 2: "something is"})
 def validate(
     config: ConfigFile,
     pipeline: Pipelines = None,
@@ -138,7 +132,6 @@ def validate(
     sample: Annotated[
         int, typer.Option("--sample", min=0, help="How many records of each pipeline to look at; 0: none.")
     ] = 1_000,
-    as_json: Annotated[bool, json_option("a list of findings")] = False,
     _schema: Annotated[
         bool,
         typer.Option(
@@ -148,10 +141,27 @@ def validate(
             help="Print the JSON schema of the file, for editors, and exit.",
         ),
     ] = False,
-) -> None:
-    """Check everything that a start needs: file, Kafka, registry, records, tables, this machine. Changes nothing.
+    *,
+    screen: Screen,
+) -> ValidateReport:
+    """Check everything that a start needs: file, Kafka, registry, records, tables, this machine. Changes nothing."""
+    return run_validate(config, pipeline, offline=offline, records=sample, now=datetime.now(UTC), out=screen.out)
 
-    Exit codes: 0 nothing is wrong, 2 something is.
+
+def run_validate(
+    path: Path, pipelines: list[str] | None, *, offline: bool, records: int, now: datetime, out: Console
+) -> ValidateReport:
+    """Check a configuration and what it names, and show each finding as it comes.
+
+    `records`: how many of each pipeline's to sample; 0 takes none.
     """
-    now = datetime.now(UTC)
-    raise typer.Exit(run_validate(config, pipeline, offline=offline, records=sample, as_json=as_json, now=now))
+    page = FindingPage(out)
+    findings: list[Finding] = []
+    for finding in check_start(path, pipelines, offline=offline, records=records, now=now):
+        if isinstance(finding, Section):
+            page.add_section(finding)
+        else:
+            findings.append(finding)
+            page.add(finding)
+    page.finish()
+    return ValidateReport(findings)
