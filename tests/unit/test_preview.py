@@ -18,8 +18,10 @@ from writer.config.sections.table import layout
 from writer.core.errors import ConfigError
 from writer.maintenance import local_pipeline
 from writer.output import tables
+from writer.output.report import Screen
 from writer.output.tables import Column, TextTable, plain
 from writer.preflight.samples import preview, staged_sample
+from writer.preflight.samples.preview_text import PreviewedRecords, open_sheet
 
 UNKNOWN = 77
 MIXED = [
@@ -34,6 +36,15 @@ OUTCOMES = [
 @pytest.fixture
 def ready(tmp_path):
     return local_pipeline.open_local_pipeline("clicks", config(tmp_path), Schemas({1: EVENT, 2: WIDER}, [1]))
+
+
+def screen(*, as_json: bool) -> Screen:
+    return Screen(as_json=as_json, has_lines=True)
+
+
+def show_step(shown, step, ready, *, as_json: bool) -> None:
+    page = screen(as_json=as_json)
+    page.show(PreviewedRecords(shown, None, step, ready, open_sheet(step, page.out), has_summary=True))
 
 
 def wide(width: int) -> Console:
@@ -68,9 +79,7 @@ def test_raw_shows_header_and_size_and_knows_a_tombstone():
 
 def test_a_narrow_terminal_keeps_room_for_the_value(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    look = preview.PreviewSession(
-        "clicks", config(tmp_path), "raw", tables.console(), NOW, as_json=False, is_finite=True
-    )
+    look = preview.PreviewSession("clicks", config(tmp_path), "raw", screen(as_json=False), NOW, is_finite=True)
     look.show([records([b'{"a": 1}'])])
     assert capsys.readouterr().out.rstrip().endswith('{"a": 1}')
 
@@ -82,9 +91,7 @@ def test_bytes_are_shown_as_the_text_that_they_are_or_as_hex(tmp_path, capsys, m
     ):  # fmt: skip
         assert tables.legible(content) == shown
     monkeypatch.setenv("COLUMNS", "80")
-    look = preview.PreviewSession(
-        "clicks", config(tmp_path), "raw", tables.console(), NOW, as_json=False, is_finite=True
-    )
+    look = preview.PreviewSession("clicks", config(tmp_path), "raw", screen(as_json=False), NOW, is_finite=True)
     look.show([records([b"\x00\x00\x00\x00\x01\x02ab\x08"])])
     assert capsys.readouterr().out.rstrip().endswith("0x02616208")
 
@@ -102,11 +109,10 @@ def test_an_assigned_record_has_event_time_unit_and_bucket(ready):
 
 
 def test_a_person_sees_a_bucket_by_its_folder(ready, capsys):
-    out, batch = tables.console(), records([event(30)])
-    look = preview.PreviewSession("clicks", ready.config, "assigned", out, NOW, as_json=False, is_finite=True)
-    look._records(preview.describe_buckets(ready, batch, NOW), ready)
+    batch = records([event(30)])
+    show_step(preview.describe_buckets(ready, batch, NOW), "assigned", ready, as_json=False)
     assert "hour=2026-11-20T11" in capsys.readouterr().out
-    staged_sample.show_staged(ready, batch, NOW, out, as_json=False)
+    screen(as_json=False).show(staged_sample.stage_sample(ready, batch, NOW))
     assert "hour=2026-11-20T11" in capsys.readouterr().out
 
 
@@ -176,7 +182,7 @@ def test_the_bytes_of_a_record_in_the_raw_table_are_measured(ready, tmp_path, mo
 
 
 def test_staged_as_json_is_one_object_a_file_dead_letters_included(ready, capsys):
-    staged_sample.show_staged(ready, records(MIXED * 9), NOW, wide(100), as_json=True)
+    screen(as_json=True).show(staged_sample.stage_sample(ready, records(MIXED * 9), NOW))
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {document["table"] for document in documents} == {"table", "dead_letters"}
     assert sum(document["rows"] for document in documents) == 9 * 8
@@ -187,29 +193,24 @@ def test_staged_as_json_is_one_object_a_file_dead_letters_included(ready, capsys
 @pytest.mark.parametrize("width", [60, 100, 200])
 def test_no_line_is_wider_than_the_terminal(ready, capsys, monkeypatch, at, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    look = preview.PreviewSession("clicks", ready.config, at, tables.console(), NOW, as_json=False, is_finite=True)
-    look._records(
-        preview.describe_bytes(records(MIXED)) if at == "raw" else through(ready, at), None if at == "raw" else ready
-    )
+    show_step(through(ready, at), at, None if at == "raw" else ready, as_json=False)
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) > len(MIXED) // 2
     assert max(len(line) for line in shown[:-1]) <= width  # the last is a sentence, which a terminal wraps
 
 
 def through(ready, at):
-    return (
-        preview.describe_rows(ready, records(MIXED))
-        if at == "decoded"
-        else preview.describe_buckets(ready, records(MIXED), NOW)
-    )
+    batch = records(MIXED)
+    if at == "raw":
+        return preview.describe_bytes(batch)
+    if at == "decoded":
+        return preview.describe_rows(ready, batch)
+    return preview.describe_buckets(ready, batch, NOW)
 
 
 @pytest.mark.parametrize("at", ["raw", "decoded", "assigned"])
 def test_json_is_one_object_a_record(ready, capsys, at):
-    look = preview.PreviewSession("clicks", ready.config, at, wide(80), NOW, as_json=True, is_finite=True)
-    look._records(
-        preview.describe_bytes(records(MIXED)) if at == "raw" else through(ready, at), None if at == "raw" else ready
-    )
+    show_step(through(ready, at), at, None if at == "raw" else ready, as_json=True)
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [document["offset"] for document in documents] == list(range(len(MIXED)))
     assert documents[0]["timestamp"] == "2026-11-20T12:00:00Z"
@@ -274,6 +275,13 @@ def test_one_of_several_pipelines_must_be_named(tmp_path):
 
 def test_following_files_is_refused_before_anything_is_asked(tmp_path):
     with pytest.raises(ConfigError, match="--at staged"):
-        preview.preview(
-            config(tmp_path), None, step="staged", records=1, start="latest", follow=True, as_json=False, now=NOW
+        preview.preview_topics(
+            config(tmp_path),
+            None,
+            step="staged",
+            records=1,
+            start="latest",
+            follow=True,
+            now=NOW,
+            screen=screen(as_json=False),
         )

@@ -16,6 +16,7 @@ from writer.cli.main import app
 from writer.clients.kafka_sample import RECORDS
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import open_local_pipeline
+from writer.output.report import Screen
 from writer.output.tables import plain
 from writer.preflight.samples import preview
 from writer.schemas import saved_sample
@@ -134,7 +135,8 @@ def test_a_file_is_shown_whole_and_alone(tmp_path: Path, words: list[str]) -> No
 
 def test_a_stream_without_an_end_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--save writes a sample that has an end"):
-        preview.preview(
-            config(tmp_path), None, step="decoded", records=1, start="latest", follow=True, as_json=False, now=NOW,
+        preview.preview_topics(
+            config(tmp_path), None, step="decoded", records=1, start="latest", follow=True, now=NOW,
+            screen=Screen(as_json=False, has_lines=True),
             save=tmp_path / "x",
         )  # fmt: skip

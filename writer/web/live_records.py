@@ -12,7 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
 from writer.output.tables import plain
-from writer.preflight.samples.preview import Step, newest_records
+from writer.preflight.samples.preview import newest_records
+from writer.preflight.samples.preview_text import Step
 from writer.web.http_server import TEXT, Answer, Guarded, has_token, json_answer
 
 _PATH = "/records"

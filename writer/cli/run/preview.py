@@ -9,16 +9,24 @@ import typer
 
 from writer.config.loader import load, load_pipelines
 from writer.core.errors import ConfigError
-from writer.output.cli_options import ConfigFile, OnePipeline, OneTarget, json_option
-from writer.preflight.samples import preview as command
+from writer.output.cli_options import ConfigFile, OnePipeline, OneTarget
+from writer.output.command import command
+from writer.output.report import Screen
+from writer.preflight.samples.preview import preview_file, preview_topics
+from writer.preflight.samples.preview_text import Step
 
 
+@command(
+    exits={0: "shown", 1: "Kafka or the registry does not answer", 2: "configuration"},
+    json_form="a line for each record, or file",
+    has_lines=True,
+)
 def preview(
     config: ConfigFile,
     pipeline: OnePipeline = None,
     target: OneTarget = None,
     at: Annotated[
-        command.Step,
+        Step,
         typer.Option("--at", help="As Kafka holds them, as rows, with event times and buckets, or as Parquet files."),
     ] = "decoded",
     records: Annotated[int, typer.Option("-n", "--records", min=1, help="How many records.")] = 20,
@@ -34,22 +42,21 @@ def preview(
     file: Annotated[
         Path | None, typer.Option("--file", help="Show the records of such a file, without Kafka and registry.")
     ] = None,
-    as_json: Annotated[bool, json_option("a line for each record, or file")] = False,
+    *,
+    screen: Screen,
 ) -> None:
     """Show records of a pipeline's topics as a step of the writer sees them. Without Spark; changes nothing.
 
     Of a route, the records of each table one after the other, or of one with --target.
-
-    Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration.
     """
     now = datetime.now(UTC)
     if file is not None:
         if follow or save is not None or start != "latest":
             raise ConfigError("--file shows all records of a file; leave --follow, --from and --save out")
         pipelines = load_pipelines(config, os.environ)
-        command.preview_file(pipelines, pipeline, file, target=target, step=at, as_json=as_json, now=now)
+        preview_file(pipelines, pipeline, file, target=target, step=at, screen=screen, now=now)
         return
-    command.preview(
+    preview_topics(
         load(config),
         pipeline,
         target=target,
@@ -57,7 +64,7 @@ def preview(
         records=records,
         start=start,
         follow=follow,
-        as_json=as_json,
+        screen=screen,
         now=now,
         save=save,
     )

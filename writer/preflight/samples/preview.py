@@ -5,10 +5,8 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
-from rich.console import Console
 from rich.text import Text
 
 import bucketers
@@ -23,31 +21,24 @@ from writer.core.pages import page_address
 from writer.core.text import plural
 from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, open_local_pipeline, record_positions
 from writer.output import tables
-from writer.output.tables import Column, TextTable, emit, plain
+from writer.output.report import Screen
 from writer.preflight.samples.preview_text import (
-    ASSIGNED,
-    NARROW,
-    RAW,
-    RAW_NARROW,
+    PreviewedRecords,
     Record,
-    assigned_line,
-    print_rows,
-    print_without_row,
-    raw_line,
-    summary,
+    Step,
+    UnroutedRecords,
+    open_sheet,
 )
 from writer.preflight.samples.route_sample import TargetPart, open_part, split
-from writer.preflight.samples.staged_sample import show_staged
+from writer.preflight.samples.staged_sample import stage_sample
 from writer.privacy.record_sealing import RecordScreen
 from writer.schemas import saved_sample
 from writer.schemas.format_detection import RECORDS_MAX
 from writer.schemas.registry import SchemaSource, source
 from writer.schemas.saved_sample import SavedSample, SavedSchemas, SchemaRecorder
 
-Step = Literal["raw", "decoded", "assigned", "staged"]
 
-
-def preview(
+def preview_topics(
     config: Config,
     name: str | None,
     *,
@@ -56,7 +47,7 @@ def preview(
     records: int,
     start: str,
     follow: bool,
-    as_json: bool,
+    screen: Screen,
     now: datetime,
     save: Path | None = None,
 ) -> None:
@@ -76,8 +67,7 @@ def preview(
         )
     cluster, topics = _open_cluster(config, name)
     spans = kafka_sample.spans(cluster, topics, records, kafka_sample.position(start))
-    out = tables.console()
-    session = PreviewSession(name, config, step, out, now, as_json=as_json, is_finite=not follow)
+    session = PreviewSession(name, config, step, screen, now, is_finite=not follow)
     if follow:
         if session.is_routed:
             raise ConfigError("--follow does not split records by a route; show them as they are: --at raw")
@@ -89,13 +79,13 @@ def preview(
         sample = record_sample(config, name, topics, batch, source(config.registry))
         saved_sample.save(save, sample)
     session.show_sample(batch, target, _scope(name, topics, batch, spans, start))
-    if save is not None and not as_json:
+    if save is not None:
         schemas = plural(len(sample.schemas.saved), "schema")
-        tables.sentence(out, f"{plural(batch.num_rows, 'record')} and {schemas} are in {save}", "dim")
+        tables.sentence(screen.out, f"{plural(batch.num_rows, 'record')} and {schemas} are in {save}", "dim")
 
 
 def preview_file(
-    config: Config, name: str | None, path: Path, *, target: str | None, step: Step, as_json: bool, now: datetime
+    config: Config, name: str | None, path: Path, *, target: str | None, step: Step, screen: Screen, now: datetime
 ) -> None:
     """Show records of a file that `save` wrote, without Kafka and registry, as if there were no table yet.
 
@@ -105,7 +95,7 @@ def preview_file(
     if name is None and sample.pipeline in config.pipelines:
         name = sample.pipeline
     name = _choose_pipeline(config, name, target, step)
-    session = PreviewSession(name, config, step, tables.console(), now, as_json=as_json, is_finite=True, saved=sample)
+    session = PreviewSession(name, config, step, screen, now, is_finite=True, saved=sample)
     session.show_sample(
         sample.records, target, f"{name}: {plural(sample.records.num_rows, 'record')} of {path}; times in UTC"
     )
@@ -193,17 +183,13 @@ class PreviewSession:
     name: str
     config: Config
     step: Step
-    out: Console
+    screen: Screen
     now: datetime
     _: KW_ONLY
-    as_json: bool
     # One batch comes, and a summary may follow it.
     is_finite: bool
     # The sample of a file: neither registry nor table is asked.
     saved: SavedSample | None = None
-    _sheet: TextTable | None = None
-    # The table of a route whose records are shown.
-    _target: str | None = None
 
     @property
     def is_routed(self) -> bool:
@@ -215,8 +201,7 @@ class PreviewSession:
         if self.is_routed:
             self.show_route(batch, target)
             return
-        if not self.as_json:
-            tables.sentence(self.out, scope, "dim")
+        tables.sentence(self.screen.out, scope, "dim")
         if batch.num_rows:
             self.show([batch])
 
@@ -228,18 +213,20 @@ class PreviewSession:
             local_pipeline = open_local_pipeline(
                 self.name, self.config, self.saved.schemas, topics=self.saved.topics, with_table=False
             )
+        sheet = open_sheet(self.step, self.screen.out)
         for batch in batches:
             if local_pipeline is not None and self.step == "staged":
-                show_staged(local_pipeline, batch, self.now, self.out, as_json=self.as_json)
+                self.screen.show(stage_sample(local_pipeline, batch, self.now))
             else:
-                self._records(
-                    _describe(self.config, self.name, self.step, batch, local_pipeline, self.now), local_pipeline
+                records = _describe(self.config, self.name, self.step, batch, local_pipeline, self.now)
+                self.screen.show(
+                    PreviewedRecords(records, None, self.step, local_pipeline, sheet, has_summary=self.is_finite)
                 )
 
     def show_route(self, batch: pa.RecordBatch, target: str | None) -> None:
         """Show the records of each table of a route, and those that go to none; with `target` those of one table."""
         if batch.num_rows == 0:
-            tables.sentence(self.out, f"{self.name}: the topics hold no records", "dim")
+            tables.sentence(self.screen.out, f"{self.name}: the topics hold no records", "dim")
             return
         schemas = source(self.config.registry) if self.saved is None else self.saved.schemas
         topics = batch.column("topic").unique().to_pylist()
@@ -252,52 +239,25 @@ class PreviewSession:
             if target in (None, part.target):
                 self._part(part, open_part(self.name, part, schemas, with_table=with_table))
         if target is None and route_split.refused:
-            refused = list(map(_describe_unrouted, route_split.refused))
-            if self.as_json:
-                self._emit(refused, None)
-            else:
-                self.out.print(Text(f"no table: {plural(len(refused), 'record')}", "bold"))
-                print_without_row(self.out, refused)
+            self.screen.show(UnroutedRecords([_describe_unrouted(dead_letter) for dead_letter in route_split.refused]))
         elif target is not None and not any(part.target == target for part in route_split.parts):
-            tables.sentence(self.out, f"{self.name}: none of {plural(batch.num_rows, 'record')} goes to {target}.")
+            tables.sentence(
+                self.screen.out, f"{self.name}: none of {plural(batch.num_rows, 'record')} goes to {target}."
+            )
 
     def _part(self, part: TargetPart, local_pipeline: LocalPipeline) -> None:
-        if not self.as_json:
-            location = part.config.pipelines[self.name].table.location
-            self.out.print(Text(part.target, "bold").append(f" → {location}", "dim"), soft_wrap=True)
+        location = part.config.pipelines[self.name].table.location
+        out = self.screen.out
+        out.print(Text(part.target, "bold").append(f" → {location}", "dim"), soft_wrap=True)
         if self.step == "staged":
-            show_staged(local_pipeline, part.records, self.now, self.out, as_json=self.as_json)
+            self.screen.show(stage_sample(local_pipeline, part.records, self.now))
         else:
-            self._target = part.target
-            self._sheet = None
-            self._records(
-                _describe(part.config, self.name, self.step, part.records, local_pipeline, self.now), local_pipeline
+            records = _describe(part.config, self.name, self.step, part.records, local_pipeline, self.now)
+            sheet = open_sheet(self.step, self.screen.out)
+            self.screen.show(
+                PreviewedRecords(records, part.target, self.step, local_pipeline, sheet, has_summary=self.is_finite)
             )
-        if not self.as_json:
-            self.out.print()
-
-    def _emit(self, records: list[Record], target: str | None) -> None:
-        for record in records:
-            emit(plain(record if target is None else {"target": target, **record}))
-
-    def _records(self, records: list[Record], local_pipeline: LocalPipeline | None = None) -> None:
-        if self.as_json:
-            self._emit(records, self._target)
-            return
-        if local_pipeline is None:
-            narrow = self.out.width < NARROW
-            self._lines(RAW_NARROW if narrow else RAW, [raw_line(record, narrow=narrow) for record in records])
-        elif self.step == "decoded":
-            print_rows(self.out, [record for record in records if record["outcome"] == "row"], local_pipeline)
-            print_without_row(self.out, [record for record in records if record["outcome"] != "row"])
-        else:
-            self._lines(ASSIGNED, [assigned_line(record) for record in records])
-        if local_pipeline is not None and self.is_finite:
-            tables.sentence(self.out, summary(records, local_pipeline), "dim")
-
-    def _lines(self, columns: list[Column], rows: list[list[str | Text]]) -> None:
-        self._sheet = self._sheet or TextTable(self.out, columns)
-        self._sheet.add(rows)
+        out.print()
 
 
 def describe_bytes(batch: pa.RecordBatch, wire: Wire | None = None) -> list[Record]:

@@ -1,7 +1,9 @@
 """Text of a preview: records as lines, rows as columns side by side."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pyarrow as pa
 from rich.console import Console
@@ -13,15 +15,17 @@ from writer.core.text import instant as short_instant, plural, span
 from writer.core.units import show_size
 from writer.maintenance.local_pipeline import LocalPipeline
 from writer.output import tables
-from writer.output.tables import Column, TextTable, cell, instant, short_type
+from writer.output.report import Report
+from writer.output.tables import Column, TextTable, cell, instant, plain, short_type
 from writer.sealing.manifest import bucket_path
 
+Step = Literal["raw", "decoded", "assigned", "staged"]
 # One record as a step sees it.
 Record = dict[str, Any]
 # Bytes of a value that are shown.
 _HEAD_BYTES = 48
 # On a narrower terminal hex digits and milliseconds would leave no room for the value.
-NARROW = 96
+_NARROW = 96
 # The first bytes are shown as hex digits, too.
 _HEX_BYTES = 4
 # The largest width of a column's name.
@@ -35,14 +39,14 @@ _PLACE = [
     Column("offset", right=True, width_min=7),
     Column("broker time", width_min=27),
 ]
-RAW = [
+_RAW = [
     *_PLACE,
     Column("key", width_max=14),
     Column("schema", right=True),
     Column("size", right=True, width_min=8),
     Column("value"),
 ]
-RAW_NARROW = [
+_RAW_NARROW = [
     *_PLACE[:2],
     Column("broker time"),
     Column("key", width_max=8),
@@ -50,7 +54,7 @@ RAW_NARROW = [
     Column("size", right=True),
     Column("value"),
 ]
-ASSIGNED = [
+_ASSIGNED = [
     *_PLACE[:2],
     Column("event time", width_min=27),
     Column("behind", right=True, width_min=8),
@@ -58,7 +62,64 @@ ASSIGNED = [
 ]
 
 
-def raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
+@dataclass(frozen=True)
+class PreviewedRecords(Report):
+    """Records of a batch as a step sees them; JSON has a line for each."""
+
+    records: Sequence[Record]
+    # The table of a route that they go to; None: there is no route, or it is not known yet.
+    target: str | None
+    step: Step
+    # None: they are as Kafka holds them.
+    local_pipeline: LocalPipeline | None
+    # Of the lines, over all batches.
+    sheet: TextTable
+    has_summary: bool
+
+    def render(self, out: Console) -> None:
+        """Draw rows as columns, other records as lines, and sum up."""
+        if self.local_pipeline is None:
+            self.sheet.add([_raw_line(record, narrow=out.width < _NARROW) for record in self.records])
+            return
+        if self.step == "decoded":
+            _print_rows(out, [record for record in self.records if record["outcome"] == "row"], self.local_pipeline)
+            _print_without_row(out, [record for record in self.records if record["outcome"] != "row"])
+        else:
+            self.sheet.add([_assigned_line(record) for record in self.records])
+        if self.has_summary:
+            tables.sentence(out, _summary(self.records, self.local_pipeline), "dim")
+
+    def lines(self) -> Iterator[Any]:
+        """Yield each record; of a route with the table that it goes to."""
+        for record in self.records:
+            yield plain(record if self.target is None else {"target": self.target, **record})
+
+
+@dataclass(frozen=True)
+class UnroutedRecords(Report):
+    """Records that go to no table of a route; JSON has a line for each."""
+
+    records: Sequence[Record]
+
+    def render(self, out: Console) -> None:
+        """Say of each why."""
+        out.print(Text(f"no table: {plural(len(self.records), 'record')}", "bold"))
+        _print_without_row(out, self.records)
+
+    def lines(self) -> Iterator[Any]:
+        """Yield each record."""
+        yield from map(plain, self.records)
+
+
+def open_sheet(step: Step, out: Console) -> TextTable:
+    """Begin the table of records that have a line each, as Kafka holds them or with their buckets."""
+    columns = _ASSIGNED
+    if step == "raw":
+        columns = _RAW_NARROW if out.width < _NARROW else _RAW
+    return TextTable(out, columns)
+
+
+def _raw_line(record: Record, *, narrow: bool) -> list[str | Text]:
     """Return the cells of a record as Kafka holds it."""
     value = record["value_hex"]
     schema = record["schema_id"]
@@ -90,7 +151,7 @@ def _value_cell(body: bytes, *, narrow: bool) -> Text:
     return cell.append(text)
 
 
-def assigned_line(record: Record) -> list[str | Text]:
+def _assigned_line(record: Record) -> list[str | Text]:
     """Return the cells of a record with its event time and bucket, or why it has none."""
     outcome = record["outcome"]
     if outcome != "row":
@@ -111,7 +172,7 @@ def _partition(record: Record) -> str:
     return f"{record['topic']}/{record['partition']}"
 
 
-def summary(records: list[Record], local_pipeline: LocalPipeline) -> str:
+def _summary(records: Sequence[Record], local_pipeline: LocalPipeline) -> str:
     """Return the outcomes of the records in one line."""
     outcomes = Counter(record["outcome"] for record in records)
     message = [
@@ -138,7 +199,7 @@ def _times(outcome: str, number: int) -> str:
     return plural(number, outcome.replace("_", " "))
 
 
-def print_rows(out: Console, rows: list[Record], local_pipeline: LocalPipeline) -> None:
+def _print_rows(out: Console, rows: list[Record], local_pipeline: LocalPipeline) -> None:
     """Print rows as columns, as many side by side as fit into the width."""
     schema = pa.schema([*local_pipeline.plan.columns, *local_pipeline.schemas.record_columns.schema])
     kinds = {field.name: short_type(field.type) for field in schema}
@@ -161,7 +222,7 @@ def _head(record: Record, width: int) -> str:
     return text if len(text) <= width else "…" + text[-(width - 1) :]
 
 
-def print_without_row(out: Console, records: list[Record]) -> None:
+def _print_without_row(out: Console, records: Sequence[Record]) -> None:
     """Print the records that became no row, and why."""
     if not records:
         return

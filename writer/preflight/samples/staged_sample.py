@@ -1,7 +1,7 @@
 """Writes a sample as Parquet files to a temporary directory, to show sizes and encodings."""
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -16,13 +16,14 @@ from rich.text import Text
 import bucketers
 from writer.avro.schema_plan import PROVENANCE
 from writer.batch.task import raw_records, raw_rows
-from writer.batch.task_report import Report
+from writer.batch.task_report import Report as TaskReport
 from writer.core.files import StagedFile
 from writer.core.text import plural
 from writer.core.units import show_size
 from writer.maintenance.local_pipeline import LocalPipeline
 from writer.output import tables
-from writer.output.tables import Column, TextTable, emit, instant, numbers, plain
+from writer.output.report import Report
+from writer.output.tables import Column, TextTable, instant, numbers, plain
 from writer.sealing.manifest import bucket_path
 
 
@@ -40,10 +41,10 @@ class ColumnBytes:
 
 
 @dataclass(frozen=True)
-class StagedSample:
-    """Files of a sample, what their columns cost, and what went in."""
+class StagedSample(Report):
+    """Files of a sample, what their columns cost, and what went in. JSON has a line for each file."""
 
-    report: Report
+    report: TaskReport
     # Of the table's files.
     columns: list[ColumnBytes]
     columns_by_file: dict[str, list[ColumnBytes]]
@@ -51,6 +52,8 @@ class StagedSample:
     value_bytes: int
     # The mean size of a row in memory.
     row_bytes: float
+    # Of the buckets, by name.
+    bucket_columns: Sequence[str]
 
     @property
     def rows(self) -> int:
@@ -61,6 +64,27 @@ class StagedSample:
     def bytes(self) -> int:
         """Bytes of the table's files."""
         return sum(file.bytes for file in self.report.files)
+
+    def render(self, out: Console) -> None:
+        """Draw the files, what each column costs, and the sum."""
+        _render_files(out, self)
+        if self.rows:
+            out.print()
+            _render_columns(out, self)
+        out.print()
+        message = f"{plural(self.rows, 'row')} in {plural(len(self.report.files), 'file')}: {show_size(self.bytes)}"
+        if self.rows:
+            message += f", {self.bytes / self.rows:,.1f} B a row"
+        if self.value_bytes > self.bytes:
+            message += f"; in Kafka {show_size(self.value_bytes)}, {self.value_bytes / self.bytes:.1f} times that"
+        tables.sentence(out, message)
+        tables.sentence(out, "Written to a temporary directory and removed. Full files need fewer bytes a row.", "dim")
+
+    def lines(self) -> Iterator[Any]:
+        """Yield each file, with its columns."""
+        for table, files in (("table", self.report.files), ("dead_letters", self.report.dead_letter_files)):
+            for file in files:
+                yield _document(table, file, self.columns_by_file[file.path])
 
 
 def stage_sample(local_pipeline: LocalPipeline, records: pa.RecordBatch, now: datetime) -> StagedSample:
@@ -74,7 +98,8 @@ def stage_sample(local_pipeline: LocalPipeline, records: pa.RecordBatch, now: da
     size = pc.sum(pc.binary_length(records.column("value"))).as_py() or 0
     sample = local_pipeline.decode(records)
     in_memory = sum(group.rows.nbytes for group in sample.groups) / max(sample.rows, 1)
-    return StagedSample(report, table_columns, by_file, size, in_memory)
+    bucket_columns = bucketers.build(local_pipeline.config.pipelines[local_pipeline.name].bucket).columns
+    return StagedSample(report, table_columns, by_file, size, in_memory, bucket_columns)
 
 
 def raw_record_bytes(local_pipeline: LocalPipeline, records: pa.RecordBatch, now: datetime) -> float:
@@ -105,36 +130,12 @@ def columns(paths: Iterable[Path]) -> list[ColumnBytes]:
     return list(costs.values())
 
 
-def show_staged(
-    local_pipeline: LocalPipeline, records: pa.RecordBatch, now: datetime, out: Console, *, as_json: bool
-) -> None:
-    """Stage the records and show the files, or print one JSON object for each."""
-    staged = stage_sample(local_pipeline, records, now)
-    if as_json:
-        for table, files in (("table", staged.report.files), ("dead_letters", staged.report.dead_letter_files)):
-            for file in files:
-                emit(_document(table, file, staged.columns_by_file[file.path]))
-        return
-    _files(out, staged, bucketers.build(local_pipeline.config.pipelines[local_pipeline.name].bucket).columns)
-    if staged.rows:
-        out.print()
-        _columns(out, staged)
-    out.print()
-    message = f"{plural(staged.rows, 'row')} in {plural(len(staged.report.files), 'file')}: {show_size(staged.bytes)}"
-    if staged.rows:
-        message += f", {staged.bytes / staged.rows:,.1f} B a row"
-    if staged.value_bytes > staged.bytes:
-        message += f"; in Kafka {show_size(staged.value_bytes)}, {staged.value_bytes / staged.bytes:.1f} times that"
-    tables.sentence(out, message)
-    tables.sentence(out, "Written to a temporary directory and removed. Full files need fewer bytes a row.", "dim")
-
-
-def _files(out: Console, staged: StagedSample, columns: Sequence[str]) -> None:
+def _render_files(out: Console, staged: StagedSample) -> None:
     figures = numbers("rows", "size", "B/row")
     sheet = TextTable(out, [Column("bucket"), *figures, Column("first event"), Column("last event")])
     rows: list[list[str | Text]] = [
         [
-            bucket_path(columns, file.bucket),
+            bucket_path(staged.bucket_columns, file.bucket),
             f"{file.rows:,}",
             show_size(file.bytes),
             f"{file.bytes / file.rows:,.1f}",
@@ -150,7 +151,7 @@ def _files(out: Console, staged: StagedSample, columns: Sequence[str]) -> None:
     sheet.add(rows)
 
 
-def _columns(out: Console, staged: StagedSample) -> None:
+def _render_columns(out: Console, staged: StagedSample) -> None:
     total = sum(column.bytes for column in staged.columns)
     figures = numbers("B/row", "share", "nulls")
     encodings = (Column("compression"), Column("encodings"))
