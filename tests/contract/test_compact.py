@@ -37,7 +37,7 @@ from tests.support.small_files import (
 )
 from writer.audit.audit import audit
 from writer.cli.main import app
-from writer.cli.maintain import compact
+from writer.cli.maintain.compact import open_compaction
 from writer.driver.sealing.seal_request import SealRequest, seal_buckets
 from writer.maintenance.compaction.compactor import here
 from writer.maintenance.rewrite import Job
@@ -326,25 +326,28 @@ def test_a_compaction_killed_at_any_moment_keeps_every_row(
     if form != "parquet":
         assert offsets(again) == list(range(60))
     assert len(set(offsets(again))) == len(offsets(again))
-    compact.run_compact("clicks", again.config, None, write=True, as_json=True)
+    list(open_compaction("clicks", again.config, None).carry_out())
     assert (offsets(again), files(again)) == (list(range(60)), 1)
     found = audit(again.config, "clicks", since=None, deep=True)
     assert found.adds_up, found.problems
 
 
-def test_the_verb_shows_and_does_it(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_and_does_it(driver: Driver, tmp_path: Path) -> None:
     (hour,) = BUCKET
-    compact.run_compact("clicks", driver.config, None, write=False, as_json=False)
-    assert "would look at 6 files of 1 bucket" in capsys.readouterr().out
+    path = str(written(driver, tmp_path))
+
+    def run(*flags: str) -> str:
+        result = CliRunner().invoke(app, ["compact", path, *flags])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "would look at 6 files of 1 bucket" in run()
     assert files(driver) == 6
-    compact.run_compact("clicks", driver.config, [f"hour={hour}"], write=False, as_json=True)
-    (told,) = json.loads(capsys.readouterr().out)
-    assert (told["bucket"], len(told["files"])) == ([hour], 6)
-    compact.run_compact("clicks", driver.config, [hour], write=True, as_json=True)
-    (told,) = json.loads(capsys.readouterr().out)
-    assert (told["bucket"], told["removed"], told["files"], told["rows"]) == ([hour], 6, 1, 60)
-    compact.run_compact("clicks", driver.config, None, write=True, as_json=False)
-    assert "the files are as they should be" in capsys.readouterr().out
+    (bucket,) = json.loads(run("--bucket", f"hour={hour}", "--json"))["buckets"]
+    assert (bucket["bucket"], len(bucket["files"])) == ([hour], 6)
+    (bucket,) = json.loads(run("--bucket", hour, "--json", "--yes"))["buckets"]
+    assert (bucket["bucket"], bucket["removed"], bucket["files"], bucket["rows"]) == ([hour], 6, 1, 60)
+    assert "the files are as they should be" in run("--yes")
 
 
 def test_a_bucket_that_is_not_there_is_named(driver: Driver, tmp_path: Path) -> None:
