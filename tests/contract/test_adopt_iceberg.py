@@ -32,7 +32,6 @@ from writer.cli.maintain.table_adopt import run_adopt
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction.compactor import here
-from writer.output.tables import console
 from writer.table.iceberg import adoption
 from writer.table.log.foreign_writes import CommitFailed, ForeignChange
 
@@ -222,4 +221,4 @@ def test_without_a_start_the_offsets_that_its_columns_name_are_proposed(tmp_path
     create_foreign_table(tmp_path, *more, rows=rows)
     config = pipeline_config(tmp_path, "iceberg")
     with pytest.raises(ConfigError, match=r"end at \{offsets: \{clicks: \{0: 6\}\}\}"):
-        run_adopt(config, "clicks", write=True, now=NOW, as_json=True, out=console())
+        run_adopt(config, "clicks", write=True, now=NOW)

@@ -22,7 +22,7 @@ from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
 from writer.maintenance.migration.table_adoption import TableAdoption
 from writer.maintenance.retention import Retention
-from writer.output.tables import console
+from writer.output.report import Screen
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.operations.rows import Rewrite
@@ -39,7 +39,7 @@ def foreign(root: Path, rows: pa.Table | None = None, **settings: Any) -> str:
 
 
 def adopted(settings: Config, *, write: bool = True) -> None:
-    table_adopt.run_adopt(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
+    Screen(as_json=True, has_lines=False).show(table_adopt.run_adopt(settings, "clicks", write=write, now=NOW))
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -65,11 +65,10 @@ def test_an_accept_is_of_what_came_after_the_former_writer(tmp_path: Path) -> No
     driver = Driver(tmp_path, start=START)
     driver.start(offset=100)
     driver.carry([log({at: event(at) for at in range(100, 130)})], {0: 130})
-    accept = {"write": True, "now": NOW, "as_json": True, "out": console()}
-    assert not table_adopt.run_accept(driver.config, "clicks", **accept)
+    assert not table_adopt.run_accept(driver.config, "clicks", write=True, now=NOW).has_changes
     table = DeltaTable(lake)
     table.update({"note": "'other'"}, predicate="_offset = 110")
-    assert table_adopt.run_accept(driver.config, "clicks", **accept)
+    assert table_adopt.run_accept(driver.config, "clicks", write=True, now=NOW).has_changes
     driver.start()
     driver.carry([log({130: event(130)})], {0: 131})
     assert DeltaTable(lake).to_pyarrow_table().num_rows == 37

@@ -35,7 +35,6 @@ from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.dead_letters.replay import DeadLetterReplay
 from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.vacuum import find_unneeded
-from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.appender import TableConverted
 from writer.table.log.foreign_writes import ForeignChange
@@ -77,7 +76,7 @@ def compacted(driver: Driver) -> list[Any]:
 
 def converted(root: Path, form: str = "iceberg", *, write: bool = True, **table: Any) -> bool:
     settings = pipeline_config(root, form, seal=SEAL, **table)
-    return run_convert(settings, "clicks", write=write, now=NOW, as_json=True, out=console())
+    return run_convert(settings, "clicks", write=write, now=NOW).has_changes
 
 
 def theirs(driver: Driver, location: str) -> Table:
@@ -285,7 +284,7 @@ def test_what_is_no_table_of_the_pipeline_is_refused(tmp_path: Path) -> None:
         converted(tmp_path, "delta")
     other = pipeline_config(tmp_path, "iceberg", seal=SEAL, bucket={"type": "event_time", "width": "1 d"})
     with pytest.raises(ConfigError, match="keep 'bucket' as it was"):
-        run_convert(other, "clicks", write=True, now=NOW, as_json=True, out=console())
+        run_convert(other, "clicks", write=True, now=NOW)
 
 
 # --- it breaks off ------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from tests.support.sample_records import NOW
 from writer.cli.maintain.convert import run_convert
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.appender import TableConverted
 from writer.table.log.foreign_writes import CommitFailed
@@ -52,9 +51,9 @@ def test_the_tables_of_a_route_are_converted_with_the_log_that_fills_them(tmp_pa
     config = old.config.model_dump(mode="json", exclude_unset=True)
     config["pipelines"]["p"]["table"] |= {"format": "iceberg", "name": "shop.log"}
     wanted = Config.model_validate(config)
-    assert run_convert(wanted, "p", write=False, now=NOW, as_json=True, out=console())
-    assert run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
-    assert not run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+    assert run_convert(wanted, "p", write=False, now=NOW).has_changes
+    assert run_convert(wanted, "p", write=True, now=NOW).has_changes
+    assert not run_convert(wanted, "p", write=True, now=NOW).has_changes
     with pytest.raises(TableConverted):
         routed(tmp_path, "delta")
     new = RouteTables(tmp_path, config["pipelines"]["p"]["route"], form="iceberg", table={"name": "shop.log"})
@@ -84,10 +83,10 @@ def test_a_route_whose_conversion_dies_at_any_effect_is_converted_by_the_next(
         at_effect = die_after(monkeypatch, after)
         next(at_effect)
         with suppress(Died):
-            run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+            run_convert(wanted, "p", write=True, now=NOW)
             is_done = True
         next(at_effect)
-        run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+        run_convert(wanted, "p", write=True, now=NOW)
         new = routed(tmp_path / "now", "iceberg")
         new.commit(str(tmp_path / "now" / "a"))
         new.tables.apply_side_files()
@@ -117,14 +116,14 @@ def test_a_target_is_converted_alone_and_the_log_goes_on(
         at_effect = die_after(monkeypatch, after)
         next(at_effect)
         with suppress(Died):
-            assert run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+            assert run_convert(wanted, "p", write=True, now=NOW).has_changes
             is_done = True
         next(at_effect)
-        if run_convert(wanted, "p", write=False, now=NOW, as_json=True, out=console()):
+        if run_convert(wanted, "p", write=False, now=NOW).has_changes:
             with pytest.raises(ConfigError, match="has format"):
                 alone(tmp_path / "now", log, "iceberg")
-        run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
-        assert not run_convert(wanted, "p", write=False, now=NOW, as_json=True, out=console())
+        run_convert(wanted, "p", write=True, now=NOW)
+        assert not run_convert(wanted, "p", write=False, now=NOW).has_changes
         new = alone(tmp_path / "now", log, "iceberg")
         new.commit(str(tmp_path / "now" / "a"), str(tmp_path / "now" / "b"))
         new.tables.apply_side_files()
@@ -144,9 +143,9 @@ def test_a_target_whose_storage_is_away_is_converted_once_it_is_back(tmp_path: P
     b.rename(away)
     wanted = alone_in_iceberg(old)
     with pytest.raises(CommitFailed, match=r"the table of target 'b' at .* is not there"):
-        run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+        run_convert(wanted, "p", write=True, now=NOW)
     away.rename(b)
-    run_convert(wanted, "p", write=True, now=NOW, as_json=True, out=console())
+    run_convert(wanted, "p", write=True, now=NOW)
     new = alone(tmp_path, "delta", "iceberg")
     new.commit(str(b))
     new.tables.apply_side_files()
@@ -156,7 +155,7 @@ def test_a_target_whose_storage_is_away_is_converted_once_it_is_back(tmp_path: P
 def test_a_target_that_the_catalog_knows_gets_no_second_name(tmp_path: Path) -> None:
     old = alone(tmp_path, "delta", "delta")
     old.commit(str(tmp_path / "b"))
-    run_convert(alone_in_iceberg(old), "p", write=True, now=NOW, as_json=True, out=console())
+    run_convert(alone_in_iceberg(old), "p", write=True, now=NOW)
     with pytest.raises(ConfigError, match=r"is called shop\.b, the configuration says shop\.other"):
-        run_convert(alone_in_iceberg(old, "shop.other"), "p", write=True, now=NOW, as_json=True, out=console())
+        run_convert(alone_in_iceberg(old, "shop.other"), "p", write=True, now=NOW)
     assert {one.table for one in old.tables.main.snapshot().targets().values()} == {"", "shop.b"}

@@ -16,6 +16,7 @@ from writer.audit.audit import audit
 from writer.cli.look.audit import run_audit as audit_verb
 from writer.cli.maintain import table_adopt
 from writer.core.errors import ConfigError, Fenced
+from writer.output.report import Screen
 from writer.output.tables import console
 from writer.table.factory import main_table
 from writer.table.log.foreign_writes import ForeignChange
@@ -61,7 +62,8 @@ def rows(driver: Driver) -> list[dict[str, Any]]:
 
 
 def accepted(driver: Driver, *, write: bool = True, as_json: bool = False) -> None:
-    table_adopt.run_accept(driver.config, "clicks", write=write, now=NOW, as_json=as_json, out=console())
+    report = table_adopt.run_accept(driver.config, "clicks", write=write, now=NOW)
+    Screen(as_json=as_json, has_lines=False).show(report)
 
 
 def goes_on(driver: Driver, end: int = 60, **flags: Any) -> Changed:

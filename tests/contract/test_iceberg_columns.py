@@ -16,7 +16,6 @@ from tests.support.sample_records import NOW, Schemas, value
 from tests.support.table_formats import iceberg_table
 from writer.audit.audit import audit
 from writer.cli.maintain.convert import run_convert
-from writer.output.tables import console
 from writer.table.iceberg.catalog.catalog_client import CatalogClient
 from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, schema_of
 from writer.table.log.foreign_writes import ForeignChange
@@ -62,7 +61,7 @@ def test_so_has_a_table_that_was_converted(tmp_path: Path, was: str) -> None:
     before = Driver(tmp_path, was, schemas=known)
     before.start()
     before.carry([log({0: value(1, OLD, {"id": 0, "at": HOUR, **old(0)})})], {0: 1})
-    run_convert(pipeline_config(tmp_path, "iceberg"), "clicks", write=True, now=NOW, as_json=True, out=console())
+    run_convert(pipeline_config(tmp_path, "iceberg"), "clicks", write=True, now=NOW)
     driver = Driver(tmp_path, "iceberg", schemas=known)
     driver.start()
     driver.carry([log({1: value(2, NEW, {"id": 1, "at": HOUR, **new(1)})})], {0: 2})

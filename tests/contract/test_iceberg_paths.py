@@ -47,7 +47,7 @@ class Adopted:
         )
         table.append(old_rows().slice(0, 4))
         table.append(old_rows().slice(4))
-        run_adopt(self.config, "clicks", write=True, now=NOW, as_json=True, out=console())
+        run_adopt(self.config, "clicks", write=True, now=NOW)
         self.driver = Driver(root, "iceberg", **settings)
         self.driver.start(offset=100)
         self.driver.carry([log({at: event(at, event_time=NOW) for at in range(100, 110)})], {0: 110})

@@ -26,7 +26,6 @@ from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.migration.promotion import Promotion, PromotionRequest
 from writer.maintenance.migration.shadow import shadow_writer_config
 from writer.maintenance.record_commit import RecordTable
-from writer.output.tables import console
 from writer.preflight import source_checks
 from writer.privacy.path_policies import PathPolicy
 from writer.privacy.policy import Action
@@ -240,7 +239,7 @@ def test_a_converted_table_keeps_what_is_protected(tmp_path: Path) -> None:
     table = {**whole["pipelines"]["clicks"]["table"], "format": "iceberg", "name": "s.clicks"}
     whole["pipelines"]["clicks"]["table"] = table
     config = type(driver.config).model_validate(whole)
-    run_convert(config, "clicks", write=True, now=NOW, as_json=True, out=console())
+    run_convert(config, "clicks", write=True, now=NOW)
     later = Driver(tmp_path, configuration=config, schemas=Schemas({2: NEW}, [2]))
     later.start()
     later.carry([log({1: note(1)})], {0: 2})

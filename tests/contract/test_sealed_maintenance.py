@@ -96,7 +96,7 @@ def test_the_old_buckets_of_a_table_that_was_taken_over_are_sealed_as_any(tmp_pa
     )  # fmt: skip
     write_deltalake(str(tmp_path / "lake" / "clicks"), old, partition_by=["hour"])
     settings = config(tmp_path, start="earliest")
-    table_adopt.run_adopt(settings, "clicks", write=True, now=NOW, as_json=True, out=console())
+    table_adopt.run_adopt(settings, "clicks", write=True, now=NOW)
     driver = Driver(tmp_path, start="earliest")
     driver.start()
     driver.carry([log({n: event(n, event_time=NOW) for n in range(4)})], {0: 4})

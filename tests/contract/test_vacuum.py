@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from tests.servers.objects import ObjectServer
 from tests.support.local_driver import Died, Driver, log
+from tests.support.report_page import render_page
 from tests.support.sample_records import EVENT, event
 from tests.support.small_files import carry, compact_bucket, fill_table, offsets
 from tests.support.tables import LOGS, iceberg_table_of, put_table
@@ -24,7 +25,7 @@ from writer.audit.audit import audit
 from writer.avro import schema
 from writer.avro.decoding.block_decoder import NativeDecoder
 from writer.cli.main import app
-from writer.cli.maintain import vacuum
+from writer.cli.maintain.vacuum import run_vacuum
 from writer.core.errors import ConfigError, HeadraceError
 from writer.maintenance.vacuum import find_unneeded, list_objects, remove
 from writer.storage.locations import store_at
@@ -228,20 +229,17 @@ def test_without_a_table_it_says_so(tmp_path: Path) -> None:
         find_unneeded(config, "clicks", None, days_ahead())
 
 
-def test_the_verb_shows_first_and_removes_when_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_first_and_removes_when_told(tmp_path: Path) -> None:
     driver = fill_table(tmp_path, "delta")
     compact_bucket(driver)
-    told = {"as_json": False, "now": days_ahead()}
-    vacuum.run_vacuum("clicks", driver.config, None, write=False, **told)
-    shown = capsys.readouterr().out
-    assert "6 objects of" in shown
-    assert "removed from the table" in shown
-    vacuum.run_vacuum("clicks", driver.config, "7 d", write=True, as_json=True, now=days_ahead())
-    machine = json.loads(capsys.readouterr().out)
-    assert (machine["deleted"], [place["location"] for place in machine["locations"]]) == (True, [driver.lake])
-    assert len(machine["locations"][0]["objects"]) == 6
-    vacuum.run_vacuum("clicks", driver.config, None, write=True, **told)
-    assert "nothing that has been unneeded for 7 d" in capsys.readouterr().out
+    page = render_page(run_vacuum("clicks", driver.config, None, write=False, now=days_ahead()))
+    assert "6 objects of" in page
+    assert "removed from the table" in page
+    document = run_vacuum("clicks", driver.config, "7 d", write=True, now=days_ahead()).document()
+    (location,) = document["locations"]
+    assert (document["deleted"], location["location"], len(location["objects"])) == (True, driver.lake, 6)
+    report = run_vacuum("clicks", driver.config, None, write=True, now=days_ahead())
+    assert "nothing that has been unneeded for 7 d" in render_page(report)
 
 
 def test_the_verbs_refuse_nonsense(tmp_path: Path) -> None:
@@ -321,13 +319,12 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
     assert apart(driver) == {driver.lake: ["linked"]}
 
 
-def test_the_dry_run_names_what_it_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_dry_run_names_what_it_left_alone(tmp_path: Path) -> None:
     driver = fill_table(tmp_path, "delta", commits=1)
     put_table(f"{driver.lake}/other", "delta")
-    vacuum.run_vacuum("clicks", driver.config, None, write=False, as_json=False, now=days_ahead())
-    shown = capsys.readouterr().out
-    assert f"left alone: {driver.lake}/other" in " ".join(shown.split())
-    assert "nothing that has been unneeded for 7 d" in shown
-    vacuum.run_vacuum("clicks", driver.config, None, write=False, as_json=True, now=days_ahead())
-    (place,) = json.loads(capsys.readouterr().out)["locations"]
-    assert place == {"location": driver.lake, "objects": [], "left_alone": ["other"]}
+    report = run_vacuum("clicks", driver.config, None, write=False, now=days_ahead())
+    page = render_page(report)
+    assert f"left alone: {driver.lake}/other" in " ".join(page.split())
+    assert "nothing that has been unneeded for 7 d" in page
+    (location,) = report.document()["locations"]
+    assert location == {"location": driver.lake, "objects": [], "left_alone": ["other"]}

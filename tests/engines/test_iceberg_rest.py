@@ -29,7 +29,6 @@ from writer.config.pipelines import Config
 from writer.config.sections.table import Catalog
 from writer.core.catalog_table import CatalogTable
 from writer.core.files import StagedFile
-from writer.output.tables import console
 from writer.table.factory import main_table, table_at
 from writer.table.iceberg.table_names import TableNames
 from writer.table.log.foreign_writes import ForeignChange
@@ -114,13 +113,13 @@ def test_a_delta_table_is_converted_and_a_table_of_another_client_adopted(url: s
     driver.start()
     driver.carry([log({at: event(at) for at in range(10)})], {0: 10})
     converted, taken = settings(tmp_path / "delta", "lake.converted"), settings(tmp_path / "other", "lake.taken")
-    assert run_convert(converted, "clicks", write=True, now=NOW, as_json=True, out=console())
+    assert run_convert(converted, "clicks", write=True, now=NOW).has_changes
     place = taken.catalog_place("clicks", taken.pipelines["clicks"].table.location)
     assert place is not None
     other = load_catalog(place.catalog, **dict(place.settings))
     made = other.create_table(place.identifier, Schema(*FIELDS), str(tmp_path / "other/lake/clicks"), BY_HOUR)
     made.append(old_rows())
-    run_adopt(taken, "clicks", write=True, now=NOW, as_json=True, out=console())
+    run_adopt(taken, "clicks", write=True, now=NOW)
     for config, rows in ((converted, 10), (taken, 6)):
         table = main_table("clicks", config)
         table.begin({P0: 10}, {"clicks": ["uuid-1"]})

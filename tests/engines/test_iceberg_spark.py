@@ -17,7 +17,6 @@ from tests.support.small_files import carry, compact_bucket, fill_table
 from writer.audit.audit import audit
 from writer.cli.maintain import table_adopt
 from writer.core.errors import HeadraceError
-from writer.output.tables import console
 from writer.table.log.foreign_writes import ForeignChange
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
@@ -143,7 +142,7 @@ def delete_by_equality(session: Any, name: str, below: int) -> None:
 
 
 def accept(site: Site) -> None:
-    table_adopt.run_accept(site.driver.config, "clicks", write=True, now=NOW, as_json=False, out=console())
+    table_adopt.run_accept(site.driver.config, "clicks", write=True, now=NOW)
 
 
 def by_equality(site: Site) -> None:

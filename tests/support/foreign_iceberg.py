@@ -26,7 +26,6 @@ from tests.support.foreign_rows import old_rows
 from tests.support.local_driver import pipeline_config
 from tests.support.sample_records import NOW
 from writer.cli.maintain.table_adopt import run_adopt
-from writer.output.tables import console
 from writer.table.iceberg import adoption
 from writer.table.iceberg.metadata.manifests import ManifestWriter
 
@@ -75,7 +74,7 @@ def create_foreign_table(
 
 def adopt(root: Path, *, write: bool = True, **settings: Any) -> None:
     config = pipeline_config(root, "iceberg", **{"start": START, **settings})
-    run_adopt(config, "clicks", write=write, now=NOW, as_json=True, out=console())
+    run_adopt(config, "clicks", write=write, now=NOW)
 
 
 class Deletes(ManifestWriterV2):

@@ -1,10 +1,9 @@
 """`headrace seal`: closes and seals buckets now, or shows what would be sealed."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -12,106 +11,102 @@ from rich.console import Console
 import bucketers
 from writer.core.errors import ConfigError
 from writer.core.text import instant, plural
-from writer.driver.sealing.seal_request import SealRequest, SealResult, seal_buckets
-from writer.output.cli_options import (
-    AsJson,
-    ConfigFile,
-    OnePipeline,
-    OneTarget,
-    buckets_help,
-    time_of,
-)
-from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.table_choice import ChosenTable, load_table
-from writer.output.tables import Column, TextTable, console, emit_whole, hanging, numbers, sentence
-from writer.sealing.bucket_selection import parse_buckets
+from writer.driver.sealing.seal_request import BlockedBucket, SealRequest, seal_buckets
+from writer.output.cli_options import buckets_help, time_of
+from writer.output.command import command
+from writer.output.command_inputs import Table
+from writer.output.report import SCREEN_ONLY, Report
+from writer.output.table_choice import ChosenTable
+from writer.output.tables import Column, TextTable, hanging, numbers, sentence
+from writer.sealing.bucket_selection import BucketSelection, parse_buckets
 from writer.sealing.manifest import Manifest
 
 
+@dataclass(frozen=True)
+class SealReport(Report):
+    """The buckets that were sealed, or would be."""
+
+    dry_run: bool
+    # Buckets that end by then are closed; None: none is yet.
+    closed_until: datetime | None
+    sealed: Sequence[Manifest]
+    blocked: Sequence[BlockedBucket]
+    notes: Sequence[str]
+    is_kafka_silent: bool = field(metadata=SCREEN_ONLY)
+    closes_buckets: bool = field(metadata=SCREEN_ONLY)
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a bucket could not be sealed, or Kafka did not say what is due."""
+        return int(not self.dry_run and (bool(self.blocked) or self.is_kafka_silent))
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether a bucket would be sealed or closed."""
+        return bool(self.sealed) or self.closes_buckets
+
+    def render(self, out: Console) -> None:
+        """Draw the buckets, and why others are not sealed."""
+        closed = "nothing is closed yet"
+        if self.closed_until is not None:
+            closed = f"closed until {instant(self.closed_until)}"
+        verb = "would be sealed" if self.dry_run else "sealed"
+        sentence(out, f"{closed}; {plural(len(self.sealed), 'bucket')} {verb}")
+        if self.sealed:
+            columns = [Column("bucket"), *numbers("version", "rows", "files", "late"), Column("why")]
+            TextTable(out, columns).add([_cells(manifest) for manifest in self.sealed])
+        for bucket in self.blocked:
+            hanging(out, f"{bucket.name} is not sealed: ", bucket.reason, "yellow")
+        for note in self.notes:
+            sentence(out, note)
+
+
+@command(
+    exits={
+        0: "sealed or shown, or nothing to do",
+        1: "a bucket could not be sealed, or Kafka does not answer",
+        2: "it cannot be so",
+    }
+)
 def seal(
-    config: ConfigFile,
+    table: Table,
     bucket: Annotated[str | None, typer.Argument(help=buckets_help("Only these buckets"))] = None,
-    pipeline: OnePipeline = None,
-    target: OneTarget = None,
     until: Annotated[
         str | None, typer.Option("--until", help="Close every bucket that ends by this time, and seal them.")
     ] = None,
     with_gap: Annotated[
         bool, typer.Option("--with-gap", help="Also those whose records may lie in a gap: Kafka lost them.")
     ] = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    write: bool,
+) -> SealReport:
     """Seal buckets: say in a manifest what each holds, once no more rows are expected on time.
 
     Without BUCKET or --until, what is due by watermark or clock, as the driver does by itself. With one of them, on
     your word that the rows are there: what still comes is late. Without Spark; may run beside the writer.
-
-    Exit codes: 0 sealed or shown, or nothing to do, 1 a bucket could not be sealed, or Kafka does not answer, 2 it
-    cannot be so.
     """
-    table = load_table(config, pipeline, target)
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
-    selection = None
-    if bucket is not None:
-        selection = parse_buckets(bucket, bucketers.build(table.config.pipelines[table.pipeline].bucket))
-    request = SealRequest(selection, time_of("--until", until), with_gap)
-    work = partial(run_seal, table, request, now=datetime.now(UTC), as_json=as_json, out=console())
-    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    request = SealRequest(_parse_selection(table, bucket), time_of("--until", until), with_gap, dry_run=not write)
+    result = seal_buckets(table.pipeline, table.file_config, request, datetime.now(UTC), table.target)
+    return SealReport(
+        dry_run=request.dry_run,
+        closed_until=result.closed_until,
+        sealed=result.manifests,
+        blocked=result.blocked,
+        notes=result.notes,
+        is_kafka_silent=result.is_kafka_silent,
+        closes_buckets=result.closes_buckets,
+    )
 
 
-def run_seal(
-    table: ChosenTable,
-    request: SealRequest,
-    *,
-    write: bool,
-    now: datetime,
-    as_json: bool,
-    out: Console,
-) -> bool:
-    """Seal what is asked for, or show what would be sealed. Returns whether there is anything to do.
-
-    Raises HeadraceError, and Exit where a bucket could not be sealed, or Kafka did not say what is due.
-    """
-    request = replace(request, dry_run=not write)
-    result = seal_buckets(table.pipeline, table.file_config, request, now, table.target)
-    if as_json:
-        emit_whole(_document(result, dry_run=request.dry_run))
-    else:
-        _show(result, out, dry_run=request.dry_run)
-    if write and (result.blocked or result.is_kafka_silent):
-        raise typer.Exit(1)
-    return bool(result.manifests) or result.closes_buckets
+def _parse_selection(table: ChosenTable, text: str | None) -> BucketSelection | None:
+    if text is None:
+        return None
+    return parse_buckets(text, bucketers.build(table.config.pipelines[table.pipeline].bucket))
 
 
-def _document(result: SealResult, *, dry_run: bool) -> Mapping[str, Any]:
-    return {
-        "dry_run": dry_run,
-        "closed_until": result.closed_until and result.closed_until.isoformat(),
-        "sealed": [manifest.to_json() for manifest in result.manifests],
-        "blocked": [{"bucket": bucket.name, "reason": bucket.reason} for bucket in result.blocked],
-        "notes": list(result.notes),
-    }
-
-
-def _show(result: SealResult, out: Console, *, dry_run: bool) -> None:
-    closed = "nothing is closed yet"
-    if result.closed_until is not None:
-        closed = f"closed until {instant(result.closed_until)}"
-    verb = "would be sealed" if dry_run else "sealed"
-    sentence(out, f"{closed}; {plural(len(result.manifests), 'bucket')} {verb}")
-    if result.manifests:
-        columns = [Column("bucket"), *numbers("version", "rows", "files", "late"), Column("why")]
-        TextTable(out, columns).add([_row(manifest) for manifest in result.manifests])
-    for bucket in result.blocked:
-        hanging(out, f"{bucket.name} is not sealed: ", bucket.reason, "yellow")
-    for note in result.notes:
-        sentence(out, note)
-
-
-def _row(manifest: Manifest) -> list[str]:
+def _cells(manifest: Manifest) -> list[str]:
     numbers = [f"{number:,}" for number in (manifest.rows, manifest.files, manifest.late)]
     reason: str = manifest.reason
     if manifest.with_gap:
