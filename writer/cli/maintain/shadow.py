@@ -2,9 +2,10 @@
 
 import shlex
 import threading
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,8 +18,11 @@ from writer.core import logging
 from writer.core.signals import on_hangup
 from writer.core.text import plural
 from writer.maintenance.migration.shadow import revive_shadow, shadow_start_offsets, shadow_writer_config
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline
-from writer.output.tables import Column, TextTable, console, count_cell, emit_whole, numbers, sentence
+from writer.output.cli_options import ConfigFile
+from writer.output.command import command
+from writer.output.command_inputs import Pipeline
+from writer.output.report import Report
+from writer.output.tables import Column, TextTable, count_cell, numbers, sentence
 
 OtherFile = Annotated[
     Path | None,
@@ -26,10 +30,58 @@ OtherFile = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class ShadowPartition:
+    """The offsets of a partition that a shadow has, from `start` to before `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    # Of the first table; None: it has none of the partition.
+    first_end: int | None
+    # Offsets that Kafka held no longer.
+    gap: int
+
+
+@dataclass(frozen=True)
+class ShadowReport(Report):
+    """What a shadow has, and the command that compares it."""
+
+    pipeline: str
+    location: str
+    rows: int
+    dead_letters: int
+    partitions: Sequence[ShadowPartition]
+    diff: str
+
+    def render(self, out: Console) -> None:
+        """Draw its rows and its partitions."""
+        rows = plural(self.rows, "row")
+        dead_letters = plural(self.dead_letters, "dead letter")
+        sentence(out, f"{self.pipeline}: the shadow at {self.location} has {rows}, and {dead_letters}.")
+        table = TextTable(out, [Column("partition"), *numbers("from", "to", "the first to", "in gaps")])
+        table.add([_cells(partition) for partition in self.partitions])
+        sentence(out, f"Compare: {self.diff}")
+
+
+def _cells(partition: ShadowPartition) -> list[str]:
+    return [
+        f"{partition.topic}/{partition.partition}",
+        f"{partition.start:,}",
+        f"{partition.end:,}",
+        count_cell(partition.first_end, "none"),
+        f"{partition.gap:,}",
+    ]
+
+
+@command(
+    exits={0: "done", 1: "crash", 2: "configuration", 4: "fenced by another run", 5: "stopped by a limit"},
+)
 def shadow(
     config: ConfigFile,
+    pipeline: Pipeline,
     location: Annotated[str, typer.Option("--location", help="Where the second table lies; what is beside it, too.")],
-    pipeline: OnePipeline = None,
     other: OtherFile = None,
     begin: Annotated[
         str,
@@ -38,87 +90,56 @@ def shadow(
     follow: Annotated[
         bool, typer.Option("--follow", help="Read on beside the first until it is stopped. Default: what is there now.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> ShadowReport | int:
     """Write the offsets of a pipeline's table to a second one, without touching the first.
 
     The writer runs as `headrace run` does, with --with FILE for other rules, or from another image; its table, what is
     beside that and its checkpoints have places of their own, and no hook, receiver or consumer group hears of it. If it
     ends, run it again: it goes on where its table ends. Compare the two with `headrace diff`, switch with `headrace
     promote`.
-
-    Exit codes: 0 done, 1 crash, 2 configuration, 4 fenced by another run, 5 stopped by a limit.
     """
-    first, name = load_pipeline(config, pipeline)
+    first = pipeline.config
+    name = pipeline.name
     offsets = shadow_start_offsets(first, name, begin)
-    path = other or config
     reload = threading.Event()
 
-    def read(file: Path) -> Config:
-        return shadow_writer_config(first, load(file), name, location, offsets)
+    def read(path: Path) -> Config:
+        return shadow_writer_config(first, load(path), name, location, offsets)
 
-    file = ReloadableConfig(path, [name], reload, read=read)
+    file = ReloadableConfig(other or config, [name], reload, read=read)
     logging.set_up()
     on_hangup(reload)
     revive_shadow(first, file.config, name)
     code = run_writer(file, once=not follow)
     if code:
-        raise typer.Exit(code)
-    document = _document(name, coverage(first, name), coverage(file.config, name))
-    options = f" --with {shlex.quote(str(other))}" if other else ""
-    document["diff"] = (
-        f"headrace diff {shlex.quote(str(config))} --pipeline {name}{options} --shadow {document['location']}"
-    )
-    if as_json:
-        emit_whole(document)
-    else:
-        _show(console(), document)
+        return code
+    files = [shlex.quote(str(config)), "--pipeline", name]
+    if other:
+        files += ["--with", shlex.quote(str(other))]
+    return _report(name, coverage(first, name), coverage(file.config, name), " ".join(files))
 
 
-def _document(name: str, first: Coverage, shadow: Coverage) -> dict[str, Any]:
+def _report(name: str, first: Coverage, shadow: Coverage, files: str) -> ShadowReport:
+    """Return what the shadow has. `files`: the words of `headrace diff` before its location."""
     total = shadow.audit.reconciliation.total
-    return {
-        "pipeline": name,
-        "location": shadow.location,
-        "rows": total("rows"),
-        "dead_letters": total("dead_letters") + total("quarantined"),
-        "partitions": _partition_documents(first, shadow),
-    }
-
-
-def _partition_documents(first: Coverage, shadow: Coverage) -> list[dict[str, Any]]:
-    documents = []
-    for key, line in sorted(shadow.lines.items(), key=lambda item: item[1].part):
-        line_of_first = first.lines.get(key)
-        documents.append(
-            {
-                "topic": line.part.topic,
-                "partition": line.part.partition,
-                "start": line.range.start,
-                "end": line.range.end,
-                "first_end": line_of_first and line_of_first.range.end,
-                "gap": line.gap,
-            }
-        )
-    return documents
-
-
-def _show(out: Console, document: Mapping[str, Any]) -> None:
-    sentence(
-        out,
-        f"{document['pipeline']}: the shadow at {document['location']} has {plural(document['rows'], 'row')}, and "
-        f"{plural(document['dead_letters'], 'dead letter')}.",
+    return ShadowReport(
+        pipeline=name,
+        location=shadow.location,
+        rows=total("rows"),
+        dead_letters=total("dead_letters") + total("quarantined"),
+        partitions=_partitions(first, shadow),
+        diff=f"headrace diff {files} --shadow {shadow.location}",
     )
-    table = TextTable(out, [Column("partition"), *numbers("from", "to", "the first to", "in gaps")])
-    table.add([_partition_row(partition) for partition in document["partitions"]])
-    sentence(out, f"Compare: {document['diff']}")
 
 
-def _partition_row(partition: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{partition['topic']}/{partition['partition']}",
-        f"{partition['start']:,}",
-        f"{partition['end']:,}",
-        count_cell(partition["first_end"], "none"),
-        f"{partition['gap']:,}",
-    ]
+def _partitions(first: Coverage, shadow: Coverage) -> list[ShadowPartition]:
+    partitions: list[ShadowPartition] = []
+    for key, line in sorted(shadow.lines.items(), key=lambda item: item[1].part):
+        first_end = None
+        if key in first.lines:
+            first_end = first.lines[key].range.end
+        part = line.part
+        partitions.append(
+            ShadowPartition(part.topic, part.partition, line.range.start, line.range.end, first_end, line.gap)
+        )
+    return partitions
