@@ -22,7 +22,7 @@ checks this in `make check`. It also keeps Spark and Kafka clients out of `avro`
 run the same in a task, in `headrace preview` and in a test. The lines below the table show the order of the trees,
 and the order inside `writer.avro` and `writer.table`; an arrow means "may import".
 
-Any package adds commands to `headrace` through the entry-point group `headrace.commands`.
+The commands of all packages stand in one table, `writer/cli/commands.py`.
 [Architecture](ARCHITECTURE.md) says how the process works.
 """
 
