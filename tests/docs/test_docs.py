@@ -106,7 +106,8 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
 def test_every_file_named_in_the_docs_exists() -> None:
     for page in PAGES:
         for name in re.findall(r"`((?:writer|bucketers|tests|docs)/[\w/.-]+\.(?:py|md))`", page.read_text()):
-            assert (ROOT / name).exists(), f"{page.name} names {name}"
+            # tests/INVARIANTS.md names tests by their place below tests.
+            assert (ROOT / name).exists() or (page.parent / name).exists(), f"{page.name} names {name}"
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
