@@ -189,7 +189,7 @@ def test_the_verb_says_of_a_pipeline_what_the_checks_found(workspace: Ground, tm
     assert (told.exit_code, "All is well." in told.output) == (0, True), told.output
     rewrite(place.newest(), b"")
     told = CliRunner().invoke(app, ["doctor", str(place.site.config), "--json"], catch_exceptions=False)
-    (document,) = json.loads(told.output)
+    (document,) = json.loads(told.output)["checkpoints"]
     assert told.exit_code == 1
     assert (document["pipeline"], document["run"], document["leads_to"]) == (PIPELINE, 1, "L3")
     assert [check["name"] for check in document["checks"] if check["ok"] is None] == ["lease"]

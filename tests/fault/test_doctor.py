@@ -60,7 +60,7 @@ def _count(spark: Any, bootstrap: str, topics: list[str], checkpoint: Path) -> N
 
 def examined(*words: object) -> tuple[int, dict[str, Any]]:
     told = CliRunner().invoke(app, ["doctor", *map(str, words), "--json"], catch_exceptions=False)
-    (document,) = json.loads(told.output)
+    (document,) = json.loads(told.output)["checkpoints"]
     return told.exit_code, document
 
 

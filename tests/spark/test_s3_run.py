@@ -71,7 +71,7 @@ def test_a_table_in_a_bucket_survives_a_kill_and_a_bad_network_and_is_seen_by_al
 
     status = json.loads(said(site, "status", "--json"))["pipelines"]["clicks"]
     assert (status["state"], status["source"]) == ("unknown", "lake")
-    (examined,) = json.loads(said(site, "doctor", "--json"))
+    (examined,) = json.loads(said(site, "doctor", "--json"))["checkpoints"]
     checks = {check["name"]: check["ok"] for check in examined["checks"]}
     assert (examined["leads_to"], checks["witness"], checks["frontier"]) == (None, True, True), examined
     assert [key for key in s3.keys(f"{bucket}/checkpoints") if "/copies/" in key]

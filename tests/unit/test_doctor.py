@@ -45,7 +45,7 @@ def test_a_machine_reads_the_same(run):
     (run.path / "offsets/1").write_text("v2\n{}\n{}")
     found = told("--checkpoint", run.path, "--json")
     assert found.exit_code == 1
-    (document,) = json.loads(found.output)
+    (document,) = json.loads(found.output)["checkpoints"]
     assert (document["checkpoint"], document["halt"], document["leads_to"]) == (str(run.path), True, None)
     (check,) = [check for check in document["checks"] if check["ok"] is False]
     assert (check["name"], check["level"], check["halt"]) == ("spark", None, True)
@@ -90,7 +90,7 @@ def test_pipelines_share_one_wait_for_a_silent_broker(tmp_path, monkeypatch):
     (tmp_path / "pipelines.yaml").write_text(json.dumps(config))
     found = told(tmp_path / "pipelines.yaml", "--json")
     assert found.exit_code in (0, 1), found.output
-    for one in json.loads(found.output):
+    for one in json.loads(found.output)["checkpoints"]:
         assert any("no Kafka broker answers at 127.0.0.1:1" in check["message"] for check in one["checks"]), one
     assert questions == ["list_topics"]
 

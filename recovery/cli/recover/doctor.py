@@ -1,16 +1,16 @@
 """`headrace doctor`: checks whether a checkpoint can be continued, and shows the remedy. Changes nothing."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from recovery.checkpoints.checks import Check, CheckFacts, leads_to, preflight
+from recovery.checkpoints.checks import Check, leads_to, preflight
 from recovery.checkpoints.facts import collect_checkpoint_facts, collect_pipeline_facts
 from recovery.escalation.levels import RecoveryLevel
 from writer.clients import kafka_sample
@@ -18,13 +18,14 @@ from writer.clients.kafka import probe_cluster
 from writer.config.loader import load
 from writer.core.config_location import SHOWN, default_config
 from writer.core.errors import ConfigError
-from writer.output.cli_options import Pipelines, json_option
-from writer.output.tables import console, emit_whole
+from writer.output.cli_options import Pipelines
+from writer.output.command import command
+from writer.output.report import SCREEN_ONLY, Report
 from writer.preflight.finding import MARKS, PLAIN_MARKS
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.locations import parse_location
 
-_REMEDIES = {
+_REMEDIES: Mapping[RecoveryLevel, str] = {
     RecoveryLevel.WAIT: "wait until it answers",
     RecoveryLevel.RESTART: "start again",
     RecoveryLevel.NEW_RUN: "a new run from the table's frontier",
@@ -32,60 +33,78 @@ _REMEDIES = {
     RecoveryLevel.LATEST: "skip what is gone, and write it down",
 }
 # Remedies of a checkpoint that headrace did not write, where they differ.
-_FOREIGN_REMEDIES = {RecoveryLevel.NEW_RUN: "a new checkpoint from where your sink ends"}
-# The exit code when a check fails.
-_CHECK_FAILED = 1
+_FOREIGN_REMEDIES: Mapping[RecoveryLevel, str] = {RecoveryLevel.NEW_RUN: "a new checkpoint from where your sink ends"}
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """The result of a check. `ok`: None: it could not be made; `level`: the recovery level that helps, if one does."""
+
+    name: str
+    ok: bool | None
+    message: str
+    halt: bool
+    level: str | None
+    # What a check that failed leads to; empty for others.
+    consequence: str = field(metadata=SCREEN_ONLY)
 
 
 @dataclass(frozen=True)
 class CheckpointExamination:
-    """One checkpoint, and the results of its checks."""
+    """One checkpoint, and the results of its checks.
+
+    `leads_to`: the recovery level that helps; None: none is needed, or a person must act: `halt`.
+    """
 
     pipeline: str | None
     run: int | None
     checkpoint: str
-    facts: CheckFacts
-    checks: Sequence[Check]
+    leads_to: str | None
+    halt: bool
+    checks: Sequence[CheckLine]
+    # What that level does, as a phrase.
+    remedy: str | None = field(metadata=SCREEN_ONLY)
 
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        level = leads_to(self.checks)
-        return {
-            "pipeline": self.pipeline,
-            "run": self.run,
-            "checkpoint": self.checkpoint,
-            "leads_to": None if level is None else level.label,
-            "halt": self.needs_person,
-            "checks": [_check_to_dict(check) for check in self.checks],
-        }
+    def render(self, out: Console) -> None:
+        """Draw the results, a line for each check."""
+        title = self.checkpoint
+        if self.pipeline:
+            title = f"{self.pipeline}: {title}"
+        out.print(Text(title, "bold"), soft_wrap=True)
+        width = max(len(check.name) for check in self.checks)
+        for check in self.checks:
+            line = f" {check.name:<{width}}  {check.message}{check.consequence}"
+            out.print(Text.assemble(_mark(check.ok, out), line), soft_wrap=True)
+        style = ""
+        message = "All is well."
+        if self.halt:
+            style = "bold red"
+            message = "A person must act first."
+        elif self.leads_to is not None:
+            message = f"Leads to {self.leads_to}: {self.remedy}."
+            if self.leads_to != RecoveryLevel.WAIT.label:
+                style = "bold red"
+        out.print(Text(message, style), "")
+
+
+@dataclass(frozen=True)
+class DoctorReport(Report):
+    """The checkpoints that were examined."""
+
+    checkpoints: Sequence[CheckpointExamination]
 
     @property
-    def has_failed(self) -> bool:
-        """A check has failed."""
-        return any(check.ok is False for check in self.checks)
+    def exit_code(self) -> int:
+        """1 where a check has failed."""
+        return int(any(check.ok is False for examination in self.checkpoints for check in examination.checks))
 
-    @property
-    def needs_person(self) -> bool:
-        """A person must act."""
-        return any(check.halt for check in self.checks)
-
-    def remedy(self, level: RecoveryLevel) -> str:
-        """Return what a recovery level does for it, as a phrase."""
-        if self.facts.is_foreign and level in _FOREIGN_REMEDIES:
-            return _FOREIGN_REMEDIES[level]
-        return _REMEDIES[level]
+    def render(self, out: Console) -> None:
+        """Draw each checkpoint."""
+        for examination in self.checkpoints:
+            examination.render(out)
 
 
-def _check_to_dict(check: Check) -> dict[str, Any]:
-    return {
-        "name": check.name,
-        "ok": check.ok,
-        "message": check.message,
-        "halt": check.halt,
-        "level": None if check.level is None else check.level.label,
-    }
-
-
+@command(exits={0: "all is well", 1: "something was found", 2: "configuration"})
 def doctor(
     config: Annotated[Path | None, typer.Argument(help="Configuration file (YAML).", show_default=SHOWN)] = None,
     pipeline: Pipelines = None,
@@ -96,71 +115,27 @@ def doctor(
     bootstrap_servers: Annotated[
         str | None, typer.Option("--bootstrap-servers", help="With --checkpoint: the cluster that the query reads.")
     ] = None,
-    as_json: Annotated[bool, json_option("a list with the checks of each checkpoint")] = False,
-) -> None:
+) -> DoctorReport:
     """Examine Spark's checkpoints: can they be gone on from, and if not, which recovery level helps?
 
     Compares a checkpoint with itself, the table and Kafka, as each start of `headrace supervisor` does. Changes
     nothing.
-
-    Exit codes: 0 all is well, 1 something was found, 2 configuration.
     """
-    if config is not None and checkpoint is not None:
-        raise ConfigError("name either a configuration file, or a checkpoint with --checkpoint")
     if checkpoint is None:
-        examinations = _examine_pipelines(config or default_config(), pipeline)
-    else:
-        examinations = [_examine_checkpoint(checkpoint, bootstrap_servers)]
-    if as_json:
-        emit_whole([examination.document() for examination in examinations])
-    else:
-        for examination in examinations:
-            show(examination, console())
-    if any(examination.has_failed for examination in examinations):
-        raise typer.Exit(_CHECK_FAILED)
+        return DoctorReport(_examine_pipelines(config or default_config(), pipeline))
+    if config is not None:
+        raise ConfigError("name either a configuration file, or a checkpoint with --checkpoint")
+    return DoctorReport([_examine_checkpoint(checkpoint, bootstrap_servers)])
 
 
-def show(examination: CheckpointExamination, out: Console) -> None:
-    """Show the results, a line for each check."""
-    title = examination.checkpoint
-    if examination.pipeline:
-        title = f"{examination.pipeline}: {title}"
-    out.print(Text(title, "bold"), soft_wrap=True)
-    width = max(len(check.name) for check in examination.checks)
-    for check in examination.checks:
-        line = f" {check.name:<{width}}  {check.message}{_consequence(check, examination)}"
-        out.print(Text.assemble(_mark(check, out), line), soft_wrap=True)
-    level = leads_to(examination.checks)
-    style = "bold red"
-    if examination.needs_person:
-        message = "A person must act first."
-    elif level is None:
-        message = "All is well."
-        style = ""
-    else:
-        message = f"Leads to {level.label}: {examination.remedy(level)}."
-        if level is RecoveryLevel.WAIT:
-            style = ""
-    out.print(Text(message, style), "")
-
-
-def _mark(check: Check, out: Console) -> tuple[str, str]:
+def _mark(ok: bool | None, out: Console) -> tuple[str, str]:
     """Return the mark of a result, and its style."""
     marks = MARKS if out.encoding.startswith("utf") else PLAIN_MARKS
-    if check.ok is None:
+    if ok is None:
         return marks["not_checked"], "dim"
-    if check.ok:
+    if ok:
         return marks["ok"], "green"
     return marks["failed"], "bold red"
-
-
-def _consequence(check: Check, examination: CheckpointExamination) -> str:
-    """Return what a check that failed leads to; empty for others."""
-    if check.ok is not False:
-        return ""
-    if check.level is None:
-        return " → a person must act"
-    return f" → {check.level.label}, {examination.remedy(check.level)}"
 
 
 def _examine_pipelines(path: Path, pipelines: list[str] | None) -> list[CheckpointExamination]:
@@ -175,7 +150,7 @@ def _examine_pipelines(path: Path, pipelines: list[str] | None) -> list[Checkpoi
             examinations.append(_unreadable(name, f"{settings.checkpoints}/{name}", error))
             continue
         checks = preflight(pipeline.facts)
-        examinations.append(CheckpointExamination(name, pipeline.run, pipeline.location, pipeline.facts, checks))
+        examinations.append(_examination(name, pipeline.run, pipeline.location, checks))
     return examinations
 
 
@@ -190,9 +165,40 @@ def _examine_checkpoint(checkpoint: str, bootstrap_servers: str | None) -> Check
         return _unreadable(None, location, error)
     if facts.content is not None and facts.content.is_missing:
         raise ConfigError(f"{location} holds no checkpoint; name the folder that has metadata and offsets in it")
-    return CheckpointExamination(None, None, location, facts, preflight(facts))
+    return _examination(None, None, location, preflight(facts))
 
 
 def _unreadable(name: str | None, location: str, error: StoreError) -> CheckpointExamination:
     check = Check("storage", ok=False, message=str(error).rstrip("."), level=RecoveryLevel.WAIT)
-    return CheckpointExamination(name, None, location, CheckFacts(None, is_foreign=name is None), [check])
+    return _examination(name, None, location, [check])
+
+
+def _examination(
+    pipeline: str | None, run: int | None, checkpoint: str, checks: Sequence[Check]
+) -> CheckpointExamination:
+    """Return what the checks of a checkpoint lead to. `pipeline`: None: headrace did not write it."""
+    remedies = {**_REMEDIES, **_FOREIGN_REMEDIES} if pipeline is None else _REMEDIES
+    level = leads_to(checks)
+    return CheckpointExamination(
+        pipeline=pipeline,
+        run=run,
+        checkpoint=checkpoint,
+        leads_to=None if level is None else level.label,
+        halt=any(check.halt for check in checks),
+        checks=[_line(check, remedies) for check in checks],
+        remedy=None if level is None else remedies[level],
+    )
+
+
+def _line(check: Check, remedies: Mapping[RecoveryLevel, str]) -> CheckLine:
+    level = None if check.level is None else check.level.label
+    return CheckLine(check.name, check.ok, check.message, check.halt, level, _consequence(check, remedies))
+
+
+def _consequence(check: Check, remedies: Mapping[RecoveryLevel, str]) -> str:
+    """Return what a check that failed leads to; empty for others."""
+    if check.ok is not False:
+        return ""
+    if check.level is None:
+        return " → a person must act"
+    return f" → {check.level.label}, {remedies[check.level]}"
