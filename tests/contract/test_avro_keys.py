@@ -23,7 +23,7 @@ from tests.support.small_files import compactor
 from writer.audit.audit import audit
 from writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
 from writer.avro.wire_format import CONFLUENT, Wire
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.cli.maintain import schema_accept
 from writer.config.sections.connections import Registry
 from writer.core.errors import SchemaChanged
@@ -33,7 +33,6 @@ from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.output.tables import console
 from writer.preflight.source_checks import _keys
 from writer.schemas.registry import SchemaNotFound, source
 
@@ -79,14 +78,7 @@ def test_a_table_that_exists_has_a_struct_from_the_next_commit_on(tmp_path: Path
     expected = [(0, None), (1, {"id": 1, "region": "eu"}), (2, None), (3, {"id": 4, "region": None})]
     assert shown(driver.lake) == expected
     check_sound(driver)
-    delete_rows.run_delete(
-        driver.config,
-        DeletionRequest("clicks", where("_key.id = 1"), NOW),
-        driver.schemas,
-        write=True,
-        as_json=True,
-        out=console(),
-    )
+    run_deletion(driver.config, DeletionRequest("clicks", where("_key.id = 1"), NOW), driver.schemas, write=True)
     assert shown(driver.lake) == [expected[0], *expected[2:]]
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 

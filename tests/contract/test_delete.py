@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, event
 from writer.audit.audit import audit
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import DeletionReport, run_deletion
 from writer.cli.main import app
 from writer.core.errors import ConfigError, SchemaChanged
 from writer.maintenance.dead_letters.replay import DeadLetterReplay
@@ -24,7 +24,6 @@ from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_deletion import RowDeletion
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.output.tables import console
 from writer.table.log.operations.rows import RemovedRows, Rewrite
 from writer.table.log.operations.seals import Closing
 from writer.table.log.snapshot import PipelineSnapshot
@@ -49,22 +48,19 @@ def ids(driver: Driver) -> list[int]:
     return sorted(driver.table.rows().to_table(columns=["id"]).column("id").to_pylist())
 
 
-def run(driver: Driver, text: str = "id = 3", **flags: bool) -> None:
-    flags = {"with_dead_letters": True, "write": True, "as_json": True} | flags
-    request = DeletionRequest("clicks", where(text), NOW, with_dead_letters=flags.pop("with_dead_letters"))
-    delete_rows.run_delete(driver.config, request, driver.schemas, out=console(), **flags)
+def run(driver: Driver, text: str = "id = 3", *, write: bool = True) -> DeletionReport:
+    return run_deletion(driver.config, DeletionRequest("clicks", where(text), NOW), driver.schemas, write=write)
 
 
-def told(driver: Driver, capsys: pytest.CaptureFixture[str], text: str = "id = 3", **flags: bool) -> dict:
-    run(driver, text, **flags)
-    return dict(json.loads(capsys.readouterr().out))
+def told(driver: Driver, text: str = "id = 3", *, write: bool = True) -> dict:
+    return dict(run(driver, text, write=write).document())
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_the_rows_go_the_others_stay_and_the_audit_adds_up(driver: Driver, deep: bool, capsys) -> None:
+def test_the_rows_go_the_others_stay_and_the_audit_adds_up(driver: Driver, deep: bool) -> None:
     expected = [n for n in ids(driver) if n != 3]
-    found = told(driver, capsys)
-    assert (found["rows"], sum(one["rows"] for one in found["deleted"])) == (3, 3)
+    found = told(driver)
+    assert (found["table"]["rows"], sum(one["rows"] for one in found["table"]["deleted"])) == (3, 3)
     assert ids(driver) == expected
     assert found["dead_letters"] == {
         "dead_letters": 7,
@@ -149,34 +145,33 @@ def test_a_dead_letter_that_comes_while_others_are_searched_stays(tmp_path: Path
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
 
-def test_late_rows_in_their_table_go_too(tmp_path: Path, form: str, capsys) -> None:
+def test_late_rows_in_their_table_go_too(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form, seal={"late": "late_table"})
     driver.start()
     driver.carry([log({n: event(n % 5) for n in range(10)})], {0: 10})
     driver.table.append(Closing("c", NOW + timedelta(days=1), {"reason": "command"}), driver.table.snapshot())
     driver.carry([log({n: event(n % 5) for n in range(10, 20)})], {0: 20})
-    assert told(driver, capsys, write=False)["late_table"]["rows"] == 2
-    found = told(driver, capsys)
-    assert (found["rows"], found["late_table"]["rows"]) == (2, 2)
+    assert told(driver, write=False)["late_table"]["rows"] == 2
+    found = told(driver)
+    assert (found["table"]["rows"], found["late_table"]["rows"]) == (2, 2)
     seen = audit(driver.config, "clicks", since=None, deep=True)
     assert seen.adds_up, seen.problems
     assert (seen.rows_taken, seen.late_taken) == ({"delete": 2}, {"delete": 2})
-    assert told(driver, capsys)["late_table"]["rows"] == 0
+    assert told(driver)["late_table"]["rows"] == 0
 
 
-def test_a_second_time_nothing_is_found(driver: Driver, capsys) -> None:
+def test_a_second_time_nothing_is_found(driver: Driver) -> None:
     run(driver)
     version = driver.table.snapshot().version
-    capsys.readouterr()
-    again = told(driver, capsys)
-    assert (again["rows"], again["deleted"], again["dead_letters"]["meant"]) == (0, [], 0)
+    again = told(driver)
+    assert (again["table"]["rows"], again["table"]["deleted"], again["dead_letters"]["meant"]) == (0, [], 0)
     assert driver.table.snapshot().version == version
 
 
-def test_a_dry_run_counts_and_changes_nothing(driver: Driver, capsys) -> None:
+def test_a_dry_run_counts_and_changes_nothing(driver: Driver) -> None:
     version, before = driver.table.snapshot().version, ids(driver)
-    found = told(driver, capsys, write=False)
-    assert (found["rows"], found["deleted"], found["dead_letters"]["meant"]) == (3, [], 1)
+    found = told(driver, write=False)
+    assert (found["table"]["rows"], found["table"]["deleted"], found["dead_letters"]["meant"]) == (3, [], 1)
     assert (driver.table.snapshot().version, ids(driver)) == (version, before)
 
 
@@ -196,13 +191,13 @@ def test_a_file_of_which_no_row_stays_is_not_written_anew(driver: Driver) -> Non
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
-def test_nothing_in_log_ledger_or_new_files_says_whose_rows_went(tmp_path: Path, form: str, capsys) -> None:
+def test_nothing_in_log_ledger_or_new_files_says_whose_rows_went(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form)
     driver.start()
     driver.carry([log({n: event(n) for n in range(5)})], {0: 5})
     before = set(Path(driver.lake).rglob("*"))
-    found = told(driver, capsys, "note = 'note 3'")
-    assert found["rows"] == 1
+    found = told(driver, "note = 'note 3'")
+    assert found["table"]["rows"] == 1
     new = [path for path in set(Path(driver.lake).rglob("*")) - before if path.is_file()]
     assert len(new) == (2 if form == "delta" else 6), "an entry and a file; of Iceberg also what the catalog names"
     assert all(b"note 3" not in content(path) for path in new)
@@ -281,11 +276,11 @@ def test_a_column_that_is_not_there_is_refused_before_anything_is_read(driver: D
         run(driver, "user = 3")
 
 
-def test_dead_letters_of_an_unknown_schema_are_counted_and_kept(driver: Driver, capsys) -> None:
+def test_dead_letters_of_an_unknown_schema_are_counted_and_kept(driver: Driver) -> None:
     driver.carry([log({37: b"\0\0\0\0\x09" + event(3)[5:]})], {0: 38})
-    found = told(driver, capsys)
+    found = told(driver)
     assert (found["dead_letters"]["undecodable"], found["dead_letters"]["meant"]) == (3, 1)
-    again = told(driver, capsys)
+    again = told(driver)
     assert (again["dead_letters"]["dead_letters"], again["dead_letters"]["undecodable"]) == (7, 3)
 
 

@@ -9,11 +9,10 @@ from pyiceberg.catalog import load_catalog
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, value
 from writer.audit.audit import audit
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.demo import verification
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.output.tables import console
 from writer.table.iceberg.metadata.schema import MAPPING
 from writer.table.log.operations.seals import Closing
 
@@ -42,14 +41,7 @@ def test_what_is_deleted_or_late_or_a_tombstone_is_not_lost(driver: Driver) -> N
     before = verification.committed_account(driver.config, "clicks", ENDS, since=NOW - timedelta(hours=1))
     sentence = "40 produced = 17 rows + 0 quarantined + 2 dead letters + 17 rows of the late table + 4 tombstones"
     assert verification.sentence(before) == f"{sentence} + 0 lost, 0 twice"
-    delete_rows.run_delete(
-        driver.config,
-        DeletionRequest("clicks", where("id = 4"), NOW),
-        driver.schemas,
-        write=True,
-        as_json=True,
-        out=console(),
-    )
+    run_deletion(driver.config, DeletionRequest("clicks", where("id = 4"), NOW), driver.schemas, write=True)
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
     found = verification.committed_account(driver.config, "clicks", ENDS, since=NOW - timedelta(hours=1))
     sentence = "40 produced = 13 rows + 0 quarantined + 2 dead letters + 13 rows of the late table + 4 tombstones"

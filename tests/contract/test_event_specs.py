@@ -18,7 +18,7 @@ from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, eve
 from writer.audit.audit import audit
 from writer.avro.schema_plan import PROVENANCE, SchemaPlan
 from writer.batch.dead_letters import DEAD_LETTERS
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.cli.main import app
 from writer.commit import builder
 from writer.commit.event_specs import check_specs, find_spec_problems
@@ -32,7 +32,6 @@ from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import Piece, open_local_pipeline
 from writer.maintenance.record_commit import RecordTable
-from writer.output.tables import console
 from writer.preflight.source_checks import decoder_findings
 from writer.status.commit_explanation import KafkaOffset, search_ledger
 from writer.status.model import Totals, event_time_newest
@@ -209,9 +208,7 @@ def test_a_backfill_ends_where_the_writer_is_started_with_other_specs(tmp_path: 
     assert (found.total("rows"), found.total("filtered")) == (3, 1)
 
 
-def test_rows_that_are_deleted_take_the_dead_letters_with_them_of_which_an_expression_failed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_that_are_deleted_take_the_dead_letters_with_them_of_which_an_expression_failed(tmp_path: Path) -> None:
     fails = {"cast": {"note": "int"}, "derive": {"ratio": "1 / (id - 1)", "id": "id * 10"}}
     driver = Driver(tmp_path, specs={"Event": fails}, limits={"max_failed_ratio": 1})
     driver.start()
@@ -219,16 +216,15 @@ def test_rows_that_are_deleted_take_the_dead_letters_with_them_of_which_an_expre
     assert (audited(driver.config).total("dead_letters"), audited(driver.config).total("rows")) == (3, 1)
     filtering = Driver(tmp_path, specs={"Event": {"where": "id <> 1", **fails}})
     filtering.start()
-    delete_rows.run_delete(
+    report = run_deletion(
         filtering.config,
         DeletionRequest("clicks", where("id IN (0, 10)"), NOW),
         driver.schemas,
         write=True,
-        as_json=True,
-        out=console(),
     )
-    found = json.loads(capsys.readouterr().out)["dead_letters"]
-    assert (found["dead_letters"], found["meant"], found["undecodable"]) == (3, 2, 0)
+    found = report.dead_letters
+    assert found is not None
+    assert (found.dead_letters, found.meant, found.undecodable) == (3, 2, 0)
     letters = driver.side(driver.dead_letters).rows().to_table(columns=["_offset"])
     assert letters["_offset"].to_pylist() == [3]
     assert audited(filtering.config).total("dead_letters") == 3

@@ -19,7 +19,7 @@ from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
 from tests.support.small_files import compactor
 from writer.audit.audit import audit
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.cli.maintain.table_adopt import run_adopt
 from writer.maintenance.compaction.compactor import here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
@@ -95,13 +95,11 @@ def test_adopted_files_are_compacted_deleted_from_dropped_and_not_vacuumed(
     assert len(driver.table.bucket_files(driver.table.snapshot(), hour)) == 1
     one.check(version)
     version = driver.table.snapshot().version
-    delete_rows.run_delete(
+    run_deletion(
         driver.config,
         DeletionRequest("clicks", where("id = 1004"), NOW, with_dead_letters=False),
         driver.schemas,
         write=True,
-        as_json=True,
-        out=console(),
     )
     one.check(version, 1004)
     version = driver.table.snapshot().version

@@ -26,7 +26,8 @@ from tests.support.private_table import (
 )
 from tests.support.sample_records import NOW, WIDER, Schemas, value
 from writer.audit.audit import audit
-from writer.cli.fix import delete_rows, dlq
+from writer.cli.fix import dlq
+from writer.cli.fix.delete_rows import run_deletion
 from writer.cli.main import app
 from writer.core.errors import ConfigError
 from writer.maintenance.compaction.compactor import Compactor, here
@@ -36,7 +37,6 @@ from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import open_local_pipeline
 from writer.maintenance.record_commit import RecordTable
-from writer.output.tables import console
 from writer.preflight.samples import preview
 from writer.privacy.keyring import read_keyring, write_keyring
 from writer.privacy.record_sealing import HIDDEN
@@ -161,9 +161,7 @@ def test_live_records_and_previews_show_what_is_left(tmp_path: Path) -> None:
         assert HIDDEN.decode() in found
 
 
-def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(tmp_path: Path) -> None:
     driver = start_driver(tmp_path, Schemas({1: TAGGED}, [1]), limits={"max_failed_ratio": 1})
     driver.carry([log({0: event(42), 1: event(43), 2: event(42, TAGGED, 9), 3: event(7)})], {0: 4})
     source = keyring_at(tmp_path)
@@ -172,22 +170,18 @@ def test_rows_are_deleted_by_values_that_are_hashed_by_any_key(
     driver = start_driver(tmp_path)
     driver.carry([log({4: event(42)})], {0: 5})
     known = Schemas({1: TAGGED, 9: TAGGED}, [1])
-    delete_rows.run_delete(
-        driver.config, DeletionRequest("clicks", where("id = 42"), NOW), known, write=True, as_json=True, out=console()
-    )
-    found = json.loads(capsys.readouterr().out)
-    assert (found["rows"], found["dead_letters"]["meant"]) == (2, 1)
+    report = run_deletion(driver.config, DeletionRequest("clicks", where("id = 42"), NOW), known, write=True)
+    assert report.dead_letters is not None
+    assert (report.table.rows, report.dead_letters.meant) == (2, 1)
     assert driver.table.rows().count_rows() == 2
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
     encrypted = start_driver(tmp_path / "other", privacy={**PRIVACY, "fields": {"note": "encrypt"}})
     with pytest.raises(ConfigError, match="column 'note' has the policy encrypt: its values cannot be compared"):
-        delete_rows.run_delete(
+        run_deletion(
             encrypted.config,
             DeletionRequest("clicks", where("note = 'x'"), NOW, with_dead_letters=False),
             known,
             write=False,
-            as_json=True,
-            out=console(),
         )
 
 
@@ -198,11 +192,9 @@ def test_no_row_is_looked_for_by_a_column_that_a_tag_encrypts(tmp_path: Path) ->
     for column, known in (("note", False), ("said", True)):
         message = "column 'said' has the policy encrypt: its values" if known else "note"
         with pytest.raises(ConfigError, match=message):
-            delete_rows.run_delete(
+            run_deletion(
                 driver.config,
                 DeletionRequest("clicks", where(f"{column} = 'note 42'"), NOW, with_dead_letters=False),
                 Schemas({1: TAGGED}, [1]),
                 write=False,
-                as_json=True,
-                out=console(),
             )

@@ -1,10 +1,8 @@
 """The raw table keeps every record as Kafka has it, exactly once, and loses those of rows that are deleted."""
 
-import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +15,7 @@ from tests.support.process import run_code_until
 from tests.support.raw_table import DAY, HEADERS, KEYS, VALUES, carry_values, raw_records, start_writer
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import DeletionReport, run_deletion
 from writer.cli.maintain.convert import run_convert
 from writer.cli.maintain.retention import run_retention
 from writer.core.errors import ConfigError
@@ -139,32 +137,25 @@ def test_the_audit_names_a_raw_record_that_is_missing_and_one_that_is_twice(driv
     assert "raw records more than expected" in found
 
 
-def test_deleted_rows_take_their_raw_records_and_those_of_dead_letters_with_them(tmp_path: Path, capsys) -> None:
+def test_deleted_rows_take_their_raw_records_and_those_of_dead_letters_with_them(tmp_path: Path) -> None:
     driver = start_writer(tmp_path, "delta", seal={"late": "late_table"})
     carry_values(driver, VALUES)  # id 1 at offsets 1 and 7
     driver.table.append(Closing("c", NOW + DAY, {"reason": "command"}), driver.table.snapshot())
     carry_values(driver, {8: event(1), 9: event(9), 10: event(1, event_time=OLD)})  # late, late, quarantined
 
-    def delete(*, write: bool) -> dict[str, Any]:
-        delete_rows.run_delete(
-            driver.config,
-            DeletionRequest("clicks", where("id = 1"), NOW),
-            driver.schemas,
-            write=write,
-            as_json=True,
-            out=console(),
-        )
-        return dict(json.loads(capsys.readouterr().out))
+    def delete(*, write: bool) -> DeletionReport:
+        request = DeletionRequest("clicks", where("id = 1"), NOW)
+        return run_deletion(driver.config, request, driver.schemas, write=write)
 
-    assert delete(write=False)["raw_records"] == 4
+    assert delete(write=False).raw_records == 4
     assert sorted(raw_records(driver)) == list(range(11))
     found = delete(write=True)
-    assert (found["raw_records"], len(found["raw_versions"])) == (4, 3)
+    assert (found.raw_records, len(found.raw_versions)) == (4, 3)
     assert sorted(raw_records(driver)) == [0, 2, 3, 4, 5, 6, 9]
     seen = run_audit(driver)
     assert seen.adds_up, describe_problems(seen)
     assert seen.raw_taken == {"delete": 4}
-    assert delete(write=True)["raw_records"] == 0
+    assert delete(write=True).raw_records == 0
 
 
 @pytest.mark.parametrize("form", ["delta"])
@@ -172,14 +163,7 @@ def test_a_delete_that_dies_before_the_rows_went_finds_them_again(driver: Driver
     carry_values(driver, {n: event(n % 3) for n in range(9)})
 
     def run() -> None:
-        delete_rows.run_delete(
-            driver.config,
-            DeletionRequest("clicks", where("id = 1"), NOW),
-            driver.schemas,
-            write=True,
-            as_json=False,
-            out=console(),
-        )
+        run_deletion(driver.config, DeletionRequest("clicks", where("id = 1"), NOW), driver.schemas, write=True)
 
     with monkeypatch.context() as patched:
 

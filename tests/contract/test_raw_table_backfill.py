@@ -14,13 +14,12 @@ from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Driver, log
 from tests.support.raw_table import DAY, HEADERS, KEYS, VALUES, carry_values, raw_records, start_writer
 from tests.support.sample_records import NOW, event
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.record_commit import RecordTable
-from writer.output.tables import console
 
 
 def brought(driver: Driver, place: str, rows_max: int = 500_000) -> list[GapOutcome]:
@@ -36,14 +35,7 @@ def test_a_gap_is_filled_from_the_raw_table_of_an_earlier_table(tmp_path: Path, 
     carry_values(before, VALUES, headers=HEADERS, keys=KEYS)
     carry_values(before, {n: event(n) for n in range(8, 12)}, came=NOW + DAY)
     carry_values(before, {n: event(n) for n in range(12, 15)})
-    delete_rows.run_delete(
-        before.config,
-        DeletionRequest("clicks", where("id = 9"), NOW),
-        before.schemas,
-        write=True,
-        as_json=False,
-        out=console(),
-    )
+    run_deletion(before.config, DeletionRequest("clicks", where("id = 9"), NOW), before.schemas, write=True)
     table = {"location": str(tmp_path / "lake" / "clicks"), "raw": str(tmp_path / "lake" / "clicks_raw")}
     driver = Driver(tmp_path, form, table=table, limits={"max_failed_ratio": 1})
     driver.start()

@@ -17,14 +17,13 @@ from tests.support.record_columns import check_sound, start_driver
 from tests.support.sample_records import NOW, event
 from tests.support.small_files import compactor
 from writer.audit.audit import audit
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.maintenance.compaction.compactor import here
 from writer.maintenance.dead_letters.replay import DeadLetterReplay
 from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.output.tables import console
 from writer.table.log.operations.seals import Closing
 
 COLUMNS = {
@@ -77,13 +76,8 @@ def test_rows_and_dead_letters_are_deleted_by_key(tmp_path: Path, form: str) -> 
     driver = start_driver(tmp_path, form, COLUMNS)
     driver.carry([log({0: event(0), 1: event(1), 2: event(2, event_time=OLD), 3: event(3, event_time=OLD)})], {0: 4})
     for key in ("k1", "k2"):
-        delete_rows.run_delete(
-            driver.config,
-            DeletionRequest("clicks", where(f"_key = '{key}'"), NOW),
-            driver.schemas,
-            write=True,
-            as_json=True,
-            out=console(),
+        run_deletion(
+            driver.config, DeletionRequest("clicks", where(f"_key = '{key}'"), NOW), driver.schemas, write=True
         )
     assert [row[1] for row in shown(driver.lake)] == ["k0"]
     assert oracle.rows(Path(driver.dead_letters), "key") == [(b"k3",)]

@@ -17,7 +17,7 @@ from tests.support.local_driver import Driver, log
 from tests.support.rewound_cluster import Cluster, DamagedDriver, rewind_of, run_rewind
 from tests.support.sample_records import EVENT, GAP_FACTS, NOW, WIDER, Schemas, event, value
 from writer.audit.audit import audit
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.core.errors import ConfigError, Fenced, HeadraceError
 from writer.core.log_mark import LogMark
 from writer.core.offsets import OffsetRange, Source, TopicPartition
@@ -179,13 +179,11 @@ def test_a_version_before_the_first_start_or_not_yet_there_is_refused(driver: Da
 
 
 def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: DamagedDriver) -> None:
-    delete_rows.run_delete(
+    run_deletion(
         driver.config,
         DeletionRequest("clicks", where("id IN (3, 14)"), NOW, with_dead_letters=False),
         driver.schemas,
         write=True,
-        as_json=True,
-        out=console(),
     )
     look = rewind_of(driver).preview(driver.good)
     assert look.rows == 9

@@ -11,7 +11,7 @@ import bucketers
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
 from writer.audit.audit import audit
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.cli.maintain import table_adopt
 from writer.driver.sealing.rounds import Rounds
 from writer.driver.sealing.steps import seal_due
@@ -44,14 +44,7 @@ def driver(form: str, tmp_path: Path) -> Driver:
 def test_a_delete_is_told_by_the_next_manifest_of_each_bucket_that_it_reached(driver: Driver) -> None:
     sealer = Sealer("clicks", driver.config)
     assert {m.bucket: (m.version, m.rows) for m in sealer.manifests.all()}[ELEVEN] == (1, 10)
-    delete_rows.run_delete(
-        driver.config,
-        DeletionRequest("clicks", where("id = 3"), NOW),
-        driver.schemas,
-        write=True,
-        as_json=True,
-        out=console(),
-    )
+    run_deletion(driver.config, DeletionRequest("clicks", where("id = 3"), NOW), driver.schemas, write=True)
     assert {one.bucket for one in sealer.follow().unsealed.buckets.values()} >= {ELEVEN}
     seal_due(sealer, datetime.now(NOW.tzinfo) + DAY)
     newest = {m.bucket: m for m in sealer.manifests.all()}

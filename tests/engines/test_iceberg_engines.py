@@ -23,13 +23,12 @@ from tests.support.reverted_change import revert_change
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import EVENT, NOW, value
 from writer.audit.audit import audit
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.engines.registration import registration
 from writer.engines.table_description import describe_table
 from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.output.tables import console
 from writer.table.iceberg.catalog import catalog_client
 from writer.table.log.foreign_writes import ForeignChange
 
@@ -87,13 +86,11 @@ class Produced:
         yield "compaction"
         self.carry(HOURS[0] + timedelta(minutes=30), 1)
         yield "late row"
-        delete_rows.run_delete(
+        run_deletion(
             self.driver.config,
             DeletionRequest("clicks", where("id = 7"), NOW, with_dead_letters=False),
             self.driver.schemas,
             write=True,
-            as_json=True,
-            out=console(),
         )
         del self.rows[7]
         yield "delete-rows"

@@ -24,14 +24,13 @@ from tests.support.reverted_change import revert_change
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
 from writer.audit.audit import Audit
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.core.offsets import TopicPartition
 from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.dead_letters.replay import DeadLetterReplay
 from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.output.tables import console
 from writer.table.log.foreign_writes import NothingToClose
 from writer.table.log.operations.seals import Closing, Sealing
 from writer.table.table import PipelineTable
@@ -168,9 +167,7 @@ class History:
     def delete_rows(self, _: None) -> None:
         """Delete a row of each partition, wherever it is: in the table, late, or a dead letter that can be decoded."""
         request = DeletionRequest("clicks", where("id = 2"), NOW, with_dead_letters=True)
-        delete_rows.run_delete(
-            self.driver.config, request, self.driver.schemas, write=True, as_json=True, out=console()
-        )
+        run_deletion(self.driver.config, request, self.driver.schemas, write=True)
         self.deleted |= {(p, 2) for p, end in self.ends.items() if end > 2 and (p, 2) not in self.skipped}
 
     def seal(self, _: None) -> None:

@@ -38,12 +38,12 @@ def test_rows_are_deleted_beside_the_writer_and_nothing_else_is_lost(site: Site,
     config, where = str(site.config), "country = 'DE'"
     more = [site.fill(name, 300, seed=seed) for seed in (11, 12, 13)]
     told = json.loads(say("delete-rows", config, "--where", where, "--yes", "--json"))
-    taken = sum(one["rows"] for one in told["deleted"])
+    taken = sum(one["rows"] for one in told["table"]["deleted"])
     assert taken >= meant, "and perhaps some that came meanwhile"
     writer.until(lambda: len(oracle.rows(lake, "1")) == 3_000 + sum(more) - taken)
     writer.stop()
     again = json.loads(say("delete-rows", config, "--where", where, "--yes", "--json"))
-    taken += sum(one["rows"] for one in again["deleted"])
+    taken += sum(one["rows"] for one in again["table"]["deleted"])
     assert germans(lake) == 0
     found = audited(site)
     assert (found["adds_up"], found["rows_removed_by"], found["records"]["rows"]) == (

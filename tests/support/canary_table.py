@@ -20,7 +20,7 @@ from tests.support.private_table import keyring_at, start_driver
 from tests.support.reprocess_lake import run_reprocess
 from tests.support.sample_records import NOW, Schemas
 from tests.support.small_files import compactor
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.core import logging
 from writer.maintenance.compaction.compactor import here
 from writer.maintenance.dead_letters.replay import DeadLetterReplay
@@ -28,7 +28,6 @@ from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.vacuum import find_unneeded, remove
-from writer.output.tables import console
 from writer.privacy.keyring import read_keyring
 from writer.sealing.rules import SealNow
 from writer.sealing.sealer import Sealer
@@ -87,9 +86,7 @@ def run_life(root: Path, form: str, policy: str) -> Driver:
     if policy in ("hash", "mixed"):
         texts.append(f"text = '{STEM}-text24'")
     for text in texts:
-        delete_rows.run_delete(
-            driver.config, DeletionRequest("clicks", where(text), NOW), _LATER, write=True, as_json=True, out=console()
-        )
+        run_deletion(driver.config, DeletionRequest("clicks", where(text), NOW), _LATER, write=True)
     remove(find_unneeded(driver.config, "clicks", None, datetime.now(NOW.tzinfo) + timedelta(days=9)))
     return driver
 

@@ -12,11 +12,10 @@ from tests.support.local_driver import Driver, log
 from tests.support.reverted_change import revert_change
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, TIME, Schemas, value
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.maintenance.compaction.compactor import Compactor, here
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
-from writer.output.tables import console
 from writer.table.iceberg.catalog.catalog_client import file_settings
 
 HOUR = NOW.replace(minute=0) - timedelta(hours=1)
@@ -80,13 +79,11 @@ class GrownTable:
         assert [result for pieces in planned.values() for result in compactor.carry_out(snapshot, pieces, here)]
 
     def delete(self) -> None:
-        delete_rows.run_delete(
+        run_deletion(
             self.driver.config,
             DeletionRequest("clicks", where("id = 7"), NOW, with_dead_letters=False),
             self.driver.schemas,
             write=True,
-            as_json=True,
-            out=console(),
         )
         del self.rows[7]
 

@@ -5,12 +5,11 @@ from tests.support.sample_records import NOW, event
 from tests.support.small_files import carry, close, compact_bucket
 from tests.support.vacuum_time import days_ahead
 from writer.audit.audit import audit
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.driver.sealing.steps import seal_due
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.vacuum import list_objects
-from writer.output.tables import console
 from writer.sealing.sealer import Sealer
 from writer.storage.locations import store_at
 
@@ -21,14 +20,7 @@ def write_history(driver: Driver) -> None:
     close(driver)
     seal_due(Sealer("clicks", driver.config), days_ahead())
     compact_bucket(driver)
-    delete_rows.run_delete(
-        driver.config,
-        DeletionRequest("clicks", where("id = 61"), NOW),
-        driver.schemas,
-        write=True,
-        as_json=True,
-        out=console(),
-    )
+    run_deletion(driver.config, DeletionRequest("clicks", where("id = 61"), NOW), driver.schemas, write=True)
     carry(driver, 7)
     result = audit(driver.config, "clicks", since=None, deep=True)
     assert result.adds_up, result.problems

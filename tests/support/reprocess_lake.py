@@ -12,13 +12,12 @@ from tests.support.audits import OLD, describe_problems, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
 from writer.avro.schema_plan import SchemaPlan
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.core.offsets import OffsetSet
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import Piece
 from writer.maintenance.record_commit import RecordTable
-from writer.output.tables import console
 
 HOUR = timedelta(hours=1)
 ALL = "2026-11-01T00..2026-11-30T00"
@@ -133,14 +132,7 @@ def check_sound(driver: Driver) -> None:
 
 
 def delete(driver: Driver, text: str) -> None:
-    delete_rows.run_delete(
-        driver.config,
-        DeletionRequest("clicks", where(text), NOW),
-        driver.schemas,
-        write=True,
-        as_json=True,
-        out=console(),
-    )
+    run_deletion(driver.config, DeletionRequest("clicks", where(text), NOW), driver.schemas, write=True)
 
 
 def write_history(driver: Driver, start: int = 0, end: int = 60, *, tombstones: bool = True) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.support.commits import LIMITS, Lake, account
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import event
-from writer.cli.fix import delete_rows
+from writer.cli.fix.delete_rows import run_deletion
 from writer.cli.look.explain import run_explain, to_dict
 from writer.config.pipelines import Config
 from writer.core.entry_text import batch_end_reason, describe_entry
@@ -193,13 +193,11 @@ def test_every_version_of_a_table_is_explained(tmp_path):
     driver.start()
     driver.carry([log({n: event(n) for n in range(10)} | {3: None, 5: event(5)[:-1]})], {0: 10})
     driver.table.grow([pa.field("more", pa.string())])
-    delete_rows.run_delete(
+    run_deletion(
         driver.config,
         DeletionRequest("clicks", where("id = 4"), NOON, with_dead_letters=False),
         driver.schemas,
         write=True,
-        as_json=False,
-        out=Console(file=StringIO()),
     )
     driver.table.append(Closing("c", NOON, {"reason": "command"}), driver.table.snapshot())
     DeltaTable(driver.lake).delete("id = 6")

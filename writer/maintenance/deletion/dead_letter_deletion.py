@@ -4,7 +4,7 @@ A replay that read them before they went would commit their rows after. So an em
 gone: by it the other one is overtaken, and reads what is there then.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import uuid4
@@ -126,13 +126,3 @@ def _add_offsets(result: DeadLetters, records: pa.Table, incarnation: int) -> No
         part = TopicPartition(row["topic"], incarnation, row["partition"])
         ranges.append(OffsetRange(part, row["offset"], row["offset"] + 1))
     result.offsets |= OffsetSet.of(ranges)
-
-
-def to_dict(result: DeadLetters) -> Mapping[str, int | None]:
-    """Describe it as JSON values."""
-    return {
-        "dead_letters": result.dead_letters,
-        "undecodable": result.undecodable,
-        "meant": result.meant,
-        "version": result.version,
-    }

@@ -57,16 +57,6 @@ class PipelineDeletion:
     raw_records: int | None = None  # None: there is no raw table
     raw_versions: Sequence[int] = ()
 
-    @property
-    def tables(self) -> list[TableDeletion]:
-        """The table, and that of its late rows."""
-        return [self.table, *([self.late_table] if self.late_table else [])]
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether there is anything to delete."""
-        return any(table.scan.rows for table in self.tables) or bool(self.dead_letters and self.dead_letters.meant)
-
 
 def delete_rows(config: Config, request: DeletionRequest, source: SchemaSource, *, write: bool) -> PipelineDeletion:
     """Take the rows out of a pipeline's tables, or only find what would go. Raises HeadraceError."""
