@@ -26,7 +26,6 @@ from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.retention import Retention
 from writer.maintenance.vacuum import find_unneeded
-from writer.output.tables import console
 from writer.table.iceberg.catalog.catalog_client import file_settings
 from writer.table.iceberg.metadata.data_files import canonical_path
 

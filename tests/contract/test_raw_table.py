@@ -25,7 +25,6 @@ from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.vacuum import find_unneeded
 from writer.output.table_choice import ChosenTable
-from writer.output.tables import console
 from writer.status.model import Totals
 from writer.table.factory import all_tables
 from writer.table.log.operations.seals import Closing

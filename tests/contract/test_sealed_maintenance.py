@@ -18,7 +18,6 @@ from writer.driver.sealing.steps import seal_due
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.retention import MARK, Retention
-from writer.output.tables import console
 from writer.sealing.manifest import FOLDER
 from writer.sealing.sealer import Sealer
 from writer.status.pause import Pause
