@@ -182,6 +182,8 @@ _TABLES = (
         Query(f"headrace_config_last_reload_successful{{{_PLACE}}}", "in force"),
         Query(f"headrace_config_restart_needed{{{_PLACE}}}", "keys that need a restart")),
           "1: the file as it was last read is in force. 0: it was invalid and changed nothing.", 8),
+    Panel("Retention that waits", "short", (Query(_by("max", "headrace_retention_waits")),),
+          "Tables whose shorter retention drops nothing until `headrace retention --yes` accepts it.", 8),
 )  # fmt: skip
 ROWS = {"Now": _NOW, "Flow": _FLOW, "Lake": _LAKE, "Tables": _TABLES, "Care": _CARE}
 

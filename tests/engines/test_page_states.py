@@ -73,5 +73,8 @@ def test_the_page_shows_the_figures_of_the_document(page: Browser, name: str) ->
         assert "none while it is failed" in tiles["last commit"][2]
     if told["registry_wait"]:
         assert f"the batch {told['registry_wait']['text']}" in notes
+    if told["pause"]:
+        assert f"paused {told['pause']['text']}" in notes
+    assert [wait["text"] for wait in told["retention_waits"] if wait["text"] not in notes] == []
     if told["gaps"]["count"]:
         assert any("1 open gap, 300 offsets, Kafka holds them" in note for note in notes)

@@ -8,6 +8,7 @@ from writer.clients.supervisor_record import HaltRecord
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.hooks.outbox import Health
 from writer.schemas.registry_hold import RegistryWait
+from writer.sealing.retention_wait import RetentionWait
 from writer.status.model import Commit, Logs, Sample, Totals, View
 from writer.status.pause import Pause
 from writer.status.table_facts import GapFacts, TableContents
@@ -35,6 +36,20 @@ def _gaps(now: datetime) -> GapFacts:
         3, now - _HOUR, "latest", (OffsetRange(TopicPartition("clicks", 1, 0), 100, 400),), (), "", "", {}
     )
     return GapFacts(1, 300, 0, (GapRecord("0123456789abcdef", opened),))
+
+
+def _retention_waits(now: datetime) -> dict[str, RetentionWait]:
+    table = "s3://lake/clicks"
+    wait = RetentionWait(
+        table,
+        configured=timedelta(days=4),
+        in_force=timedelta(days=400),
+        buckets=36,
+        rows=1_100_000,
+        bytes=11 * 2**20,
+        oldest=now - timedelta(days=40),
+    )
+    return {table: wait}
 
 
 def healthy(now: datetime = NOW) -> View:
@@ -83,6 +98,7 @@ def pipeline_states(now: datetime = NOW) -> dict[str, View]:
         "held for a schema": replace(view, registry_wait=unknown_id),
         "registry 401": replace(view, registry_wait=refused),
         "paused": replace(view, state="paused", pause=Pause("2026-11-20T11:00:00+00:00", "ada", "a migration")),
+        "retention waits": replace(view, retention_waits=_retention_waits(now)),
         "backlog": replace(view, logs=_logs(now, 61_000)),
         "gap open": replace(view, gaps=_gaps(now)),
         "storage down": replace(

@@ -180,10 +180,10 @@ def test_a_paused_driver_is_healthy_and_ready_and_says_so() -> None:
     board = {"clicks": progress}
     assert answer("/healthz", "", board, NOW)[0] == 200
     status, _, body = answer("/readyz", "", board, NOW)
-    assert (status, body.decode()) == (200, f"ok\npipeline clicks is {WHO.text}\n")
+    assert (status, body.decode()) == (200, f"ok\npipeline clicks is paused {WHO.text}\n")
     assert 'headrace_paused{pipeline="clicks"} 1.0' in answer("/metrics", "", board, NOW)[2].decode()
     told = json.loads(answer("/status", "", board, NOW)[2])["pipelines"]["clicks"]
-    assert (told["state"], told["pause"]) == ("paused", vars(WHO))
+    assert (told["state"], told["pause"]) == ("paused", {**vars(WHO), "text": WHO.text})
     progress.record_failure("the disk is full")
     assert answer("/readyz", "", board, NOW)[0] == 503, "a failure is not hidden by a pause"
 

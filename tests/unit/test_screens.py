@@ -132,6 +132,7 @@ def test_an_open_gap_is_the_same_everywhere(state: str) -> None:
         ("held for a schema", "warning", "the batch waits for schema id 11 until 2026-11-20 12:02:00 UTC"),
         ("registry 401", "warning", "the batch waits for schema id 11: the registry refuses the login (401)"),
         ("paused", "warning", "paused"),
+        ("retention waits", "warning", "a shorter retention waits for `headrace retention --yes`"),
         ("gap open", "warning", "1 open gap"),
         ("storage down", "critical", "failed: cannot write to s3://lake/clicks: it does not answer"),
         ("no Kafka", "warning", "Kafka has not answered for 10 min"),
@@ -147,6 +148,30 @@ def test_the_health_says_what_is_wrong(name: str, level: str, reason: str) -> No
     row = fleet_screen.rows({"": {"pipelines": {"clicks": pipeline}}}, "", "worst")
     assert reason in printed(fleet_screen.fleet(row))
     assert reason in printed(fleet_screen.verdicts(row))
+    in_pipe = line("clicks", pipeline, "x")
+    assert f" health={level} " in f"{in_pipe} "
+    assert reason in in_pipe
+
+
+def test_a_retention_that_waits_is_the_same_everywhere(state: str) -> None:
+    view = STATES[state]
+    pipeline = described(view)
+    waits = pipeline["retention_waits"] or []
+    assert [wait["rows"] for wait in waits] == ([1_100_000] if state == "retention waits" else [])
+    assert metrics(view)["headrace_retention_waits"] == len(waits)
+    text = terminal_lines(pipeline).get("old buckets", "")
+    assert text == "".join(wait["text"] for wait in waits)
+    assert ("retention 4 d would drop 36 buckets (1,100,000 rows, 11.0 MiB, from 2026-10-11 12:00:00 UTC on)" in text) is (
+        state == "retention waits"
+    )
+
+
+def test_a_pause_says_since_when_and_by_whom_in_the_same_words() -> None:
+    view = STATES["paused"]
+    pipeline = described(view)
+    assert pipeline["pause"]["text"] == "since 2026-11-20 11:00:00 UTC by ada: a migration"
+    assert terminal_lines(pipeline)["paused"] == pipeline["pause"]["text"]
+    assert metrics(view)["headrace_paused"] == 1
 
 
 def test_the_lake_and_a_driver_show_lines_of_the_same_names() -> None:

@@ -1,5 +1,6 @@
 """Shows a pipeline's status: several lines on a terminal, one line at a time in a log."""
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -9,7 +10,7 @@ from rich.text import Text
 
 from writer.core.text import describe_limit, instant, name_ranges, plural, span
 from writer.core.units import show_size
-from writer.output.health import FAILED_BAD, HEADROOM_BAD_S, HEADROOM_LOW_S, failed_records, is_late
+from writer.output.health import FAILED_BAD, HEADROOM_BAD_S, HEADROOM_LOW_S, failed_records, health, is_late
 from writer.output.route_lines import route_lines
 from writer.output.tables import label_grid
 from writer.scaling.spark_settings import in_one_process
@@ -207,11 +208,15 @@ def block(name: str, pipeline: Mapping[str, Any]) -> RenderableType:
 
 
 def line(name: str, pipeline: Mapping[str, Any], time: str) -> str:
-    """Return the state on one line, for a pipe or a log. `time`: of the state."""
+    """Return the state on one line, for a pipe or a log: what is wrong, as lists of pipelines say it, comes last.
+
+    `time`: of the state.
+    """
     lag = pipeline["lag"]
     rates = pipeline["rates"]
     last = pipeline["last_commit"]
-    parts = [time, name, f"state={pipeline['state'].replace(' ', '_')}"]
+    state_health = health(pipeline)
+    parts = [time, name, f"state={pipeline['state'].replace(' ', '_')}", f"health={state_health.level}"]
     numbers = {
         "lag_offsets": lag["offsets"],
         "lag_seconds": lag["seconds"],
@@ -229,6 +234,8 @@ def line(name: str, pipeline: Mapping[str, Any], time: str) -> str:
         for key, value in numbers.items()
         if value is not None
     ]
+    if state_health.reasons:
+        parts.append(f"trouble={json.dumps('; '.join(state_health.reasons), ensure_ascii=False)}")
     return " ".join(parts)
 
 
@@ -333,9 +340,7 @@ def _pause(pipeline: Mapping[str, Any]) -> Text:
     pause = pipeline["pause"]
     if not pause:
         return Text()
-    text = Text(f"since {pause['at']} by {pause['by']}", style="yellow")
-    if pause["reason"]:
-        text.append(f": {pause['reason']}")
+    text = Text(pause["text"], style="yellow")
     if pipeline["batch"]:
         text.append("; the batch under way is finished first")
     return text

@@ -18,6 +18,7 @@ from writer.sealing.bucket_states import BucketCounts, ListedBucket
 from writer.status.lag import lag_sample
 from writer.status.lag_sample import round_seconds
 from writer.status.model import OUTCOMES, Batch, Commit, Totals, View
+from writer.status.pause import Pause
 from writer.status.rate_limit import LimitState
 from writer.status.rates import RATE_WINDOW, Rates, rates
 from writer.status.table_facts import TableContents
@@ -39,7 +40,7 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "state": view.state,
         "error": view.error,
         "halted": _halt(view.current_halt),
-        "pause": None if view.pause is None else asdict(view.pause),
+        "pause": None if view.pause is None else _pause(view.pause),
         "rate_limit": _rate_limit(view.rate_limit, now),
         # Without a driver it is not looked at.
         "retention_waits": None if source == "lake" else [wait.to_json() for wait in view.retention_waits.values()],
@@ -84,6 +85,10 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "recovery": [dict(decision) for decision in view.recovery],
     }
     return {**status, "health": asdict(health(status))}
+
+
+def _pause(pause: Pause) -> dict[str, str]:
+    return {**asdict(pause), "text": pause.text}
 
 
 def _halt(halt: HaltRecord | None) -> dict[str, Any] | None:

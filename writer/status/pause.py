@@ -40,13 +40,13 @@ class Pause:
 
     @property
     def text(self) -> str:
-        """The pause as a phrase: paused since 2026-11-20 05:00:00 UTC by ada@ops: a migration."""
+        """The pause as a phrase: since 2026-11-20 05:00:00 UTC by ada@ops: a migration."""
         reason = f": {self.reason}" if self.reason else ""
         since = self.at
         # A pause that cannot be read has no time.
         with suppress(ValueError):
             since = instant(self.at)
-        return f"paused since {since} by {self.by}{reason}"
+        return f"since {since} by {self.by}{reason}"
 
 
 def find_pause(store: Store) -> Pause | None:
@@ -128,7 +128,7 @@ class PauseGate:
 
     def _refuse(self, pause: Pause | None) -> None:
         if pause is not None:
-            raise Paused(f"pipeline {self._pipeline!r} is {pause.text}. `headrace resume` ends it.")
+            raise Paused(f"pipeline {self._pipeline!r} is paused {pause.text}. `headrace resume` ends it.")
 
     def _watch(self) -> None:
         while not self._closing.wait(LOOK_S):

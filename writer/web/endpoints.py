@@ -54,7 +54,7 @@ def _missing_commit(view: View) -> str:
 
 def pause_notes(views: list[View]) -> list[str]:
     """Return what is paused: one line for each pipeline. It is as well as it was asked to be."""
-    return [f"pipeline {view.pipeline} is {view.pause.text}" for view in views if view.pause is not None]
+    return [f"pipeline {view.pipeline} is paused {view.pause.text}" for view in views if view.pause is not None]
 
 
 def answer(

@@ -35,7 +35,7 @@ class PauseReport(Report):
     def render(self, out: Console) -> None:
         """Say of each pipeline since when it is paused."""
         for name, pipeline in self.pipelines.items():
-            text = pipeline.paused.text
+            text = f"paused {pipeline.paused.text}"
             if pipeline.new:
                 sentence(out, f"{name}: {text}. A driver finishes its batch first. `headrace resume` ends it.")
             else:
@@ -61,7 +61,7 @@ class ResumeReport(Report):
             if pipeline.was_paused is None:
                 sentence(out, f"{name}: it was not paused.")
             else:
-                sentence(out, f"{name}: it was {pipeline.was_paused.text}; a driver goes on within seconds.")
+                sentence(out, f"{name}: it was paused {pipeline.was_paused.text}; a driver goes on within seconds.")
 
 
 @command(exits={0: "paused, by this or an earlier call", 1: "the storage does not answer", 2: "configuration"})
