@@ -2,6 +2,8 @@
 
 import logging
 import threading
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from recovery.supervisor.recovery_actions import Refusal
 from recovery.supervisor.supervisor import Supervisor
 from tests.support.autoscaler_facts import NOW, POLICY, batches, facts, pipeline
 from tests.support.commits import LIMITS, NOON, account, facts as commit_facts
+from tests.support.pipeline_states import pipeline_states
 from tests.support.sample_records import config
 from tests.support.simulated_supervisor import EndlessPipeline, Query, SentEvents
 from tests.support.stepped_clocks import Clocks
@@ -31,12 +34,15 @@ from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, Start
 from writer.driver.supervisor_channel import ChannelFolder
 from writer.hooks.outbox import OutboxEntry
 from writer.lease.holder import LeaseHolder
+from writer.schemas.registry_hold import RegistryWait
+from writer.sealing.bucket_states import BucketCounts
 from writer.sealing.rules import SealLater, SealNow, Unsealed, choose_seals
+from writer.sealing.watermark import Watermark
 from writer.status.document import document
 from writer.status.lag_sample import Lag, LagSample
-from writer.status.model import Sample
+from writer.status.model import Batch, Sample, View
 from writer.status.progress import Progress
-from writer.status.rate_limit import LimitState, Throttle
+from writer.status.rate_limit import EffectiveLimit, LimitState, RateLimit, Throttle
 from writer.status.table_facts import TableContents
 from writer.storage.local import LocalStore
 from writer.table.backfill_locks import LEASE, BackfillLocked, BackfillLocks
@@ -148,6 +154,55 @@ def test_ages_and_lag_stay_what_they_are(step: timedelta) -> None:
     progress.shift_clock(step)
     assert shown() == before
     assert before["commit"] == before["count"] == 100
+
+
+# By the wall clock on purpose: what they are compared with stands in records, or on storage.
+_OF_STORED_TIMES = {"event_time_newest_age_seconds", "oldest_waiting_seconds", "watermark_delay_seconds"}
+
+
+def numbers(part: object, path: str = "") -> dict[str, object]:
+    """Return the numbers of a document by their paths, without those that compare the clock with a stored time."""
+    if isinstance(part, Mapping):
+        items = [(str(key), value) for key, value in part.items() if key not in _OF_STORED_TIMES]
+    elif isinstance(part, list):
+        items = [(str(index), value) for index, value in enumerate(part)]
+    else:
+        return {path: part} if isinstance(part, int | float) else {}
+    return {name: number for key, value in items for name, number in numbers(value, f"{path}/{key}").items()}
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize("name", list(pipeline_states()))
+def test_no_number_of_a_screen_changes_with_a_step(name: str, step: timedelta) -> None:
+    view = pipeline_states(NOW)[name]
+    busy = replace(
+        view,
+        batch=Batch(8, NOW - MINUTE, "tasks", NOW - SECOND, 400),
+        rate_limit=LimitState(next_begin=NOW + MINUTE, in_force=EffectiveLimit(RateLimit(100.0))),
+        bucket_counts=BucketCounts(NOW - SECOND, Watermark(NOW - HOUR), None, 1, 0, 0),
+    )
+
+    def shown(view: View, now: datetime) -> dict[str, object]:
+        return numbers(document([view], now)["pipelines"]["clicks"])
+
+    assert shown(busy.shift_times(step), NOW + step) == shown(busy, NOW)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_the_end_of_a_wait_for_a_schema_is_shown_by_the_clock_as_it_is_now(step: timedelta) -> None:
+    clocks = Clocks()
+    progress = Progress("clicks", now=clocks.now, seconds=clocks.seconds)
+    progress.set(registry_wait=RegistryWait(("schema id 11",), clocks.now() + 2 * MINUTE))
+    clocks.step(step)
+    progress.shift_clock(step)
+    clocks.pass_time(30)
+    wait = progress.view().registry_wait
+    assert wait is not None
+    assert wait.until is not None
+    assert (wait.until - clocks.now()).total_seconds() == pytest.approx(90, abs=1e-3)
+    progress.set(registry_wait=RegistryWait(("schema id 11",), error="the registry does not answer"))
+    progress.shift_clock(step)
+    assert progress.view().registry_wait == RegistryWait(("schema id 11",), error="the registry does not answer")
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,7 @@ from tests.support.overlord import Overlord
 from tests.support.sealed_lake import SealedLake
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import HookDispatcher, deliveries, hook_health
-from writer.hooks.outbox import Health
+from writer.hooks.outbox import Health, OutboxContent
 from writer.maintenance.retention import Retention
 from writer.output.status_screen import screen
 from writer.output.tables import show
@@ -269,6 +270,30 @@ def test_a_driver_delivers_in_threads_of_their_own_and_ends_while_a_server_hangs
         finally:
             delivery.close()
     assert "cannot reach http://127.0.0.1:9" in heard["bad"].error
+
+
+def test_a_stop_waits_for_all_hooks_together_and_not_for_each(tmp_path: Path):
+    hooks = [{"type": "webhook", "url": "http://127.0.0.1:9", "name": name, "start": "earliest"} for name in "abcd"]
+    lake = SealedLake(tmp_path, hooks=hooks)
+    may_end = threading.Event()
+    busy = threading.Semaphore(0)
+    dispatcher = HookDispatcher("clicks", deliveries("clicks", lake.config), lambda _: None)
+    for delivery in dispatcher._deliveries:
+
+        def hang(_: datetime) -> OutboxContent:
+            busy.release()
+            assert may_end.wait(60)
+            return OutboxContent(-1)
+
+        delivery.run_round = hang
+    dispatcher.start()
+    try:
+        assert all(busy.acquire(timeout=60) for _ in hooks)
+        began_s = time.monotonic()
+        dispatcher.close(last=True)
+        assert time.monotonic() - began_s < 2 * len(hooks) - 1, "two seconds, as it says, and not for each"
+    finally:
+        may_end.set()
 
 
 def test_how_the_hooks_are_is_in_status_and_metrics(tmp_path: Path):

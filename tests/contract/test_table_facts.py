@@ -1,5 +1,7 @@
 """What a pipeline's tables hold and which gaps are open, read again and again beside a writer."""
 
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from writer.status import from_table
 from writer.status.model import View
 from writer.status.progress import Progress
 from writer.status.table_facts import GapFacts, TableContents, TableFactsReader
+from writer.table.log.snapshot import PipelineSnapshot
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -133,6 +136,35 @@ def test_a_watch_that_cannot_read_says_so_once(driver: Driver, caplog: pytest.Lo
     events = [line for line in caplog.messages if "table_facts" in line]
     assert ["failed" in event for event in events] == [True, False]
     assert progress.view().contents is not None
+
+
+class HangingReader(TableFactsReader):
+    """Reads from a storage that does not answer until a test lets it."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__("clicks", driver.config)
+        self.is_asked = threading.Event()
+        self.may_answer = threading.Event()
+
+    def snapshot(self) -> PipelineSnapshot:
+        self.is_asked.set()
+        assert self.may_answer.wait(60)
+        return super().snapshot()
+
+
+def test_a_stop_does_not_wait_for_a_storage_that_hangs_and_shows_nothing_that_comes_later(driver: Driver) -> None:
+    progress = Progress("clicks")
+    reader = HangingReader(driver)
+    watch = TableWatch("clicks", driver.config, progress)
+    watch._reader = reader
+    watch.start()
+    assert reader.is_asked.wait(60)
+    began_s = time.monotonic()
+    watch.close()
+    assert time.monotonic() - began_s < 1
+    reader.may_answer.set()
+    assert watch._thread.close(60)
+    assert progress.view().contents is None
 
 
 def test_a_gap_is_gone_at_once_when_it_ends(driver: Driver) -> None:

@@ -1,5 +1,6 @@
 """Lag: arithmetic over what Kafka said, the search for the age of a record, and the thread that asks."""
 
+import threading
 import time
 from bisect import bisect_left
 from datetime import UTC, datetime, timedelta
@@ -390,6 +391,28 @@ def test_a_log_that_ends_before_the_frontier_is_noticed(progress):
     until(lambda: progress.view().log_moved)
     watch.close()
     assert progress.view().log_moved == "the log of clicks/0 ends at 3, 1 offset before the table"
+
+
+def test_a_stop_does_not_wait_for_a_broker_that_hangs_and_moves_no_later_start(progress):
+    cluster = Cluster()
+    watch = watching(cluster, progress)
+    until(lambda: cluster.looks > 3)
+    is_asked = threading.Event()
+    may_answer = threading.Event()
+
+    def hang(names):
+        is_asked.set()
+        assert may_answer.wait(60)
+        return {name: KafkaTopic(name, "uuid-2", 1) for name in names}
+
+    cluster.topics = hang
+    assert is_asked.wait(60)
+    began_s = time.monotonic()
+    watch.close()
+    assert time.monotonic() - began_s < 1
+    may_answer.set()
+    assert watch._thread.close(60)
+    assert progress.view().log_moved == "", "another start reads the topic that was created again"
 
 
 def test_the_frontier_is_mirrored_after_each_commit_and_at_the_end(progress):

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -108,6 +109,29 @@ def test_a_pause_is_noticed_while_no_records_come(store: LocalStore) -> None:
         assert progress.view().pause == WHO
     finally:
         gate.close()
+
+
+def test_a_stop_does_not_wait_for_a_storage_that_hangs(store: LocalStore) -> None:
+    is_asked = threading.Event()
+    may_answer = threading.Event()
+
+    class Hanging(LocalStore):
+        def read(self, name: str):
+            is_asked.set()
+            assert may_answer.wait(60)
+            return super().read(name)
+
+    asked(store)
+    pauses: list[Pause | None] = []
+    gate = PauseGate(Hanging(store.location), "clicks", pauses.append)
+    gate.watch()
+    assert is_asked.wait(60)
+    began_s = time.monotonic()
+    gate.close()
+    assert time.monotonic() - began_s < 1
+    may_answer.set()
+    assert gate._thread.close(60)
+    assert pauses == [], "a later start looks by itself"
 
 
 @pytest.mark.usefixtures("quick")

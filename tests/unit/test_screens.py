@@ -161,9 +161,9 @@ def test_a_retention_that_waits_is_the_same_everywhere(state: str) -> None:
     assert metrics(view)["headrace_retention_waits"] == len(waits)
     text = terminal_lines(pipeline).get("old buckets", "")
     assert text == "".join(wait["text"] for wait in waits)
-    assert ("retention 4 d would drop 36 buckets (1,100,000 rows, 11.0 MiB, from 2026-10-11 12:00:00 UTC on)" in text) is (
-        state == "retention waits"
-    )
+    assert (
+        "retention 4 d would drop 36 buckets (1,100,000 rows, 11.0 MiB, from 2026-10-11 12:00:00 UTC on)" in text
+    ) is (state == "retention waits")
 
 
 def test_a_pause_says_since_when_and_by_whom_in_the_same_words() -> None:

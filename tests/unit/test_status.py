@@ -314,8 +314,8 @@ def test_a_pipe_that_watches_gets_one_line_each_time(progress):
     pipeline = told(progress)["clicks"]
     text = line("clicks", pipeline, "2026-11-20T12:00:00Z")
     assert text == (
-        "2026-11-20T12:00:00Z clicks state=running health=ok lag_offsets=50 committed_per_second=1.667 rate_window_seconds=60 "
-        "version=5 commit_age_seconds=0"
+        "2026-11-20T12:00:00Z clicks state=running health=ok lag_offsets=50 committed_per_second=1.667 "
+        "rate_window_seconds=60 version=5 commit_age_seconds=0"
     )
 
 

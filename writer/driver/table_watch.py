@@ -4,11 +4,12 @@ Others change the tables, too: a backfill fills a gap, a replay takes dead lette
 makes the facts old, and nothing else: they say when they were counted.
 """
 
-import threading
 from datetime import UTC, datetime
+from typing import Any
 
 from writer.config.pipelines import Config
 from writer.core import logging
+from writer.core.periodic_thread import PeriodicThread
 from writer.driver.restart_policy import sentence
 from writer.status.progress import Progress
 from writer.status.table_facts import GapFacts, TableFactsReader
@@ -18,7 +19,6 @@ from writer.table.ledger.segment_store import LedgerUnreadable
 _INTERVAL_S = 30.0
 # While a gap is open: a backfill fills it.
 _GAP_INTERVAL_S = 5.0
-_CLOSE_TIMEOUT_S = 5.0
 
 
 class TableWatch:
@@ -28,21 +28,16 @@ class TableWatch:
         self._progress = progress
         self._reader = TableFactsReader(name, config)
         self._is_failing = False
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"facts of {name}", daemon=True)
+        self._thread = PeriodicThread(f"facts of {name}", self._run_round)
 
     def start(self) -> None:
         """Begin."""
-        self._progress.on_commit(self._wake.set)
+        self._progress.on_commit(self._thread.wake)
         self._thread.start()
 
     def close(self) -> None:
-        """End. Waits some seconds at most; the thread does not hold the process."""
-        self._closing.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_TIMEOUT_S)
+        """End. Nothing waits for a look that is under way, however long the storage takes; nothing of it is shown."""
+        self._thread.close(within_s=0)
 
     def read(self) -> None:
         """Read the facts once. Raises CommitFailed, OSError."""
@@ -52,8 +47,13 @@ class TableWatch:
         except LedgerUnreadable:
             # `headrace gaps list` and `headrace audit` say what is wrong with it.
             gaps = GapFacts.of(snapshot)
-        self._progress.set(gaps=gaps)
-        self._progress.set(contents=self._reader.contents(snapshot, datetime.now(UTC)))
+        self._show(gaps=gaps)
+        self._show(contents=self._reader.contents(snapshot, datetime.now(UTC)))
+
+    def _show(self, **facts: Any) -> None:
+        """Set facts of the progress, unless this was closed: a later start looks by itself, and knows more by now."""
+        if not self._thread.is_closing:
+            self._progress.set(**facts)
 
     def read_or_log(self) -> None:
         """Read the facts; log once that it fails, and once that it works again."""
@@ -68,9 +68,7 @@ class TableWatch:
             self._is_failing = False
             logging.event("table_facts_recovered", pipeline=self._progress.pipeline)
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            self.read_or_log()
-            gaps = self._progress.view().gaps
-            self._wake.wait(_GAP_INTERVAL_S if gaps is not None and gaps.open else _INTERVAL_S)
-            self._wake.clear()
+    def _run_round(self) -> float:
+        self.read_or_log()
+        gaps = self._progress.view().gaps
+        return _GAP_INTERVAL_S if gaps is not None and gaps.open else _INTERVAL_S

@@ -16,6 +16,7 @@ from writer.config.pipelines import Config
 from writer.config.sections.hooks import Druid, HookSettings, Webhook
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
+from writer.core.periodic_thread import PeriodicThread
 from writer.engines.table_description import describe_table
 from writer.hooks.base import Hook
 from writer.hooks.delivery import HookDelivery
@@ -32,7 +33,7 @@ from writer.table.factory import main_table
 _LOOK_EVERY = timedelta(seconds=15)
 _WAIT_MIN = timedelta(milliseconds=100)
 # A delivery that runs at the end is left alone: the next driver continues it.
-_JOIN_TIMEOUT_S = 2.0
+_CLOSE_WITHIN_S = 2.0
 # Between two rounds, while servers work on what they accepted.
 _ROUND_INTERVAL_S = 0.5
 
@@ -88,12 +89,8 @@ class HookDispatcher:
         self._lock = threading.Lock()
         # How many manifests of this process the threads were woken for.
         self._sealed = 0
-        self._closed = threading.Event()
-        self._awake = {delivery.hook.name: threading.Event() for delivery in deliveries}
         self._threads = [
-            threading.Thread(
-                target=self._run, args=[delivery], name=f"hook {delivery.hook.name} of {pipeline}", daemon=True
-            )
+            PeriodicThread(f"hook {delivery.hook.name} of {pipeline}", partial(self._run_round, delivery))
             for delivery in deliveries
         ]
 
@@ -115,27 +112,24 @@ class HookDispatcher:
 
     def wake(self) -> None:
         """Wake each `HookDelivery`."""
-        for event in self._awake.values():
-            event.set()
+        for thread in self._threads:
+            thread.wake()
 
     def close(self, *, last: bool = False) -> None:
-        """Stop the threads. The next driver delivers what waits. `last`: one more round, as no driver may follow."""
-        self._closed.set()
-        self.wake()
+        """Stop the threads, which are waited for two seconds at most, all together. The next driver delivers the rest.
+
+        `last`: with one more round, as no driver may follow.
+        """
+        for thread in self._threads:
+            thread.close(within_s=0)
+        deadline_s = time.monotonic() + _CLOSE_WITHIN_S
         for delivery, thread in zip(self._deliveries, self._threads, strict=True):
-            if thread.is_alive():
-                thread.join(_JOIN_TIMEOUT_S)
-            if last and not thread.is_alive():
+            has_ended = thread.close(deadline_s - time.monotonic())
+            if last and has_ended:
                 self._run_round(delivery)
 
-    def _run(self, delivery: HookDelivery) -> None:
-        awake = self._awake[delivery.hook.name]
-        while not self._closed.is_set():
-            awake.wait(self._run_round(delivery).total_seconds())
-            awake.clear()
-
-    def _run_round(self, delivery: HookDelivery) -> timedelta:
-        """Run a `HookDelivery` once and publish its health. Returns how long nothing is due."""
+    def _run_round(self, delivery: HookDelivery) -> float:
+        """Run a `HookDelivery` once and publish its health. Returns the seconds for which nothing is due."""
         wait = _LOOK_EVERY
         try:
             due = delivery.next_due(delivery.run_round(datetime.now(UTC)))
@@ -148,7 +142,7 @@ class HookDispatcher:
         with self._lock:
             self._health = {**self._health, delivery.hook.name: delivery.health}
             self._publish(self._health)
-        return wait
+        return wait.total_seconds()
 
 
 def choose_deliveries(config: Config, pipeline: str, hook: str | None) -> list[HookDelivery]:

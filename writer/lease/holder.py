@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from writer.core import logging
+from writer.core.periodic_thread import PeriodicThread
 from writer.lease.lease import EXPIRES_AFTER, LeaseRecord, Leases, ObservedLease, is_free, observe
 
 _CLOSE_WITHIN_S = 5.0
@@ -50,8 +51,9 @@ class LeaseHolder:
         self._awaited: dict[str, _AwaitedLease] = {}
         # Around each renewal and release of a lease.
         self._lock = threading.Lock()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._renew_until_closed, name="leases", daemon=True)
+        # Whether it was logged that a renewal failed, and none succeeded since.
+        self._is_failing = False
+        self._thread = PeriodicThread("leases", self._renew)
 
     def add(self, pipeline: str, leases: Leases) -> None:
         """Add the lease of a pipeline that came while others are held. `try_take` takes it."""
@@ -67,9 +69,7 @@ class LeaseHolder:
 
     def close(self) -> None:
         """Release what is held and end the thread. A storage that does not answer leaves the others to wait."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_WITHIN_S)
+        self._thread.close(_CLOSE_WITHIN_S)
         for pipeline, epoch in self.epochs.items():
             self._release(pipeline, epoch)
 
@@ -107,7 +107,7 @@ class LeaseHolder:
         if not self._leases[pipeline].take(epoch, self._holder):
             return False
         self.epochs[pipeline] = epoch
-        if self._thread.ident is None:
+        if not self._thread.has_started:
             self._thread.start()
         self._awaited.pop(pipeline, None)
         logging.event("lease_acquired", pipeline=pipeline, epoch=epoch, holder=self._holder)
@@ -130,22 +130,22 @@ class LeaseHolder:
             reason="another supervisor holds it and renews it",
         )
 
-    def _renew_until_closed(self) -> None:
-        """Renew all leases every few seconds, until one is lost or the holder is closed."""
-        is_silent = False
-        while not self._closing.wait(self._renewal_interval_s):
-            for pipeline, epoch in list(self.epochs.items()):
-                try:
-                    with self._lock:
-                        is_lost = pipeline in self.epochs and not self._leases[pipeline].renew(epoch, self._holder)
-                    if is_lost:
-                        self.lost_pipeline = pipeline
-                        logging.warning("lease_lost", pipeline=pipeline, epoch=epoch, holder=self._holder)
-                        return
-                    is_silent = False
-                except OSError as error:
-                    # Who reaches it may take it meanwhile, and then fences this one's driver in the table. When it
-                    # answers, it names the holder.
-                    if not is_silent:
-                        logging.warning("lease_renewal_failed", pipeline=pipeline, error=str(error))
-                    is_silent = True
+    def _renew(self) -> float:
+        """Renew all leases, unless one is lost. Returns the seconds until the next renewal."""
+        for pipeline, epoch in list(self.epochs.items()):
+            if self.lost_pipeline is not None or self._thread.is_closing:
+                break
+            try:
+                with self._lock:
+                    is_lost = pipeline in self.epochs and not self._leases[pipeline].renew(epoch, self._holder)
+                if is_lost:
+                    self.lost_pipeline = pipeline
+                    logging.warning("lease_lost", pipeline=pipeline, epoch=epoch, holder=self._holder)
+                self._is_failing = False
+            except OSError as error:
+                # Who reaches it may take it meanwhile, and then fences this one's driver in the table. When it
+                # answers, it names the holder.
+                if not self._is_failing:
+                    logging.warning("lease_renewal_failed", pipeline=pipeline, error=str(error))
+                self._is_failing = True
+        return self._renewal_interval_s

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from writer.config.sections.connections import Autoscaler
 from writer.core import logging
+from writer.core.periodic_thread import PeriodicThread
 from writer.scaling.scale_steps import Executor, ExecutorTarget, remaining_executors, steps
 from writer.storage.base import Store
 
@@ -91,8 +92,6 @@ class ExecutorManager:
         self._seconds = seconds
         self._cluster: Executors | None = None
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._closing = threading.Event()
         self._target: ExecutorTarget | None = None
         # The time of the last request.
         self._request_s: float | None = None
@@ -103,7 +102,7 @@ class ExecutorManager:
         self._gc_from: tuple[float, dict[str, Executor]] = (seconds(), {})
         self._state = _ExecutorState()
         self._last_error = ""
-        self._thread = threading.Thread(target=self._run, name="executors", daemon=True)
+        self._thread = PeriodicThread("executors", self._run_round)
 
     def begin(self, cluster: Callable[[], Executors]) -> None:
         """Start the thread, with the last request that was stored. Call it when Spark has started."""
@@ -117,11 +116,8 @@ class ExecutorManager:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread. Waits some seconds at most."""
-        self._closing.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_WITHIN_S)
+        """End the thread after the step that runs, which is waited for five seconds at most."""
+        self._thread.close(_CLOSE_WITHIN_S)
 
     def want(self, executors: int, verdict: str = "", why: str = "", recommended: int | None = None) -> None:
         """Keep so many executors from now on. `verdict` and `why` are for people.
@@ -154,7 +150,7 @@ class ExecutorManager:
                 "executors_requested", executors=executors, before=executors_before, reason=why or "requested"
             )
             self._store_request(executors)
-        self._wake.set()
+        self._thread.wake()
 
     def run_step(self) -> None:
         """Check the executors, and take the next step."""
@@ -246,17 +242,15 @@ class ExecutorManager:
         )
         return HTTPStatus.ACCEPTED, _JSON, (json.dumps(self.to_dict()) + "\n").encode()
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self.run_step()
-                self._last_error = ""
-            except Exception as error:  # noqa: BLE001 - Spark is busy or gone; batches must not notice
-                if str(error) != self._last_error and not self._closing.is_set():
-                    logging.warning("executor_status_failed", error=" ".join(str(error).split())[:300])
-                self._last_error = str(error)
-            self._wake.wait(LOOK_S)
-            self._wake.clear()
+    def _run_round(self) -> float:
+        try:
+            self.run_step()
+            self._last_error = ""
+        except Exception as error:  # noqa: BLE001 - Spark is busy or gone; batches must not notice
+            if str(error) != self._last_error and not self._thread.is_closing:
+                logging.warning("executor_status_failed", error=" ".join(str(error).split())[:300])
+            self._last_error = str(error)
+        return LOOK_S
 
     def _update_state(self, executors: Sequence[Executor], now_s: float) -> None:
         ids = {executor.id for executor in executors}

@@ -4,17 +4,18 @@ Spark's own figures are a batch old. Here a thread of the driver asks for the en
 arithmetic over what it heard. A broker that does not answer makes the facts old, and nothing else.
 """
 
-import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from math import inf
 
 from writer.clients.kafka import Cluster, choose_topics
 from writer.config.sections.topic_selection import TopicSelection
 from writer.core import logging
 from writer.core.errors import HeadraceError, TopicMissing
 from writer.core.offsets import Source
+from writer.core.periodic_thread import PeriodicThread
 from writer.core.text import join_first, plural
 from writer.offsets.start_decision import log_change
 from writer.status.lag_sample import Lag, LagSample
@@ -224,36 +225,29 @@ class LagListener:
         self._mirrored: Mapping[Source, int] = {}
         # Steps that fail now. A failure is logged once.
         self._failing: set[str] = set()
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"lag of {progress.pipeline}", daemon=True)
+        # When it listens next, by the monotonic clock.
+        self._due_s = -inf
+        self._thread = PeriodicThread(f"lag of {progress.pipeline}", self._run_round, finish=self._mirror)
 
     def start(self) -> None:
         """Begin to listen."""
         if self._group is not None:
-            self._progress.on_commit(self._wake.set)
+            self._progress.on_commit(self._thread.wake)
         self._thread.start()
 
     def close(self) -> None:
-        """Mirror what is left, and end. Waits some seconds at most; the thread does not hold the process."""
-        self._closing.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_WITHIN_S)
+        """Mirror what is left, and end. Only the mirror is waited for, five seconds at most."""
+        self._thread.close(0 if self._group is None else _CLOSE_WITHIN_S)
 
-    def _run(self) -> None:
-        due = time.monotonic()
-        while not self._closing.is_set():
-            if time.monotonic() >= due:
-                if self._attempt("lag_measurement", self._listen):
-                    # It needs a right that the other questions do not need.
-                    self._attempt("retention", self._ask_retention)
-                    self._attempt("log_comparison", self._compare_logs)
-                due = time.monotonic() + self._interval_s
-            self._mirror()
-            self._wake.wait(max(0.0, due - time.monotonic()))
-            self._wake.clear()
+    def _run_round(self) -> float:
+        if time.monotonic() >= self._due_s:
+            if self._attempt("lag_measurement", self._listen):
+                # It needs a right that the other questions do not need.
+                self._attempt("retention", self._ask_retention)
+                self._attempt("log_comparison", self._compare_logs)
+            self._due_s = time.monotonic() + self._interval_s
         self._mirror()
+        return max(0.0, self._due_s - time.monotonic())
 
     def _ask_retention(self) -> None:
         self._progress.set_retention(self._cluster.retention(self._topics))
@@ -261,6 +255,11 @@ class LagListener:
     def _compare_logs(self) -> None:
         reason = self._log_break()
         if reason:
+            self._set_log_moved(reason)
+
+    def _set_log_moved(self, reason: str) -> None:
+        """Report why the logs are not those of this start. A later start is not judged by what this one reads."""
+        if not self._thread.is_closing:
             self._progress.set(log_moved=reason)
 
     def _listen(self) -> None:
@@ -271,10 +270,10 @@ class LagListener:
             sample, starts = read_log_bounds(self._cluster, self._topics, now)
             ids = {topic.name: topic.id for topic in self._cluster.topics(self._topics).values()}
         except TopicMissing as error:
-            self._progress.set(log_moved=str(error))
+            self._set_log_moved(str(error))
             raise
         self._progress.add_sample(sample, starts)
-        self._progress.set(log_moved=log_change(self._topics, ids, frontier, sample.ends))
+        self._set_log_moved(log_change(self._topics, ids, frontier, sample.ends))
         if not self._has_history:
             history = read_history(self._cluster, sample)
             self._progress.set_lag_history(timedelta(seconds=self._interval_s), history)
@@ -289,7 +288,7 @@ class LagListener:
         names, beyond = choose_topics(self._cluster, self._selection, self._topics)
         self._on_beyond(beyond)
         new_topics = [name for name in names if name not in self._topics]
-        if new_topics:
+        if new_topics and not self._thread.is_closing:
             count = plural(len(new_topics), "topic")
             self._progress.set(topics_appeared=f"{count} to read appeared: {join_first(new_topics, _SHOWN)}")
 

@@ -283,6 +283,37 @@ class View:
     # The supervisor gave the pipeline up; None: it did not, or there is none.
     halt: HaltRecord | None = None
 
+    def shift_times(self, step: timedelta) -> "View":
+        """Move the times that the driver took of the wall clock along with its step, so that ages and waits stay.
+
+        Times of events and of what stands on storage stay as they are.
+        """
+        batch = self.batch
+        if batch is not None:
+            batch = replace(batch, began=batch.began + step, phase_began=batch.phase_began + step)
+        registry_wait = self.registry_wait
+        if registry_wait is not None:
+            registry_wait = replace(registry_wait, until=_shift(registry_wait.until, step))
+        contents = self.contents
+        if contents is not None:
+            contents = replace(contents, counted_at=contents.counted_at + step)
+        bucket_counts = self.bucket_counts
+        if bucket_counts is not None:
+            bucket_counts = replace(bucket_counts, counted_at=bucket_counts.counted_at + step)
+        return replace(
+            self,
+            since=self.since + step,
+            epoch_began=_shift(self.epoch_began, step),
+            committed_at=_shift(self.committed_at, step),
+            commits=tuple(replace(commit, at=commit.at + step) for commit in self.commits),
+            rate_limit=replace(self.rate_limit, next_begin=_shift(self.rate_limit.next_begin, step)),
+            batch=batch,
+            registry_wait=registry_wait,
+            contents=contents,
+            bucket_counts=bucket_counts,
+            logs=self.logs.shift_times(step),
+        )
+
     @property
     def current_halt(self) -> HaltRecord | None:
         """The supervisor's halt, unless the pipeline runs since."""
@@ -301,6 +332,10 @@ class View:
             if topic in offsets:
                 offsets[topic] += max(0, end - self.frontier.get(source, end))
         return offsets
+
+
+def _shift(time: datetime | None, step: timedelta) -> datetime | None:
+    return None if time is None else time + step
 
 
 def assembly_time(facts: Mapping[str, Any]) -> datetime:

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from writer.core import logging
 from writer.core.errors import Draining, ExitCode, HeadraceError
+from writer.core.periodic_thread import PeriodicThread
 from writer.core.text import instant, iso
 from writer.storage.base import Store, StoreError
 
@@ -20,7 +21,6 @@ from writer.storage.base import Store, StoreError
 CONTROL = "_headrace/control.json"
 # Seconds between two looks: a resume is noticed within this time.
 LOOK_S = 2.0
-_CLOSE_WITHIN_S = 5.0
 
 
 class Paused(HeadraceError):
@@ -98,8 +98,7 @@ class PauseGate:
         self._once = False
         self._pause: Pause | None = None
         self._lock = threading.Lock()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=f"pause of {pipeline}", daemon=True)
+        self._thread = PeriodicThread(f"pause of {pipeline}", self._run_round)
 
     def enter(self, *, once: bool) -> None:
         """Begin a start. `once`: nothing waits for the end of a pause. Raises Paused, StoreError."""
@@ -121,19 +120,17 @@ class PauseGate:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread. Waits some seconds at most."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_WITHIN_S)
+        """End the thread. Nothing waits for a look that is under way, however long the storage takes."""
+        self._thread.close(within_s=0)
 
     def _refuse(self, pause: Pause | None) -> None:
         if pause is not None:
             raise Paused(f"pipeline {self._pipeline!r} is paused {pause.text}. `headrace resume` ends it.")
 
-    def _watch(self) -> None:
-        while not self._closing.wait(LOOK_S):
-            self._look_or_keep()
-            self._refresh()
+    def _run_round(self) -> float:
+        self._look_or_keep()
+        self._refresh()
+        return LOOK_S
 
     def _look_or_keep(self) -> Pause | None:
         """Look; a storage that fails leaves it as it was, for a batch will notice."""
@@ -145,6 +142,9 @@ class PauseGate:
     def _look(self) -> Pause | None:
         with self._lock:
             pause = find_pause(self._store)
+            if self._thread.is_closing:
+                # A later start looks by itself.
+                return pause
             if pause != self._pause:
                 self._log_change(pause)
             self._pause = pause

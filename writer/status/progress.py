@@ -222,28 +222,8 @@ class Progress:
     def shift_clock(self, step: timedelta) -> None:
         """Move the times of the wall clock along with its step, so that ages stay what they are; count the step."""
         with self._lock:
-            view = self._view
-            committed_at = view.committed_at
-            if committed_at is not None:
-                committed_at += step
-            epoch_began = view.epoch_began
-            if epoch_began is not None:
-                epoch_began += step
-            contents = view.contents
-            if contents is not None:
-                contents = replace(contents, counted_at=contents.counted_at + step)
-            batch = view.batch
-            if batch is not None:
-                batch = replace(batch, began=batch.began + step, phase_began=batch.phase_began + step)
-            self._set(
-                since=view.since + step,
-                epoch_began=epoch_began,
-                committed_at=committed_at,
-                batch=batch,
-                contents=contents,
-                logs=view.logs.shift_times(step),
-                clock_steps=view.clock_steps + 1,
-            )
+            self._view = self._view.shift_times(step)
+            self._set(clock_steps=self._view.clock_steps + 1)
 
     def set_telemetry(self, receiver: str, sent: int, dropped: int) -> None:
         """Set how many commits were sent to a receiver, and how many were dropped."""

@@ -4,7 +4,6 @@ A plain list of steps, each of which looks at the table anew and does what is du
 fails is said, shown, and tried again later. Nothing lives here only: the next process finds all of it in the lake.
 """
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Protocol
 from writer.core import logging
 from writer.core.backoff import Backoff
 from writer.core.errors import HeadraceError
+from writer.core.periodic_thread import PeriodicThread
 from writer.driver.restart_policy import sentence
 from writer.driver.sealing.steps import Step
 from writer.sealing.bucket_listing import BucketOverview
@@ -26,7 +26,7 @@ from writer.status.progress import Progress
 _TICK_S = 5.0
 # Of a step that failed.
 _BACKOFF = Backoff(5, 300)
-_CLOSE_TIMEOUT_S = 5.0
+_CLOSE_WITHIN_S = 5.0
 # Steps that fail, and why.
 Trouble = Sequence[tuple[str, str]]
 # Shows how the buckets are.
@@ -156,26 +156,22 @@ class Seals:
 
     def __init__(self, rounds: PeriodicTask, progress: Progress) -> None:
         self._rounds = rounds
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"seals of {progress.pipeline}", daemon=True)
-        progress.on_commit(self._wake.set)
+        self._thread = PeriodicThread(f"seals of {progress.pipeline}", self._run_round)
+        progress.on_commit(self._thread.wake)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
 
     def close(self, *, last: bool = False) -> None:
-        """End after the step that runs; `last`: with one more round, for a job that is not there to do it later."""
-        self._closing.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_TIMEOUT_S)
-        if last and not self._thread.is_alive():
+        """End after the step that runs, which is waited for five seconds at most.
+
+        `last`: with one more round, for a job that is not there to do it later.
+        """
+        has_ended = self._thread.close(_CLOSE_WITHIN_S)
+        if last and has_ended:
             self._rounds.once()
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            self._rounds.once()
-            self._wake.wait(max(_TICK_S, self._rounds.interval_s))
-            self._wake.clear()
+    def _run_round(self) -> float:
+        self._rounds.once()
+        return max(_TICK_S, self._rounds.interval_s)
