@@ -41,7 +41,7 @@ from writer.table.log.foreign_writes import CommitFailed
 from writer.table.log.log import Action
 from writer.table.log.operations.rewinds import ReopenedBucket, Rewind, TargetRewind
 from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, app_id
-from writer.table.row_removal import RemovalResult, count_rows
+from writer.table.row_removal import RemovalResult, count_rows, discard_on_failure
 from writer.table.table import PipelineTable
 
 # Entries of the log in which a time is looked for, until it is found; None: all.
@@ -226,7 +226,10 @@ class RewindExecution:
             preview = self.preview(preview.plan.to)
         try:
             with self._main.stage_without_offsets(preview.base, preview.offsets, prefix="rewind") as removal:
-                version = self._main.append(self._operation(preview, removal, now), preview.snapshot)
+                # It reads the log and the checkpoints.
+                with discard_on_failure(removal.discard):
+                    operation = self._operation(preview, removal, now)
+                version = self._main.append(operation, preview.snapshot)
         except (LostRace, FileNotFoundError) as error:
             raise CommitFailed(f"the table changed meanwhile, nothing was rewound; look again ({error})") from error
         fault_points.point("before_redo")

@@ -341,6 +341,24 @@ def test_a_rewind_applies_to_the_version_that_it_showed_or_not_at_all(driver: Da
     sound(driver)
 
 
+def test_a_rewind_that_cannot_read_the_checkpoints_leaves_nothing_behind(driver: DamagedDriver) -> None:
+    compacted(driver)
+    rewind = rewind_of(driver)
+    preview = rewind.preview(driver.good)
+    files_before = sorted(Path(driver.lake).rglob("*.parquet"))
+    checkpoints = Path(rewind._config.checkpoints)
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    # A link to itself, where the folder of the runs is to be.
+    (checkpoints / "clicks").symlink_to("clicks")
+    with pytest.raises(OSError, match="clicks"):
+        rewind.write(preview, NOW)
+    assert sorted(Path(driver.lake).rglob("*.parquet")) == files_before, "vacuum has nothing to wait for"
+    assert driver.table.snapshot().version == preview.snapshot.version
+    (checkpoints / "clicks").unlink()
+    assert run_rewind(driver, driver.good) == 0
+    sound(driver)
+
+
 def test_a_replay_under_way_adds_no_row_that_a_rewind_took_back(driver: DamagedDriver) -> None:
     """The rewind comes once the replay has read the dead letters, when it asks for their schema."""
     last = log({24: value(2, WIDER, {"id": 24, "at": NOW, "note": None, "extra": 1})})

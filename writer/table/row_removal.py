@@ -51,6 +51,8 @@ class RemovalResult:
     rewritten: list[StagedFile] = field(default_factory=list)
     rows: int = 0
     columns: Sequence[str] = ()
+    # Removes what was staged: for a caller that fails before the log is given an entry that names it. Raises OSError.
+    discard: Callable[[], None] = lambda: None
 
     @property
     def remove_actions(self) -> list[Action]:
@@ -73,7 +75,8 @@ def stage_without_offsets(
     """Stage what is left of the files that hold rows at these offsets, for an entry that the block appends.
 
     `columns`: of the table's buckets. `hidden`: stage where readers do not look. `folder`: of the table's files. What
-    was staged is removed if staging fails, or the log refuses the entry.
+    was staged is removed if staging fails, or the log refuses the entry. A block that may fail before it appends does
+    that part within `discard_on_failure(removal.discard)`.
     """
     destination = Destination(store, tuple(columns), prefix, 0, hidden=hidden, below=folder)
     with discard_on_failure(destination.remove):
@@ -83,7 +86,8 @@ def stage_without_offsets(
             partial(count_rows, store, offsets=offsets),
             partial(mask_offsets, offsets=offsets),
         )
-    with discard_on_refusal(destination.remove):
+    result.discard = destination.remove
+    with discard_on_refusal(result.discard):
         yield result
 
 
