@@ -1,6 +1,6 @@
 """`headrace reload`: which processes it signals, and what it says of their answers."""
 
-import json
+import inspect
 import os
 import signal
 import subprocess
@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from writer.cli.run.reload import reload
+from writer.cli.run.reload import ReloadReport, reload
 from writer.clients.driver_endpoint import announce, this_driver
 from writer.config.sections.connections import Http
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.signals import describe_process
+from writer.output.report import Screen
 from writer.web.http_server import answering, json_answer
 
 # A process that appends a line to a file at each SIGHUP.
@@ -70,10 +71,10 @@ def serve(path: Path, tmp_path: Path) -> Iterator[Serve]:
         yield started
 
 
-def told(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Ask for a reload. Returns what the command prints."""
-    reload(path, timeout="60 s", as_json=True)
-    return dict(json.loads(capsys.readouterr().out))
+def request(path: Path, timeout: str = "60 s") -> ReloadReport:
+    report = inspect.unwrap(reload)(path, timeout=timeout, screen=Screen(as_json=False, has_lines=False))
+    assert isinstance(report, ReloadReport)
+    return report
 
 
 def read(path: Path, pipeline: str) -> int:
@@ -81,10 +82,10 @@ def read(path: Path, pipeline: str) -> int:
     return log.read_text().count("read") if log.exists() else 0
 
 
-def test_every_process_of_the_file_reads_it_once(path: Path, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_process_of_the_file_reads_it_once(path: Path, serve: Serve) -> None:
     serve("clicks", added=["orders"], restart=["spark.master"])
     serve("views", changed=["views"], restart=["spark.master"])
-    found = told(path, capsys)
+    found = request(path).document()
     assert (read(path, "clicks"), read(path, "views")) == (1, 1)
     assert {what: found[what] for what in ("added", "changed", "restart", "error")} == {
         "added": ["orders"], "changed": ["views"], "restart": ["spark.master"], "error": None,
@@ -92,16 +93,16 @@ def test_every_process_of_the_file_reads_it_once(path: Path, serve: Serve, capsy
 
 
 def test_a_writer_of_another_file_or_machine_is_left_alone_and_keeps_no_other_from_reading(
-    path: Path, serve: Serve, capsys: pytest.CaptureFixture[str]
+    path: Path, serve: Serve
 ) -> None:
     serve("clicks", reads=path.with_name("other.yaml"))
     with pytest.raises(ConfigError, match=r"reads .*other.yaml, not"):
-        reload(path, timeout="1 s")
+        request(path, "1 s")
     serve("views")
-    told(path, capsys)
+    request(path)
     assert (read(path, "clicks"), read(path, "views")) == (0, 1)
     serve("clicks", process={"host": "elsewhere"})
-    told(path, capsys)
+    request(path)
     assert (read(path, "clicks"), read(path, "views")) == (0, 2)
 
 
@@ -112,30 +113,28 @@ def test_the_writer_reads_an_invalid_file_too_and_its_reason_is_shown(path: Path
     path.write_text(good.replace("clicks: null", f"clicks: {{{text}}}"))
     if "timestamp" in text:  # not even YAML: the places are those of the defaults
         with pytest.raises(ConfigError, match="no timestamp"):
-            reload(path, timeout="1 s")
+            request(path, "1 s")
         return
     with pytest.raises(ConfigError, match="nothing was changed: the writer's reason"):
-        reload(path, timeout="60 s")
+        request(path)
     assert read(path, "clicks") == 1
 
 
-def test_a_variable_that_only_the_writer_has_is_no_fault(
-    path: Path, serve: Serve, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_variable_that_only_the_writer_has_is_no_fault(path: Path, serve: Serve) -> None:
     serve("clicks")
     path.write_text(path.read_text().replace("url: http://x", "url: ${env:HEADRACE_OF_THE_WRITER}"))
-    assert told(path, capsys)["error"] is None
+    assert request(path).reading["error"] is None
 
 
 def test_without_a_writer_an_invalid_file_is_still_refused(path: Path) -> None:
     with pytest.raises(HeadraceError, match="no driver and no supervisor answer"):
-        reload(path, timeout="1 s")
+        request(path, "1 s")
     path.write_text("pipelines: [")
     with pytest.raises(ConfigError, match="is not YAML"):
-        reload(path, timeout="1 s")
+        request(path, "1 s")
 
 
 def test_a_writer_that_does_not_read_is_named(path: Path, serve: Serve) -> None:
     os.kill(serve("clicks"), signal.SIGSTOP)
     with pytest.raises(HeadraceError, match="has not read its file within 1 s"):
-        reload(path, timeout="1 s")
+        request(path, "1 s")

@@ -1,28 +1,76 @@
 """`headrace reload`: lets a running writer read its configuration file again."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from writer.config.loader import load
 from writer.core.errors import ConfigError, HeadraceError
 from writer.driver.reload_request import request_reload
 from writer.maintenance.retention import Retention, pipeline_retentions
-from writer.output.cli_options import AsJson, ConfigFile, duration_of
-from writer.output.tables import console, emit_whole, label_grid, sentence
+from writer.output.cli_options import ConfigFile, duration_of
+from writer.output.command import command
+from writer.output.report import Report, Screen, json_value
+from writer.output.tables import label_grid, sentence
 from writer.sealing.retention_wait import RetentionWait
 
 
+@dataclass(frozen=True)
+class ReloadReport(Report):
+    """What the writers of a file say of their reading, and the shorter retentions that waited before it."""
+
+    # As `/status` has it.
+    reading: Mapping[str, Any]
+    retention_waits: Sequence[RetentionWait]
+    # Why other retentions are not known.
+    retention_error: str
+    is_accepted: bool
+
+    def document(self) -> dict[str, Any]:
+        """Return the reading with the retentions."""
+        return {**self.reading, "retention_waits": json_value(self.retention_waits)}
+
+    def render(self, out: Console) -> None:
+        """Say what changes now, what at the next start, and what a shorter retention would drop."""
+        changes = ("added", "changed", "removed")
+        rows = [(change, ", ".join(self.reading[change])) for change in changes if self.reading[change]]
+        if rows:
+            out.print(label_grid(rows))
+            sentence(out, "They begin, begin anew or drain now; `headrace status` shows how far they are.")
+        else:
+            sentence(out, "The file was read; its pipelines are as they were.")
+        if self.reading["restart"]:
+            keys = ", ".join(self.reading["restart"])
+            sentence(out, f"These keys hold from the next start of the process: {keys}.")
+        for wait in self.retention_waits:
+            sentence(out, f"{wait.text}.")
+        if self.retention_error:
+            sentence(out, f"What a shorter retention would drop is not known: {self.retention_error}")
+        if self.retention_waits and self.is_accepted:
+            sentence(out, "With --yes the shorter retention is in force from now on.")
+        elif self.retention_waits:
+            sentence(out, "With --yes, or by `headrace retention --yes`, the shorter retention comes into force.")
+
+
+@command(
+    exits={
+        0: "the file is in force",
+        1: "no writer was found here, or it does not answer in time",
+        2: "configuration",
+    }
+)
 def reload(
     config: ConfigFile,
     timeout: Annotated[str, typer.Option("--timeout", help="How long to wait until the file has been read.")] = "30 s",
     yes: Annotated[bool, typer.Option("--yes", help="Take a shorter `retention` into force, too.")] = False,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    screen: Screen,
+) -> ReloadReport:
     """Let every writer that runs here on this file read it again, as SIGHUP does: supervisor, and with it its driver.
 
     Pipelines that are new begin, those that changed finish their batch and begin anew, those that are gone finish their
@@ -33,22 +81,18 @@ def reload(
     `headrace retention --yes`.
 
     It is run on the writer's machine, in Kubernetes with `kubectl exec`.
-
-    Exit codes: 0 the file is in force, 1 no writer was found here, or it does not answer in time, 2 configuration.
     """
     waits = _list_waits(config, datetime.now(UTC), is_needed=yes)
     if yes:
         for retention in waits.by_retention:
             retention.accept(datetime.now(UTC))
     reading = request_reload(config, duration_of("--timeout", timeout))
-    reading["retention_waits"] = [wait.to_json() for wait in waits.by_retention.values()]
-    if as_json:
-        emit_whole(reading)
+    report = ReloadReport(reading, list(waits.by_retention.values()), waits.error, is_accepted=yes)
     if reading["error"] is not None:
+        if screen.as_json:
+            screen.show(report)
         raise ConfigError(f"nothing was changed: {reading['error']}")
-    if not as_json:
-        _show(reading)
-        _show_retentions(waits, accepted=yes)
+    return report
 
 
 @dataclass(frozen=True)
@@ -81,25 +125,3 @@ def _list_waits(path: Path, now: datetime, *, is_needed: bool) -> _RetentionWait
             raise
         return _RetentionWaits(wait_by_retention, str(error))
     return _RetentionWaits(wait_by_retention)
-
-
-def _show_retentions(waits: _RetentionWaits, *, accepted: bool) -> None:
-    for wait in waits.by_retention.values():
-        sentence(console(), f"{wait.text}.")
-    if waits.error:
-        sentence(console(), f"What a shorter retention would drop is not known: {waits.error}")
-    if waits.by_retention and accepted:
-        sentence(console(), "With --yes the shorter retention is in force from now on.")
-    elif waits.by_retention:
-        sentence(console(), "With --yes, or by `headrace retention --yes`, the shorter retention comes into force.")
-
-
-def _show(reading: dict[str, Any]) -> None:
-    rows = [(change, ", ".join(reading[change])) for change in ("added", "changed", "removed") if reading[change]]
-    if rows:
-        console().print(label_grid(rows))
-        sentence(console(), "They begin, begin anew or drain now; `headrace status` shows how far they are.")
-    else:
-        sentence(console(), "The file was read; its pipelines are as they were.")
-    if reading["restart"]:
-        sentence(console(), f"These keys hold from the next start of the process: {', '.join(reading['restart'])}.")
