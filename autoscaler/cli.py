@@ -1,12 +1,16 @@
 """The commands `headrace autoscaler`."""
 
 import threading
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from autoscaler.decision.decide import tick
+from autoscaler.decision.decide import Decision, tick
 from autoscaler.decision.explanation import lines, to_dict
 from autoscaler.decision.facts import Facts
 from autoscaler.decision.history import Memory
@@ -18,13 +22,30 @@ from writer.core import logging
 from writer.core.config_location import SHOWN, default_config
 from writer.core.errors import ConfigError
 from writer.core.signals import on_hangup
-from writer.output.cli_options import AsJson, WatchConfig, config_argument
-from writer.output.tables import emit_whole
+from writer.output.cli_options import WatchConfig, config_argument
+from writer.output.command import command
+from writer.output.report import Report
 
-autoscaler = typer.Typer(name="autoscaler", no_args_is_help=True, help="How many executors there should be, and why.")
+
+@dataclass(frozen=True)
+class ExplainReport(Report):
+    """What would be decided of the facts of a time."""
+
+    policy: Policy
+    decision: Decision
+    now: datetime
+
+    def document(self) -> dict[str, Any]:
+        """Return the decision with its arithmetic."""
+        return to_dict(self.decision, self.now)
+
+    def render(self, out: Console) -> None:
+        """Write it line by line."""
+        for line in lines(self.policy, self.decision, self.now):
+            out.print(Text(line), soft_wrap=True)
 
 
-@autoscaler.command()
+@command(exits={0: "stopped", 2: "configuration: also where there are no executors to scale, such as with local[*]"})
 def run(
     config: Annotated[Path, config_argument("Configuration file (YAML), the driver's own.")],
     pipeline: Annotated[
@@ -40,14 +61,12 @@ def run(
         list[str] | None, typer.Option("--set", help="A parameter, such as utilization_target=0.7; may be repeated.")
     ] = None,
     watch_config: WatchConfig = False,
-) -> None:
+) -> int:
     """Keep as many executors as the lag asks for, until SIGTERM or Ctrl-C. Runs beside the driver, without Spark.
 
     Asks Kafka and the driver, decides, and asks the driver for executors; says each decision with its reason. Answers
     at 127.0.0.1:9645 (`autoscaler` in the configuration): /metrics, /status, /healthz. What it remembers outlives it.
     SIGHUP lets it read again which pipelines there are.
-
-    Exit codes: 0 stopped, 2 configuration: also where there are no executors to scale, such as with local[*].
     """
     logging.set_up()
     reload = threading.Event()
@@ -57,10 +76,10 @@ def run(
     if interval is not None:
         all_assignments.append(f"interval={interval}")
     policy = policy_of(file.config, all_assignments)
-    raise typer.Exit(scale(file, policy, dry_run=dry_run))
+    return scale(file, policy, dry_run=dry_run)
 
 
-@autoscaler.command()
+@command(exits={0: "explained", 2: "a file or a parameter is wrong"})
 def explain(
     config: Annotated[
         Path | None,
@@ -82,12 +101,8 @@ def explain(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the facts here, to be explained again.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Explain what would be decided: what goes in, the arithmetic, the verdict, what is in the way. Changes nothing.
-
-    Exit codes: 0 explained, 2 a file or a parameter is wrong.
-    """
+) -> ExplainReport:
+    """Explain what would be decided: what goes in, the arithmetic, the verdict, what is in the way. Changes nothing."""
     if config is not None and facts is not None:
         raise ConfigError("give either a configuration file, to ask now, or recorded facts (--facts)")
     current_facts, policy, current_memory = _read_inputs(config, facts, pipeline, assignments or [])
@@ -97,10 +112,7 @@ def explain(
         state_store.write_file(current_facts, save)
     now = current_facts.at
     decision, _ = tick(policy, current_memory, current_facts, now)
-    if as_json:
-        emit_whole(to_dict(decision, now))
-    else:
-        typer.echo("\n".join(lines(policy, decision, now)))
+    return ExplainReport(policy, decision, now)
 
 
 def _read_inputs(

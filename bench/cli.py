@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from writer.core.errors import ConfigError
+from writer.output.command import command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,9 @@ _COUNT = re.compile(r"^(\d+(?:\.\d+)?)\s*([kKmM]?)$")
 _FACTORS = {"": 1, "k": 1000, "m": 1_000_000}
 
 
+@command(
+    exits={0: "measured", 1: "a contender failed, lost or doubled events", 2: "something that it needs is missing"}
+)
 def bench(
     data: Annotated[str, typer.Option("--data", help="Data set: 200B, 1KB, 4KB, 200col or nested.")] = "200B",
     events: Annotated[str, typer.Option("--events", help="How many, such as 500K or 10M.")] = "2M",
@@ -54,14 +58,12 @@ def bench(
             "once with --events in all.",
         ),
     ] = None,
-) -> None:
+) -> int:
     """Measure the writer on this machine, beside the PySpark job one would write first and the limit of its design.
 
     Everything is real: a broker, a registry, a pinned data set, each contender a process tree of its own, measured from
     outside. The default takes some minutes; the published figures are of --events 24M --warm-from 0.67 --repeats 2
     --contenders a,b,f,g,h,d.
-
-    Exit codes: 0 measured, 1 a contender failed, lost or doubled events, 2 something that it needs is missing.
     """
     count = number(events)
     _require(plot=plot_file is not None)
@@ -75,7 +77,7 @@ def bench(
         raise ConfigError("--partitions has no warm part, which --profile and --plot show. Leave them out.")
     named = contenders or ("a" if counts else "a,b,c,d")
     setting = Setting(dataset(data), count, parse_contenders(named), repeats, profile, counts, warm_from)
-    raise typer.Exit(_measure(setting, keep, json_file, plot_file))
+    return _measure(setting, keep, json_file, plot_file)
 
 
 def number(text: str) -> int:

@@ -18,7 +18,7 @@ from autoscaler.decision.decide import (
 )
 from autoscaler.decision.policy import Policy
 from autoscaler.decision.symptoms import Symptom
-from writer.core.text import instant, plural
+from writer.core.text import instant, iso, plural
 
 # A larger share is not worth its digits.
 _SHARE_MAX = 100
@@ -69,14 +69,14 @@ def _reason_to_stay(terms: DecisionTerms) -> str:
 def to_dict(decision: Decision, now: datetime) -> dict[str, Any]:
     """Describe a decision as JSON values, its arithmetic included."""
     word, sentence = verdict(decision)
-    document: dict[str, Any] = {"at": now.isoformat(), "verdict": word, "why": sentence}
+    document: dict[str, Any] = {"at": iso(now), "verdict": word, "why": sentence}
     document["executors"] = decision.executors
     if isinstance(decision, Blocked | Wait):
         document["wanted"] = decision.wanted
     if isinstance(decision, ScaleUp | ScaleDown):
         document["before"] = decision.before
     if isinstance(decision, Wait):
-        document["until"] = decision.until.isoformat()
+        document["until"] = iso(decision.until)
     document["symptoms"] = [asdict(symptom) for symptom in decision.symptoms]
     document["sums"] = None
     if not isinstance(decision, Hold):

@@ -9,12 +9,23 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from bench.chaos.report import ChaosReport
 from bench.chaos.schedule import script
 from writer.config.sections.table import TableFormat
 from writer.core.errors import ConfigError
-from writer.demo.terminal import Screen
+from writer.demo.terminal import Screen as Terminal
+from writer.output.command import command
+from writer.output.report import Screen
 
 
+@command(
+    exits={
+        0: "every record is accounted for",
+        1: "not, or the writer did not recover",
+        2: "something is missing",
+    },
+    json_form="one document, at the end",
+)
 def chaos(
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="What happens, and when. By default a new one, which is said.")
@@ -25,25 +36,24 @@ def chaos(
         Path | None, typer.Option("--keep", help="Put everything into this new directory and keep it.")
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only show what would happen.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one document, at the end.")] = False,
-) -> None:
+    *,
+    screen: Screen,
+) -> ChaosReport | int:
     """Do faults to a real stack on this machine while events flow, and judge the lake: nothing lost, nothing twice.
 
     Broker, registry, supervisor and writer are started here; processes are killed and frozen, checkpoints damaged,
     storage fails, topics are created again, retention takes records. The same seed plays the same script.
-
-    Exit codes: 0 every record is accounted for, 1 not, or the writer did not recover, 2 something is missing.
     """
     seed = secrets.randbelow(2**31) if seed is None else seed
     lasts = timedelta(minutes=minutes)
-    screen = Screen(Console(highlight=False, stderr=as_json and not plan))
-    screen.write(f"headrace chaos: seed {seed}, {minutes:g} minutes of faults, {form}", style="bold")
+    terminal = Terminal(Console(highlight=False, stderr=screen.as_json and not plan))
+    terminal.write(f"headrace chaos: seed {seed}, {minutes:g} minutes of faults, {form}", style="bold")
     if plan:
         for event in script(seed, lasts):
-            screen.write(f"  {timedelta(seconds=int(event.offset.total_seconds()))}  {event}")
-        return
+            terminal.write(f"  {timedelta(seconds=int(event.offset.total_seconds()))}  {event}")
+        return 0
     if find_spec("psutil") is None:
         raise ConfigError("headrace chaos needs psutil: pip install 'headrace[bench]'")
     from bench.chaos.run import chaos as run
 
-    raise typer.Exit(run(seed, lasts, form, keep, screen, as_json=as_json))
+    return run(seed, lasts, form, keep, terminal)

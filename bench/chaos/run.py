@@ -4,13 +4,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
-from rich.text import Text
-
+from bench.chaos.report import ChaosReport
 from bench.chaos.schedule import Event, script
 from bench.chaos.stack import PIPELINE, ChaosStack
 from bench.chaos.verification import Verdict, judge, read_offsets
@@ -21,16 +19,15 @@ from writer.demo.devstack.stack import ServerFailed
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace
 from writer.demo.main import require_extra
 from writer.demo.terminal import Screen
-from writer.output.tables import emit_whole
 
 # Events of each topic that are produced before the first fault.
 FIRST = 1000
 
 
 def chaos(
-    seed: int, lasts: timedelta, table_format: TableFormat, keep: Path | None, screen: Screen, *, as_json: bool = False
-) -> int:
-    """Run it. Returns 0 when nothing was lost or doubled and the writer recovered, 1 if not, 128 + n on signal n.
+    seed: int, lasts: timedelta, table_format: TableFormat, keep: Path | None, screen: Screen
+) -> ChaosReport | int:
+    """Run it. Returns what became of the records; 128 + n on signal n.
 
     Without `keep` the directory is removed, unless something is wrong. Call it from the main thread.
 
@@ -59,12 +56,7 @@ def chaos(
     if verdict is None:
         screen.write("stopped; nothing is left running")
         return interruption.exit_code
-    if as_json:
-        document = {"seed": seed, "minutes": lasts / timedelta(minutes=1), "clean": clean, **asdict(verdict)}
-        emit_whole(document)
-    else:
-        _conclude(verdict, seed, lasts, table_format, directory, screen, clean=clean)
-    return 0 if clean else 1
+    return ChaosReport(seed, lasts / timedelta(minutes=1), clean, verdict, table_format, directory)
 
 
 def _play(stack: ChaosStack, events: Sequence[Event], screen: Screen, interruption: Interruption) -> Verdict:
@@ -113,22 +105,3 @@ def _verify_lake(stack: ChaosStack, *, settled: bool, exit_code: int | None) -> 
     report = audit(load(stack.config), PIPELINE, since=None, deep=True)
     problems += [f"audit: {problem.description} {problem.part} {problem.spans}" for problem in report.problems]
     return Verdict(**{**asdict(verdict), "said": tuple(problems)})
-
-
-def _conclude(
-    verdict: Verdict, seed: int, lasts: timedelta, table_format: str, directory: Path, screen: Screen, *, clean: bool
-) -> None:
-    totals = (
-        f"{verdict.produced:,} produced = {verdict.held:,} held + {verdict.taken:,} taken by retention + "
-        f"{verdict.died:,} deleted with their topic + {verdict.lost:,} lost, {verdict.twice:,} twice"
-    )
-    screen.write()
-    screen.write(Text.assemble(screen.mark(good=clean), (f" {totals}", "bold green" if clean else "bold")))
-    for line in verdict.said:
-        screen.write(f"  {line}", style="red")
-    screen.write(
-        f"  again: headrace chaos --seed {seed} --minutes {lasts / timedelta(minutes=1):g} --format {table_format}"
-    )
-    if not clean:
-        with suppress(OSError):
-            screen.write(f"  the lake, the checkpoints and the writer's log: {directory}")

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
-from bench.simulation import report, trace as traces
-from bench.simulation.report import draw
-from bench.simulation.run import RIVALS, compare
+from autoscaler.decision.policy import DEFAULTS, apply_assignments
+from bench.simulation import trace as traces
+from bench.simulation.report import SimulationReport, draw, show_scores
+from bench.simulation.run import RIVALS, Score, compare
 from bench.simulation.trace import Trace, read
 from bench.simulation.workloads import SHAPES, shape
 from writer.core.errors import ConfigError
-from writer.output.cli_options import AsJson
-from writer.output.tables import console, emit_whole
+from writer.output.command import command
+from writer.output.report import Screen
 
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -32,6 +32,7 @@ class Rival(StrEnum):
     NONE = "none"
 
 
+@command(exits={0: "played", 2: "a trace or a parameter is wrong"})
 def simulate(
     trace: Annotated[
         list[str] | None,
@@ -53,37 +54,30 @@ def simulate(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the trace here, to be changed and read again.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    screen: Screen,
+) -> SimulationReport:
     """Play days in a simulated world: what a scaling policy would cost, how late records would be, beside others.
 
     The world's truth is not the policy's model: tasks have luck, slots disturb each other, executors come late and die.
     A day takes a second or two for each policy, and ten times as long for `equal`, which searches; all days, minutes.
-
-    Exit codes: 0 played, 2 a trace or a parameter is wrong.
     """
     policy = apply_assignments(DEFAULTS, assignments or [])
     days = [_trace(name) for name in (trace or SHAPES)]
     _check(plot, save, len(days))
     if save is not None:
         traces.write(days[0], save)
-    _play(days, policy, rivals, plot, as_json=as_json)
-
-
-def _play(traces: list[Trace], policy: Policy, rivals: list[Rival] | None, plot: Path | None, *, as_json: bool) -> None:
     names: Sequence[str] = RIVALS
     if rivals is not None:
         names = [rival.value for rival in rivals if rival is not Rival.NONE]
-    scores = []
-    for trace in traces:
-        trace_scores = compare(trace, policy, names)
-        scores += trace_scores
-        if not as_json:
-            report.show(console(), trace, trace_scores)
-    if as_json:
-        emit_whole(report.as_json(scores, policy))
+    scores: list[Score] = []
+    for day in days:
+        day_scores = compare(day, policy, names)
+        scores += day_scores
+        show_scores(screen.out, day, day_scores)
     if plot is not None:
-        draw(traces[0], scores, plot)
+        draw(days[0], scores, plot)
+    return SimulationReport(policy, scores)
 
 
 def _trace(name: str) -> Trace:

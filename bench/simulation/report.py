@@ -1,15 +1,15 @@
-"""Scores as a table on a terminal and as JSON."""
+"""Scores as a table on a terminal, as JSON, and as a picture."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from autoscaler.decision.policy import Policy
 from bench.simulation.run import Score
 from bench.simulation.trace import Trace
+from writer.output.report import Report
 from writer.output.tables import Column, TextTable, sentence
 
 _COLUMNS = [
@@ -19,7 +19,18 @@ _COLUMNS = [
 ]
 
 
-def show(out: Console, trace: Trace, scores: Sequence[Score]) -> None:
+@dataclass(frozen=True)
+class SimulationReport(Report):
+    """What policies cost and were worth, on all traces."""
+
+    policy: Policy
+    scores: Sequence[Score]
+
+    def render(self, out: Console) -> None:
+        """Draw nothing: the scores of each trace are on the page since it was played."""
+
+
+def show_scores(out: Console, trace: Trace, scores: Sequence[Score]) -> None:
     """Show the scores of one trace."""
     sentence(out, f"{trace.name}: {trace.about} ({trace.purpose})")
     TextTable(out, _COLUMNS).add([_row(score) for score in scores])
@@ -36,14 +47,6 @@ def _row(score: Score) -> tuple[str, ...]:
         str(score.reversals),
         f"{score.late_max_s:.0f} s",
     )
-
-
-def as_json(scores: Sequence[Score], policy: Policy) -> dict[str, Any]:
-    """Describe scores as JSON values; the points of their plots left out."""
-    return {
-        "policy": asdict(policy),
-        "scores": [{name: value for name, value in asdict(score).items() if name != "points"} for score in scores],
-    }
 
 
 _COLOURS = ("#1f6f8b", "#d97b29", "#8c8c8c", "#7a4f9a", "#4c9a52", "#c04f5e", "#b8a13a", "#5b5b8c", "#999999")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import pairwise
 
@@ -10,6 +10,7 @@ from autoscaler.decision.policy import DEFAULTS, Policy
 from bench.simulation.baselines import Busy, Dynamic, FixedExecutors, Flink, HeadracePolicy, Scaler, Threshold
 from bench.simulation.simulator import BEGAN, SimulatedPipeline
 from bench.simulation.trace import Trace
+from writer.output.report import SCREEN_ONLY
 
 # A change that goes back on another within this time is a reversal.
 REVERSAL_S = 1800.0
@@ -47,7 +48,7 @@ class Score:
     scalings: int
     reversals: int
     late_max_s: float
-    points: tuple[Point, ...] = ()
+    points: tuple[Point, ...] = field(default=(), metadata=SCREEN_ONLY)
 
 
 def play(trace: Trace, scaler: Scaler, policy: Policy = DEFAULTS, setting: str = "") -> Score:

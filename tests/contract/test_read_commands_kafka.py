@@ -238,8 +238,9 @@ def test_plan_measures_the_traffic_by_the_brokers_clock(site, topic):
         for n, (key, record) in enumerate(generate("clicks", 7200, now=now, hours=2, seed=3))
     ]
     write(site.bootstrap, name, messages)
-    (found,) = json.loads(headrace("size", site.config, "--sample", 2000, "--json"))
-    values = {line["name"]: line["value"] for line in found["lines"]}
+    pipelines = json.loads(headrace("size", site.config, "--sample", 2000, "--json"))["pipelines"]
+    assert len(pipelines) == 1
+    values = {line["name"]: line["value"] for pipeline in pipelines.values() for line in pipeline["sizing"]["lines"]}
     assert values["events per second"] == pytest.approx(1, rel=0.05)
     assert values["an event in Kafka"] == pytest.approx(
         sum(len(message[2]) for message in messages[-2000:]) / 2000, rel=0.02

@@ -77,15 +77,16 @@ def test_validate_judges_the_records_of_each_table(routed: Site) -> None:
 
 
 def test_size_has_one_pipeline_and_its_tables(routed: Site) -> None:
-    (found,) = json.loads(say("size", str(routed.config), "--json", "--events-per-second", "100"))
-    assert (found["pipeline"], [one["table"] for one in found["tables"]]) == ("events", [CLICK, INSTALL])
+    document = json.loads(say("size", str(routed.config), "--json", "--events-per-second", "100"))
+    found = document["pipelines"]["events"]["sizing"]
+    tables = list(found["tables"].values())
+    assert (list(document["pipelines"]), list(found["tables"])) == (["events"], [CLICK, INSTALL])
     per_s = [
-        next(line["value"] for line in one["lines"] if line["name"] == "events per second")
-        for one in (found, *found["tables"])
+        next(line["value"] for line in one["lines"] if line["name"] == "events per second") for one in (found, *tables)
     ]
     assert per_s == pytest.approx([100, 100 * 30 / 52, 100 * 20 / 52])
     whole = {line["name"]: line["value"] for line in found["lines"]}
-    rows = sum(line["value"] for one in found["tables"] for line in one["lines"] if line["name"] == "lake a day")
+    rows = sum(line["value"] for one in tables for line in one["lines"] if line["name"] == "lake a day")
     assert whole["lake a day"] == pytest.approx(rows + whole["raw table a day"])
     shown = say("size", str(routed.config), "--events-per-second", "100", COLUMNS="120")
     assert all(target in shown for target in (CLICK, INSTALL))

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from autoscaler.cli import autoscaler
 from autoscaler.decision.decide import Blocked, Stay
 from autoscaler.decision.explanation import verdict
 from autoscaler.decision.history import Memory
@@ -15,6 +14,7 @@ from autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
 from autoscaler.decision.symptoms import Symptom
 from autoscaler.runtime import state_store
 from tests.support.autoscaler_facts import decide_once, facts, pipeline
+from writer.cli.main import app
 from writer.clients.driver_endpoint import announce, this_driver
 from writer.config.sections.connections import Autoscaler, Http
 from writer.core import logging
@@ -27,7 +27,7 @@ from writer.web.endpoints import serving
 
 
 def ran(*arguments: str) -> str:
-    result = CliRunner().invoke(autoscaler, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(app, ["autoscaler", *arguments], catch_exceptions=False)
     assert result.exit_code == 0
     return result.output
 

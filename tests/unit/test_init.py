@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from writer.batch.record_steps import Group
 from writer.cli.main import app
-from writer.cli.run.init import logins
+from writer.cli.run.init import choose_logins
 from writer.config.loader import checked
 from writer.core.errors import ConfigError
 from writer.maintenance.local_pipeline import Sample
@@ -94,7 +94,7 @@ def test_a_login_is_written_as_a_reference_never_as_the_password(tmp_path, monke
     (tmp_path / "kafka: secret").write_text("of-kafka\n")
     monkeypatch.setenv("REGISTRY_PASSWORD", "of-the-registry")
     monkeypatch.chdir(tmp_path)
-    given = logins(
+    given = choose_logins(
         "sasl_ssl", "plain", "head race", Path("kafka: secret"), None, Path("ca.pem"), None, "reader", None,
         "REGISTRY_PASSWORD", None,
     )  # fmt: skip
@@ -116,7 +116,7 @@ def test_a_login_is_written_as_a_reference_never_as_the_password(tmp_path, monke
 
 def test_without_a_login_the_file_has_no_section_for_it():
     assert "security:" not in written()
-    assert logins().security == {}
+    assert choose_logins().security == {}
 
 
 @pytest.mark.parametrize(

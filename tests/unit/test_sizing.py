@@ -13,8 +13,9 @@ from hypothesis import given, strategies as st
 from tests.support.sample_records import NOW, config
 from writer.commit.batch_limits import task_count
 from writer.driver.batches.tasks import usable_slots
+from writer.output.report import json_value
 from writer.preflight import sizing
-from writer.preflight.sizing import MeasuredCost, Rates, Traffic, document, rate, rates, size, steady_batch
+from writer.preflight.sizing import MeasuredCost, Rates, Traffic, rate, rates, size, steady_batch
 from writer.preflight.traffic import arrival_pace, buckets_per_day
 
 ROOT = Path(__file__).parents[2]
@@ -150,7 +151,7 @@ def test_tables_of_a_route_share_cores_and_commits_and_add_up_in_files(settings)
     for name in ("lake a day", "files in a commit", "small ones of them", "files a day"):
         assert sum(one.value(name) for one in found.tables.values()) == pytest.approx(found.value(name)), name
     assert found.value("writes a day") == found.value("files a day") + 144 * (3 + 200) + 201 * 2 * 144 / 50
-    assert len(document("p", found)["tables"]) == 200
+    assert len(json_value(found)["tables"]) == 200
 
 
 def test_pipelines_of_one_application_share_its_cores(settings):
@@ -177,7 +178,7 @@ def test_the_arithmetic_holds_for_any_traffic(per_s, event, parquet, weights):
         TRAFFIC, events_per_s=per_s, event_bytes=event, row_bytes_parquet=parquet, bucket_shares=shares,
     )  # fmt: skip
     found = size(traffic, settings, RATES)
-    json.dumps(document("clicks", found), allow_nan=False)
+    json.dumps(json_value(found), allow_nan=False)
     assert all(line.value >= 0 and line.shown and line.how for line in found.lines)
     assert found.value("records in a commit") <= settings.commit.max_records * (1 + 1e-9)
     assert found.value("files in a commit") >= 1

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib.resources import files
-from typing import Any
 
 from writer.batch.staging.parquet_files import GROUP_BYTES_MAX
 from writer.commit.batch_limits import limits, task_count
@@ -489,14 +488,3 @@ def _round_up(number: float) -> int:
     """Round up to two digits."""
     step = 10 ** max(0, math.floor(math.log10(number)) - 1)
     return int(math.ceil(number / step) * step)
-
-
-def document(name: str, sizing: Sizing) -> dict[str, Any]:
-    """Return the arithmetic as JSON values."""
-    tables = [{"table": name, "lines": list(map(vars, table.lines))} for name, table in sizing.tables.items()]
-    return {
-        "pipeline": name,
-        "lines": list(map(vars, sizing.lines)),
-        "warnings": list(sizing.warnings),
-        "tables": tables,
-    }

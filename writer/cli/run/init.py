@@ -13,8 +13,9 @@ from writer.config.loader import checked
 from writer.config.sections.kafka_client import Mechanism, Protocol
 from writer.core.config_location import FILE
 from writer.core.errors import ConfigError
-from writer.output.cli_options import options_of
-from writer.output.tables import console, sentence
+from writer.output.command import Depends, command
+from writer.output.report import Screen
+from writer.output.tables import sentence
 from writer.preflight.starter import settings, summary, text
 
 # Characters of a pipeline's name.
@@ -52,7 +53,7 @@ class Logins:
     registry: dict[str, Any] = field(default_factory=dict)
 
 
-def logins(
+def choose_logins(
     security_protocol: _SecurityProtocol = "plaintext",
     sasl_mechanism: _SaslMechanism = None,
     username: Annotated[
@@ -108,7 +109,16 @@ def logins(
     return Logins(_without_nulls(security), _without_nulls(registry))
 
 
-@options_of(logins)
+LoginOptions = Annotated[Logins, Depends(choose_logins)]
+
+
+@command(
+    exits={
+        0: "written",
+        1: "Kafka or the registry does not answer",
+        2: "the file exists, or the records show no event time",
+    }
+)
 def init(
     bootstrap_servers: Annotated[
         str, typer.Option("--bootstrap-servers", help="The cluster: host:port, several separated by commas.")
@@ -136,21 +146,19 @@ def init(
         int, typer.Option("--sample", min=1, metavar="<int>", help="How many records of each topic to look at.")
     ] = 1_000,
     *,
-    chosen: Logins,
+    logins: LoginOptions,
+    screen: Screen,
 ) -> None:
     """Write a commented configuration from a broker and topics, with the wire format and event time of a sample.
 
     Reads Kafka and the registry, and writes the file: nothing else. An existing file stays as it is. Passwords come
     from files or environment variables, and the configuration refers to them.
-
-    Exit codes: 0 written, 1 Kafka or the registry does not answer, 2 the file exists, or the records show no event
-    time.
     """
     if output.exists():
         raise ConfigError(f"{output} exists, and stays as it is. Give another --output, or remove it.")
     folder = _lake_folder(lake, output)
     topics_by_pipeline = _pipeline_names(topic)
-    registry = dict(chosen.registry)
+    registry = dict(logins.registry)
     if subjects != "topic_name":
         registry["subjects"] = subjects
     pipelines = {
@@ -158,17 +166,16 @@ def init(
         for name, topic_name in topics_by_pipeline.items()
     }
     starter = settings(
-        bootstrap_servers, registry_url, folder, security=chosen.security, registry=registry, pipelines=pipelines
+        bootstrap_servers, registry_url, folder, security=logins.security, registry=registry, pipelines=pipelines
     )
     config = checked(starter, "what the options say")
     now = datetime.now(UTC)
     summaries = {name: summary(name, config, event_time, sample, now) for name in topics_by_pipeline}
     _write(output, text(starter, config, summaries))
-    out = console()
     for name, pipeline in summaries.items():
-        sentence(out, f"{name}: {pipeline.wire_reason}")
-        sentence(out, f"{name}: event time {pipeline.field}, {pipeline.field_reason}")
-    sentence(out, f"Wrote {output}. Next: headrace validate {output}")
+        sentence(screen.out, f"{name}: {pipeline.wire_reason}")
+        sentence(screen.out, f"{name}: event time {pipeline.field}, {pipeline.field_reason}")
+    sentence(screen.out, f"Wrote {output}. Next: headrace validate {output}")
 
 
 def _lake_folder(lake: str | None, output: Path) -> str:

@@ -1,7 +1,7 @@
 """`headrace size`: estimates resources for a topic's real traffic, line by line."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.clients import kafka_sample
-from writer.config.loader import load
-from writer.output.cli_options import ConfigFile, Pipelines, json_option
-from writer.output.tables import console, emit_whole, hanging, ruled_table, show
-from writer.preflight.sizing import UTILISATION, Line, Rates, Sizing, add_up, document, rates, size as compute_size
+from writer.output.command import command
+from writer.output.command_inputs import PipelineNames
+from writer.output.report import SCREEN_ONLY, Report
+from writer.output.tables import hanging, ruled_table, show
+from writer.preflight.sizing import UTILISATION, Line, Sizing, add_up, rates, size as compute_size
 from writer.preflight.traffic import measure_traffic
 
 # Columns for a line's name and its value.
@@ -30,10 +31,35 @@ class PipelineSizing:
     """The sizing of a pipeline, and the traffic that it is for."""
 
     sizing: Sizing
+    # What was measured.
     sample: str
 
 
-def _show_sizing(out: Console, name: str, pipeline: PipelineSizing) -> None:
+@dataclass(frozen=True)
+class SizeReport(Report):
+    """The sizings of pipelines, by name."""
+
+    pipelines: Mapping[str, PipelineSizing]
+    # Of the rates beside those of the sample.
+    machine: str = field(metadata=SCREEN_ONLY)
+    # The rate that was given.
+    rate: float | None = field(metadata=SCREEN_ONLY)
+
+    def render(self, out: Console) -> None:
+        """Draw the arithmetic of each pipeline, or a line for each of many; their sum, and where rates are from."""
+        sizings = {name: pipeline.sizing for name, pipeline in self.pipelines.items()}
+        if len(sizings) > _BLOCKS_MAX:
+            _render_table(out, "pipeline", _PIPELINE_COLUMNS, sizings)
+            out.print()
+        else:
+            for name, pipeline in self.pipelines.items():
+                _render_sizing(out, name, pipeline)
+        if len(sizings) > 1:
+            _render_sum(out, list(sizings.values()))
+        _render_provenance(out, self.machine, self.rate)
+
+
+def _render_sizing(out: Console, name: str, pipeline: PipelineSizing) -> None:
     out.print(Text(name, "bold").append(f": {pipeline.sample}", "dim"), soft_wrap=not out.is_terminal)
     group = ""
     for line in pipeline.sizing.lines:
@@ -41,17 +67,17 @@ def _show_sizing(out: Console, name: str, pipeline: PipelineSizing) -> None:
             group = line.group
             out.print()
             out.print(Text(f"  {group}", "bold"))
-        _show_line(out, line)
+        _render_line(out, line)
     if pipeline.sizing.tables:
         out.print()
-        _show_table(out, "table", _TABLE_COLUMNS, pipeline.sizing.tables)
+        _render_table(out, "table", _TABLE_COLUMNS, pipeline.sizing.tables)
     for warning in pipeline.sizing.warnings:
         out.print()
         hanging(out, "  ! ", warning, "yellow")
     out.print()
 
 
-def _show_table(out: Console, title: str, columns: Sequence[str], sizings: Mapping[str, Sizing]) -> None:
+def _render_table(out: Console, title: str, columns: Sequence[str], sizings: Mapping[str, Sizing]) -> None:
     """Print a line for each sizing, the one with most files a day first."""
     table = ruled_table(title, *columns)
     for name, sizing in sorted(sizings.items(), key=lambda item: -item[1].value("files a day")):
@@ -60,25 +86,25 @@ def _show_table(out: Console, title: str, columns: Sequence[str], sizings: Mappi
     show(table, out)
 
 
-def _show_line(out: Console, line: Line) -> None:
+def _render_line(out: Console, line: Line) -> None:
     head = f"  {line.name:<{_NAME_WIDTH}}{line.shown:>{_VALUE_WIDTH}}   "
     hanging(out, head, line.how, "dim")
 
 
-def _show_sum(out: Console, sizings: list[Sizing]) -> None:
+def _render_sum(out: Console, sizings: list[Sizing]) -> None:
     out.print(Text(f"All {len(sizings)} pipelines in one application", "bold"))
     for line in add_up(sizings):
-        _show_line(out, line)
+        _render_line(out, line)
     out.print()
 
 
-def _show_provenance(out: Console, measured: Rates, rate: float | None) -> None:
+def _render_provenance(out: Console, machine: str, rate: float | None) -> None:
     if rate is None:
         hanging(
             out,
             "",
             "Processor time is that of the sample: its records went through the steps of a task on this machine. What "
-            f"an event costs beside them is measured by `headrace bench`, on {measured.machine}. --rate gives another.",
+            f"an event costs beside them is measured by `headrace bench`, on {machine}. --rate gives another.",
             "dim",
         )
     hanging(
@@ -89,9 +115,16 @@ def _show_provenance(out: Console, measured: Rates, rate: float | None) -> None:
     )
 
 
+@command(
+    exits={
+        0: "shown",
+        1: "Kafka or the registry does not answer",
+        2: "configuration, or nothing to measure",
+    },
+    json_form="one document, with the arithmetic of each pipeline",
+)
 def size(
-    config: ConfigFile,
-    pipeline: Pipelines = None,
+    pipelines: PipelineNames,
     sample: Annotated[
         int, typer.Option("--sample", min=1, help="How many of the newest records of each pipeline to measure.")
     ] = 20_000,
@@ -105,8 +138,7 @@ def size(
             "--rate", min=1, help="Events that one processor second carries, instead of what the sample takes here."
         ),
     ] = None,
-    as_json: Annotated[bool, json_option("a list with the arithmetic of each pipeline")] = False,
-) -> None:
+) -> SizeReport:
     """Size a pipeline for its topic's traffic: cores, memory, files, requests, with the arithmetic. Changes nothing.
 
     Processor time is measured: the sample goes through the steps of a task on this machine.
@@ -114,31 +146,16 @@ def size(
     The tables of a route share its processors and commits; rows and files are listed by table, too. A table of which no
     sampled record becomes a row is left out, and a warning says so. A raw table's bytes, files, memory and processor
     time are counted as well.
-
-    Exit codes: 0 shown, 1 Kafka or the registry does not answer, 2 configuration, or nothing to measure.
     """
-    settings = load(config)
+    settings = pipelines.config
     now = datetime.now(UTC)
     cluster = kafka_sample.open_cluster(settings.kafka)
     measured = rates()
-    pipelines: dict[str, PipelineSizing] = {}
-    for name in settings.chosen(pipeline):
+    sizings: dict[str, PipelineSizing] = {}
+    for name in pipelines.names:
         measurement = measure_traffic(name, settings, cluster, sample, now, events_per_second)
         sizing = compute_size(measurement.traffic, settings.pipelines[name], measured, rate, measurement.tables)
         omissions = [f"{target} is left out of rows and files: {why}" for target, why in measurement.left_out.items()]
         sizing = replace(sizing, warnings=[*omissions, *sizing.warnings])
-        pipelines[name] = PipelineSizing(sizing, measurement.looked_at)
-    if as_json:
-        emit_whole([{**document(name, sizing.sizing), "sample": sizing.sample} for name, sizing in pipelines.items()])
-        return
-    out = console()
-    sizings = {name: pipeline_sizing.sizing for name, pipeline_sizing in pipelines.items()}
-    if len(pipelines) > _BLOCKS_MAX:
-        _show_table(out, "pipeline", _PIPELINE_COLUMNS, sizings)
-        out.print()
-    else:
-        for name, pipeline_sizing in pipelines.items():
-            _show_sizing(out, name, pipeline_sizing)
-    if len(pipelines) > 1:
-        _show_sum(out, list(sizings.values()))
-    _show_provenance(out, measured, rate)
+        sizings[name] = PipelineSizing(sizing, measurement.looked_at)
+    return SizeReport(sizings, measured.machine, rate)
