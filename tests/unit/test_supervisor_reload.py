@@ -176,9 +176,9 @@ def test_a_supervisor_without_any_lease_reads_its_file(make: Make) -> None:
 
 def test_a_lease_is_renewed_from_when_it_is_taken(make: Make) -> None:
     one = make({"clicks": 1})
-    assert not one.held._thread.is_alive()
+    assert not one.held._thread.has_started
     one.go(5)
-    assert one.held._thread.is_alive()
+    assert one.held._thread.has_started
     assert isinstance(one.held, LeaseHolder)
 
 
