@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 from recovery.escalation.decide import State
 from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import Instant, StoredLevel
-from writer.clients.supervisor_record import NAME
+from writer.clients.supervisor_record import NAME, add_error
 from writer.storage.base import Store
 
 _FORMAT = 1
@@ -52,6 +52,13 @@ class Memory:
         """Write it as JSON values."""
         values: dict[str, Any] = _JSON.dump_python(self, mode="json", by_alias=True)
         return values
+
+    @property
+    def halt_reason(self) -> str:
+        """Why nothing is done any more, with the driver's own sentence; empty while something is."""
+        if not self.state.halted or self.failure is None:
+            return self.state.halted
+        return add_error(self.state.halted, self.failure.error)
 
 
 _JSON = TypeAdapter(Memory)

@@ -58,7 +58,7 @@ class SupervisedPipeline:
     @property
     def halted(self) -> str:
         """Why nothing is done any more; empty while something is."""
-        return self.memory.state.halted
+        return self.memory.halt_reason
 
     @property
     def level_reached(self) -> int:

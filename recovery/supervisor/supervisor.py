@@ -27,12 +27,13 @@ from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
 from recovery.supervisor.recovery_actions import Action, Refusal, check_before_start
 from recovery.supervisor.settings import drain_timeout, policy, read_memory, store, timeouts, with_short_timeouts
 from writer.clients.notifications import Notifier
-from writer.clients.supervisor_record import HALTED
+from writer.clients.supervisor_record import HALTED, add_error
 from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ExitCode, HeadraceError, most_severe
 from writer.core.signals import StopEvents
+from writer.core.text import iso
 from writer.driver.clock_steps import ClockComparison
 from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
 from writer.lease.holder import LeaseHolder
@@ -540,17 +541,15 @@ class Supervisor:
             error=failure.error or failure.message,
             decided=action,
         )
-        reason = action
+        reason = add_error(action, failure.error)
         next_status = supervised.level.label
         if isinstance(decision, Halt):
-            reason = decision.reason
+            reason = supervised.halted
             next_status = HALTED
-        if failure.error and failure.error not in reason:
-            reason = f"{reason} ({failure.error})"
         self._show_decision(supervised, failure.row, reason, next_status)
         self._save_state(supervised)
         if isinstance(decision, Halt):
-            self._notifier.send(notifications.halt_event(supervised.name, decision.reason, time=now))
+            self._notifier.send(notifications.halt_event(supervised.name, reason, time=now))
             return
         event = notifications.level_event(supervised.name, supervised.level, failure.message, time=now)
         if event is not None:
@@ -559,6 +558,7 @@ class Supervisor:
     def _show_decision(self, supervised: SupervisedPipeline, decision: str, reason: str, next_status: str) -> None:
         """Let the driver's page show a decision. A disk that does not take it stops nothing."""
         decisions = self._decisions.setdefault(supervised.name, deque(maxlen=_DECISIONS_SHOWN))
+        failure = supervised.memory.failure
         decisions.appendleft(
             {
                 "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -566,6 +566,7 @@ class Supervisor:
                 "reason": reason,
                 "from": decisions[0]["to"] if decisions else "running",
                 "to": next_status,
+                "failed_at": "" if failure is None else iso(failure.time),
             }
         )
         with suppress(OSError):

@@ -114,5 +114,7 @@ def pipeline_states(now: datetime = NOW) -> dict[str, View]:
         ),
         "lake without a driver": lake,
         "lake without Kafka": replace(lake, logs=Logs(), error="no Kafka broker answers"),
-        "lake of a halted pipeline": replace(lake, halt=HaltRecord(now - timedelta(minutes=9), _FENCED)),
+        "lake of a halted pipeline": replace(
+            lake, state="failed", halt=HaltRecord(now - timedelta(minutes=9), _FENCED)
+        ),
     }

@@ -19,6 +19,7 @@ from writer.cli.look.status import choose_screen, run_status
 from writer.clients.kafka import BrokerUnreachable
 from writer.clients.supervisor_record import find_halt, halt_of_decisions
 from writer.config.pipelines import Config
+from writer.core.text import iso
 from writer.status import from_table
 from writer.status.collection import check_code, exit_code
 from writer.status.document import document
@@ -26,7 +27,16 @@ from writer.status.progress import Progress
 
 NOW = datetime.now(UTC)
 REASON = "another writer holds the table"
-DECISIONS = ({"at": NOW.isoformat(), "decision": "fenced", "reason": REASON, "from": "running", "to": "halted"},)
+DECISIONS = (
+    {
+        "at": (NOW + timedelta(seconds=5)).isoformat(),
+        "decision": "fenced",
+        "reason": REASON,
+        "from": "running",
+        "to": "halted",
+        "failed_at": NOW.isoformat(),
+    },
+)
 
 
 @pytest.fixture
@@ -64,6 +74,7 @@ def test_the_first_line_says_since_when_and_why_a_pipeline_is_given_up(config: C
     text, code = printed(status_of_lake(config))
     assert text.splitlines()[0] == f"clicks  HALTED since {NOW:%Y-%m-%d %H:%M:%S} UTC: {REASON}"
     assert code == 1
+    assert status_of_lake(config)["pipelines"]["clicks"]["state"] == "failed", "as a driver says"
 
 
 def test_a_check_has_a_line_and_an_exit_code(config: Config) -> None:
@@ -90,7 +101,7 @@ def test_a_driver_says_what_its_supervisor_gave_up() -> None:
     progress.set(recovery=DECISIONS, halt=halt_of_decisions(DECISIONS))
     progress.record_failure("fenced")
     told = document([progress.view()], NOW)["pipelines"]["clicks"]
-    assert told["halted"]["reason"] == REASON
+    assert told["halted"] == {"since": iso(NOW), "reason": REASON}, "it failed then, and was given up later"
     assert told["health"]["level"] == "critical"
     progress.set_running()
     assert document([progress.view()], NOW)["pipelines"]["clicks"]["halted"] is None

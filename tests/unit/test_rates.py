@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from tests.support.commits import facts
+from writer.schemas.registry_hold import RegistryWait
 from writer.status.document import document
 from writer.status.lag import lag_sample
 from writer.status.model import Commit, Logs, Sample, View
+from writer.status.pause import Pause
 from writer.status.rates import Rates, rates
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -55,6 +58,17 @@ def test_a_pipeline_that_does_not_catch_up_has_no_time_to_catch_up() -> None:
     one = view(every(15, 600, 100), {560: 1_000, 590: 1_000}, frontier=5_000)
     found = seen(one, at(600))
     assert (found.arriving_per_s, found.committed_per_s, found.catch_up_seconds) == (100, 25, None)
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [{"registry_wait": RegistryWait(("schema id 11",))}, {"pause": Pause("2026-11-20T12:00:00Z", "ada", "")}],
+    ids=["by a schema", "by a pause"],
+)
+def test_a_batch_that_is_held_has_no_time_to_catch_up(hold: dict[str, Any]) -> None:
+    one = view(every(15, 600, 100), {560: 1_000, 590: 50_000}, frontier=5_000)
+    assert seen(one, at(600)).catch_up_seconds is not None
+    assert seen(replace(one, **hold), at(600)).catch_up_seconds is None
 
 
 def test_arriving_and_committed_rates_are_of_the_same_minute() -> None:

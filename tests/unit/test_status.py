@@ -227,6 +227,29 @@ def test_a_stale_announcement_is_no_error(config):
     assert "no driver answers at http://127.0.0.1:1" in shown({"clicks": found})
 
 
+@pytest.mark.parametrize(
+    ("epoch", "state"),
+    [(1, "failed"), (None, "failed"), (0, "unknown")],
+    ids=["of this start", "before a start", "of a start that another one followed"],
+)
+def test_a_driver_of_other_pipelines_says_why_one_failed(config, written, epoch, state):
+    written.commit(0, 100)
+    views = Progress("views")
+    views.record_start(epoch=5, run=1, frontier={}, limits={}, buckets=[], recent=[])
+    failed = Progress("clicks")
+    failed.set(epoch=epoch)
+    failed.record_failure("another client ran WRITE")
+    both = config.model_copy(update={"pipelines": {**config.pipelines, "views": config.pipelines["clicks"]}})
+    with serving(config.http.model_copy(update={"port": 0}), {"clicks": failed, "views": views}) as url:
+        announce(config.checkpoints, "views", this_driver(url, 5))
+        status = collect_status(both, ["clicks"], Cluster(), NOON)
+    found = status["pipelines"]["clicks"]
+    assert (found["source"], found["state"]) == ("lake", state)
+    assert found["table"]["files"] == 1, "all else is from the table"
+    assert ("another client ran WRITE" in drawn(found)) is (state == "failed")
+    assert (found["health"]["level"], exit_code(status)) == (("critical", 1) if state == "failed" else ("warning", 0))
+
+
 def test_a_failed_pipeline_is_exit_1(progress):
     assert exit_code(document([progress.view()], NOON)) == 0
     progress.record_failure("the disk is full")

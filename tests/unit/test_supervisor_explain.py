@@ -17,7 +17,7 @@ from recovery.supervisor.endpoints import CATALOGUE, SupervisorStatus, superviso
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
 from recovery.supervisor.settings import store, with_short_timeouts
 from tests.support.sample_records import config
-from writer.clients.supervisor_record import NAME
+from writer.clients.supervisor_record import NAME, find_halt
 from writer.config.pipelines import Config
 from writer.lease.holder import LeaseHolder
 from writer.lease.lease import StoreLeases
@@ -78,6 +78,26 @@ def test_a_pipeline_that_is_given_up_is_exit_code_1(settings: Config) -> None:
     assert "halted The topic is not there." in message
     assert "if it came again halt: The topic is not there." in message
     assert state.clear_halt(supervised.memory).state.halted == ""
+
+
+def test_a_halt_has_the_sentence_of_the_driver_wherever_it_is_told(settings: Config) -> None:
+    supervised = SupervisedPipeline("clicks")
+    now = datetime.now(UTC)
+    error = "another client ran WRITE (version 4) on the table"
+    foreign = Verdict("foreign", None, halt=True, message="Another client changed the table. The sentence says what.")
+    decision = decide(Policy(), supervised.memory.state, Failed(foreign), now, 1.0)
+    supervised.note_failure(failure_of(foreign, 2, error, 1, Frontier.HELD, now), decision, 10.0)
+    state.write(store(settings, "clicks"), supervised.memory)
+    reason = f"Another client changed the table. The sentence says what. ({error})"
+    assert supervised.halted == reason
+    assert f"halted {reason}" in told(settings, code=1)
+    halt = find_halt(settings.checkpoints, "clicks")
+    assert halt is not None
+    assert (halt.reason, halt.since) == (reason, now)
+    status = SupervisorStatus(lambda: {"clicks": supervised}, LeaseHolder({}, "host/7"), lambda: True)
+    _, _, body = supervisor_endpoints(status)("/healthz", "")
+    assert reason in body.decode()
+    assert state.clear_halt(supervised.memory).halt_reason == ""
 
 
 def test_the_document_has_the_memory_as_it_is_stored_and_budgets_by_level(settings: Config) -> None:

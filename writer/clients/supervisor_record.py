@@ -19,6 +19,7 @@ HALTED = "halted"
 class HaltRecord:
     """A supervisor gave a pipeline up: a person must act."""
 
+    # When it failed last.
     since: datetime
     reason: str
 
@@ -36,7 +37,14 @@ def halt_of_decisions(decisions: Sequence[Mapping[str, Any]]) -> HaltRecord | No
     """Return the halt of the newest decision of a supervisor, the first one; None: it decided otherwise."""
     if not decisions or decisions[0]["to"] != HALTED:
         return None
-    return HaltRecord(datetime.fromisoformat(decisions[0]["at"]), decisions[0]["reason"])
+    return HaltRecord(datetime.fromisoformat(decisions[0]["failed_at"]), decisions[0]["reason"])
+
+
+def add_error(reason: str, error: str) -> str:
+    """Return the reason of a decision with the driver's own sentence, which it may point to. `error`: or empty."""
+    if not error or error in reason:
+        return reason
+    return f"{reason} ({error})"
 
 
 def _parse_halt(content: bytes) -> HaltRecord | None:
@@ -47,6 +55,7 @@ def _parse_halt(content: bytes) -> HaltRecord | None:
         if not reason:
             return None
         # A failure led to it.
-        return HaltRecord(datetime.fromisoformat(document["failure"]["at"]), reason)
+        failure = document["failure"]
+        return HaltRecord(datetime.fromisoformat(failure["at"]), add_error(reason, failure["error"]))
     except (ValueError, KeyError, TypeError):
         return None

@@ -1,10 +1,10 @@
 """Describes pipelines as they are now: each by its driver, or by its table and Kafka where no driver answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from writer.core.text import iso
 from writer.output.health import health
 from writer.status import from_table
 from writer.status.document import document
+from writer.status.model import View
 
 # A person waits for the answer.
 _KAFKA_TIMEOUT_MAX = timedelta(seconds=5)
@@ -34,14 +35,21 @@ def collect_status(config: Config, names: Sequence[str], cluster: Cluster, now: 
     probed_cluster: Cluster | BrokerUnreachable | None = None
     # Several pipelines have one driver, which is asked once.
     ask_driver = cache(status_at)
+    find_driver = cache(partial(find_announcement, config.checkpoints, s3=config.s3.settings))
+
+    def driver_answers() -> Iterator[Mapping[str, Any]]:
+        for driver in filter(None, map(find_driver, config.pipelines)):
+            yield ask_driver(driver.url, driver.certificate) or {}
+
     for name in names:
-        driver = find_announcement(config.checkpoints, name, config.s3.settings)
+        driver = find_driver(name)
         pipeline = None
         if driver is not None:
             pipeline = pipeline_of(ask_driver(driver.url, driver.certificate), driver, name)
         if pipeline is None:
             probed_cluster = probed_cluster or probe_cluster(cluster)
             view = from_table.view(name, config, probed_cluster, now)
+            view = _add_failure(view, driver_answers())
             pipeline = document([view], now, source="lake")["pipelines"][name]
         answers = pipeline["source"] == "driver"
         status["pipelines"][name] = {
@@ -51,6 +59,21 @@ def collect_status(config: Config, names: Sequence[str], cluster: Cluster, now: 
             "driver": driver and {**asdict(driver), "answers": answers},
         }
     return status
+
+
+def _add_failure(view: View, answers: Iterable[Mapping[str, Any]]) -> View:
+    """Add why a pipeline failed that no driver runs, where one says so that runs others of the configuration.
+
+    `answers`: of drivers, to `/status`. One that another start has followed does not know how that ended.
+    """
+    if view.state not in ("unknown", "not started", "failed"):
+        return view
+    for answer in answers:
+        pipeline = answer.get("pipelines", {}).get(view.pipeline, {})
+        if pipeline.get("state") == "failed" and pipeline["epoch"] in (None, view.epoch):
+            reasons = filter(None, (pipeline["error"], view.error))
+            return replace(view, state="failed", error="; ".join(reasons))
+    return view
 
 
 def collect_releases(addresses: Sequence[str]) -> dict[str, Any]:

@@ -86,7 +86,10 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
     status = replace(status, error="; ".join(errors), log_moved=log_change({}, {}, status.frontier, ends))
     if snapshot is not None:
         status = _add_entries(status, snapshot, entries)
-    return replace(status, halt=_current_halt(halt, entries))
+    halt = _current_halt(halt, entries)
+    if halt is not None and status.state in ("unknown", "not started"):
+        status = replace(status, state="failed")
+    return replace(status, halt=halt)
 
 
 def _add_table_facts(

@@ -29,8 +29,10 @@ def rates(view: View, lag: LagSample, now: datetime) -> Rates:
     arriving = lag.arriving_per_s(window.total_seconds()) if lag.is_fresh(now) else None
     committed = committed_per_s(view.commits, now, window)
     catch_up = None
+    # A batch that is held catches up with nothing, however fast the ones before it were.
+    is_held = view.pause is not None or view.registry_wait is not None
     is_behind = (lag.seconds or 0.0) > (view.limits.get("delay_max_seconds") or 0.0)
-    if is_behind and lag.offsets and arriving is not None and committed > arriving:
+    if is_behind and not is_held and lag.offsets and arriving is not None and committed > arriving:
         catch_up = lag.offsets / (committed - arriving)
     return Rates(window, arriving, committed, catch_up)
 

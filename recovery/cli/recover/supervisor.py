@@ -97,7 +97,7 @@ class RecoveryState:
         rows.append(("frontier", self.silent or str(self.frontier)))
         rows += _failure_rows(self.memory)
         rows.append(("level", state.level.name if state.level else "none"))
-        rows.append(("halted", state.halted or "no"))
+        rows.append(("halted", self.memory.halt_reason or "no"))
         rows += [(f"{label} {budget.level}", budget.text) for label, budget in self.budgets.items()]
         rows.append(("if it came again", self.next))
         out.print(Text(name, style="bold"))
