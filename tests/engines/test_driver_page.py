@@ -150,8 +150,11 @@ def sees_what_is_told(page: Browser) -> None:
     tile = "[...document.querySelectorAll('#pipeline-clicks .tile')].find((t) => t.firstChild.textContent == '{}')"
     said = {name: page.find(f"{tile.format(name)}.innerText.split('\\n')") for name in ("dead letters", "arriving")}
     bad, quarantined = (told["totals"]["records"][name] for name in ("dead_letters", "quarantined"))
-    beside = f"and {quarantined} quarantined" if bad + quarantined else "none since the start"
-    assert said["dead letters"][1:3] == [str(bad), beside]
+    since_start = (
+        f"{bad} and {quarantined} quarantined since the start" if bad + quarantined else "none since the start"
+    )
+    held = str(told["table"]["dead_letters"])
+    assert said["dead letters"][1:3] == [held, f"in their table; {since_start}"]
     assert said["arriving"][2].startswith("committed "), said
     assert ", mean of 60 s" in said["arriving"][2]
     assert f"country_bucket={quote(HOSTILE, safe='')}" in chip, "as text, named as its folder"
