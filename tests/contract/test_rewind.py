@@ -96,7 +96,7 @@ def test_no_rows_go_back_to_a_log_that_was_cut(driver: DamagedDriver, end: int, 
     table = main_table("clicks", driver.config)
     epoch = table.snapshot().epoch
     last = OffsetRange(P0, 24, 25)
-    facts = {"ranges": [{**last.to_dict(), "read": 1, "rows": 1}]}
+    facts = {"ranges": [{**last.to_json(), "read": 1, "rows": 1}]}
     table.append(Batch("marked", epoch, [last], facts=facts, marks={P0: LogMark(3, 30)}), table.snapshot())
     check = LogCheck("clicks", LeaderAnswers(end), lambda: table.entries(-1))
     # The log has grown beyond the table; nothing is left of the batch before the frontier.

@@ -87,7 +87,7 @@ class RouteTables:
         offset = self.tables.main.snapshot().frontier(PART) or 0
         moved = OffsetRange(PART, offset, offset + 1)
         side = {location: [row(location, offset)] for location in places}
-        facts = {"ranges": [moved.to_dict()]}
+        facts = {"ranges": [moved.to_json()]}
         entry = Batch(uuid4().hex, self.epoch, [moved], side_files=side, facts=facts, settled=self.tables.settled)
         self.tables.main.append(entry, self.tables.main.snapshot())
 

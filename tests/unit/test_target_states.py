@@ -51,7 +51,7 @@ def commit(one: RouteTables, *places: str, at: datetime) -> int:
     """Commit as many offsets as places, with a row for each; put together at a time. Returns the version."""
     start = one.tables.main.snapshot().frontier(PART) or 0
     part, count = OffsetRange(PART, start, start + len(places)), len(places)
-    account = {**part.to_dict(), "read": count, "rows": count, "dead_letters": 0, "quarantined": 0, "tombstones": 0}
+    account = {**part.to_json(), "read": count, "rows": count, "dead_letters": 0, "quarantined": 0, "tombstones": 0}
     about = {"ranges": [account], "assembled": at.isoformat(), "bytes": 100, "files": count}
     facts = {**commits.facts(0, count), **about}
     side = {place: [row(place, start + i)] for i, place in enumerate(places) if Path(place).is_dir()}

@@ -138,11 +138,11 @@ class RangeRead:
     def from_dict(cls, raw: Mapping[str, Any]) -> "RangeRead":
         """Read what a report has of it."""
         marks = {name: LogMark(*raw[name]) for name in ("before", "last") if raw[name] is not None}
-        return cls(**{**raw, **marks, "range": OffsetRange.from_dict(raw["range"])})
+        return cls(**{**raw, **marks, "range": OffsetRange.from_json(raw["range"])})
 
     def to_dict(self) -> dict[str, Any]:
         """Describe it as JSON values."""
-        return {**vars(self), "range": self.range.to_dict()}
+        return {**vars(self), "range": self.range.to_json()}
 
 
 @dataclass(frozen=True)

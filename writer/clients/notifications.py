@@ -44,7 +44,7 @@ class Event:
 
 def gap_event(pipeline: str, gap: Mapping[str, Any], version: int, time: datetime) -> Event:
     """Notify of a gap; `gap`: facts of its entry."""
-    offsets = sum(OffsetRange.from_dict(r).count for r in gap["ranges"])
+    offsets = sum(OffsetRange.from_json(r).count for r in gap["ranges"])
     named = join_first([f"{r['topic']}/{r['partition']} [{r['start']}, {r['end']})" for r in gap["ranges"]], _SHOWN)
     text = f"{offsets:,} offsets were skipped ({gap['cause']}): {named}. Gap record {gap['id']}, version {version}."
     fields = {"gap": gap["id"], "cause": gap["cause"], "version": version, "ranges": list(gap["ranges"])}

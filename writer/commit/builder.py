@@ -288,7 +288,7 @@ def _accounts(report: Report, committing: Sequence[OffsetRange]) -> list[dict[st
     accounts = []
     for r in committing:
         source = r.part.source
-        account = {**r.to_dict(), **report.counts.get(source, Counts()).outcomes()}
+        account = {**r.to_json(), **report.counts.get(source, Counts()).outcomes()}
         if source in missing:
             account["without_records"] = missing[source].to_dict()
         accounts.append(account)

@@ -56,7 +56,7 @@ class OffsetRange:
             raise ValueError(f"{self.part}: a range needs 0 <= start <= end, got [{self.start}, {self.end})")
 
     @classmethod
-    def from_dict(cls, account: Mapping[str, Any]) -> "OffsetRange":
+    def from_json(cls, account: Mapping[str, Any]) -> "OffsetRange":
         """Return the range that JSON values name, among others. Raises KeyError, ValueError."""
         return cls(TopicPartition.from_dict(account), account["start"], account["end"])
 
@@ -84,8 +84,8 @@ class OffsetRange:
         start = max(self.start, span[0])
         return OffsetRange(self.part, start, max(start, min(self.end, span[1])))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Describe it as JSON values."""
+    def to_json(self) -> dict[str, Any]:
+        """Write it as JSON values."""
         return {**vars(self.part), "start": self.start, "end": self.end}
 
 

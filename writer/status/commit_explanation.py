@@ -91,7 +91,7 @@ def _later_phases(entry: Entry, later_entries: Sequence[Entry]) -> Mapping[str, 
 def _has_offset(facts: Mapping[str, Any], offset: KafkaOffset) -> bool:
     if facts.get("kind") not in _COMMIT_KINDS:
         return False
-    return any(_is_in_range(offset, OffsetRange.from_dict(account)) for account in facts.get("ranges", ()))
+    return any(_is_in_range(offset, OffsetRange.from_json(account)) for account in facts.get("ranges", ()))
 
 
 def _is_in_range(offset: KafkaOffset, offset_range: OffsetRange) -> bool:

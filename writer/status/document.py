@@ -78,7 +78,7 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "max_held_bytes": view.max_held_bytes,
         "names_without_table": dict(view.without_table),
         "log_moved": view.log_moved or None,
-        "log_cuts": [offset_range.to_dict() for offset_range in view.log_cuts],
+        "log_cuts": [offset_range.to_json() for offset_range in view.log_cuts],
         "topics": len(view.incarnations),
         "topic_restarts": view.topic_restarts,
         "hooks": {name: _hook(hook, now) for name, hook in view.hooks.items()},
@@ -186,7 +186,7 @@ def _gaps(view: View) -> dict[str, Any]:
             "at": iso(newest.opened_at),
             "cause": newest.cause,
             "offsets": gaps.records[-1].offsets,
-            "ranges": [offset_range.to_dict() for offset_range in newest.ranges],
+            "ranges": [offset_range.to_json() for offset_range in newest.ranges],
         }
     return {
         "count": gaps.open,
@@ -203,7 +203,7 @@ def gap_record(facts: Mapping[str, Any]) -> dict[str, Any]:
         "at": iso(facts["at"]),
         "cause": facts["cause"],
         "run": facts["run"],
-        "offsets": sum(OffsetRange.from_dict(account).count for account in facts["ranges"]),
+        "offsets": sum(OffsetRange.from_json(account).count for account in facts["ranges"]),
         "ranges": facts["ranges"],
     }
 

@@ -102,7 +102,7 @@ class Totals:
     def add_gap(self, facts: Mapping[str, Any]) -> None:
         """Add the facts of a gap's entry."""
         self.gaps[facts["cause"]] += 1
-        self.gap_offsets[facts["cause"]] += sum(OffsetRange.from_dict(account).count for account in facts["ranges"])
+        self.gap_offsets[facts["cause"]] += sum(OffsetRange.from_json(account).count for account in facts["ranges"])
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """Add the facts of a commit."""

@@ -193,7 +193,7 @@ def _to_dict(outcome: GapOutcome) -> dict[str, Any]:
         "chunks": len(outcome.chunks),
         "left": gap_record.unfilled_offsets.count,
         "approximate": gap_record.unplaced > 0,
-        "absent": [r.to_dict() for r in outcome.absent.ranges()],
+        "absent": [r.to_json() for r in outcome.absent.ranges()],
     }
 
 

@@ -57,7 +57,7 @@ def to_dict(gap_record: GapRecord, claimed_by: str | None) -> dict[str, Any]:
     hints: list[dict[str, Any]] = []
     if opened:
         topic_ids = dict(opened.topic_ids)
-        ranges = [r.to_dict() for r in opened.ranges]
+        ranges = [r.to_json() for r in opened.ranges]
         hints = [{"from": to_iso(hint.start), "until": to_iso(hint.end)} for hint in opened.hints]
     open_offsets = gap_record.unfilled_offsets
     return {
@@ -78,7 +78,7 @@ def to_dict(gap_record: GapRecord, claimed_by: str | None) -> dict[str, Any]:
         "approximate": gap_record.unplaced > 0,
         "claimed_by": claimed_by,
         "ranges": ranges,
-        "open": [r.to_dict() for r in open_offsets.ranges()],
+        "open": [r.to_json() for r in open_offsets.ranges()],
         "hints": hints,
         "ended": gap_record.ended and gap_record.ended.to_json(),
     }
@@ -326,7 +326,7 @@ def _show_skip(
                 "pipeline": name,
                 "offsets": offsets,
                 "kafka_holds": available,
-                "ranges": [r.to_dict() for r in ranges],
+                "ranges": [r.to_json() for r in ranges],
                 "gap": entry[1].id if entry else None,
                 "version": entry[0] if entry else None,
             }

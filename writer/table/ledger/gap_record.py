@@ -49,7 +49,7 @@ class GapOpening:
             "by": self.by,
             "reason": self.reason,
             "topic_ids": dict(self.topic_ids),
-            "ranges": [offset_range.to_dict() for offset_range in self.ranges],
+            "ranges": [offset_range.to_json() for offset_range in self.ranges],
             "hints": [{"from": to_iso(hint.start), "until": to_iso(hint.end)} for hint in self.hints],
         }
 
@@ -170,7 +170,7 @@ def parse_gap(version: int, facts: Mapping[str, Any]) -> GapRecord | None:
 
 
 def _parse_opening(version: int, facts: Mapping[str, Any]) -> GapOpening:
-    ranges = map(OffsetRange.from_dict, facts["ranges"])
+    ranges = map(OffsetRange.from_json, facts["ranges"])
     hints = (EventTimeHint(from_iso(hint["from"]), datetime.fromisoformat(hint["until"])) for hint in facts["hints"])
     return GapOpening(
         version,

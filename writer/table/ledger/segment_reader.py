@@ -94,12 +94,12 @@ def parse_exits(move: Mapping[str, Any]) -> dict[str, int]:
 
 def parse_rewound_range(account: Mapping[str, Any], version: int) -> RewoundRange:
     """Return a range that the entry of a version rewound."""
-    return RewoundRange(OffsetRange.from_dict(account), version)
+    return RewoundRange(OffsetRange.from_json(account), version)
 
 
 def parse_cut_range(cut: Mapping[str, Any], version: int) -> CutRange:
     """Return a cut that the entry of a version tells of."""
-    return CutRange(OffsetRange.from_dict(cut), version, cut["successor"], cut["is_proven"])
+    return CutRange(OffsetRange.from_json(cut), version, cut["successor"], cut["is_proven"])
 
 
 def _frontiers(actions: Sequence[Action], pipeline: str) -> dict[TopicPartition, int]:
@@ -122,7 +122,7 @@ def _filter_counts(facts: Mapping[str, Any]) -> Mapping[str, Mapping[str, int]]:
 def _committed_range(account: Mapping[str, Any], version: int, specs: int) -> CommittedRange:
     """Return a range that a batch carried. `specs`: the version of the specs by which its records were read."""
     counts = outcomes(account)
-    offset_range = OffsetRange.from_dict(account)
+    offset_range = OffsetRange.from_json(account)
     offsets_without_record = offset_range.count - counts["read"]
     explained = account.get("without_records", {}).get("offsets", 0)
     return CommittedRange(
@@ -139,7 +139,7 @@ def _committed_range(account: Mapping[str, Any], version: int, specs: int) -> Co
 def _skipped_ranges(version: int, facts: Mapping[str, Any]) -> tuple[CommittedRange, ...]:
     """Return the ranges of a gap."""
     return tuple(
-        CommittedRange(OffsetRange.from_dict(account), version, version, gap=True) for account in facts["ranges"]
+        CommittedRange(OffsetRange.from_json(account), version, version, gap=True) for account in facts["ranges"]
     )
 
 

@@ -157,7 +157,7 @@ def _parse_segment(document: Mapping[str, Any]) -> LedgerSegment:
 
 def _parse_committed_range(fields: Mapping[str, Any]) -> CommittedRange:
     return CommittedRange(
-        OffsetRange.from_dict(fields),
+        OffsetRange.from_json(fields),
         fields["first"],
         fields["last"],
         fields["outcomes"],

@@ -40,7 +40,7 @@ class LogCut:
 
     def to_dict(self) -> dict[str, Any]:
         """Describe it as JSON values."""
-        return {**self.range.to_dict(), "successor": self.successor, "is_proven": self.is_proven}
+        return {**self.range.to_json(), "successor": self.successor, "is_proven": self.is_proven}
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Gap(Operation):
 
     def field_facts(self) -> dict[str, Any]:
         """Return the gap record: its cause and ranges."""
-        return {"cause": self.cause, "ranges": [offset_range.to_dict() for offset_range in self.ranges]}
+        return {"cause": self.cause, "ranges": [offset_range.to_json() for offset_range in self.ranges]}
 
     def transactions(self, snapshot: PipelineSnapshot) -> dict[str, int]:
         """Return the frontier behind the ranges, the epoch, and the sums of gaps."""

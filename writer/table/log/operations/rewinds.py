@@ -184,7 +184,7 @@ class Rewind(Operation):
         if self.undo:
             facts["answers"] = [vars(change) for change in self.undo.changes]
         facts["withdrawn"] = withdrawn_to_json(self.withdrawn)
-        facts["ranges"] = [offset_range.to_dict() for offset_range in self.ranges]
+        facts["ranges"] = [offset_range.to_json() for offset_range in self.ranges]
         return facts
 
     def transactions(self, snapshot: PipelineSnapshot) -> dict[str, int]:
