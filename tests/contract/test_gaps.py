@@ -18,6 +18,7 @@ from writer.audit.audit import audit
 from writer.clients.kafka import BrokerUnreachable
 from writer.core.errors import Fenced, LogChanged
 from writer.core.offsets import TopicPartition
+from writer.core.text import iso
 from writer.driver.table_watch import TableWatch
 from writer.offsets import skip_to_latest, start_decision
 from writer.offsets.spark_checkpoint import Checkpoints, NewRun
@@ -138,6 +139,11 @@ def test_what_the_archive_lacks_stays_open_and_is_given_up_by_a_person(driver, t
     assert ended is not None
     assert (ended.how, ended.by, ended.reason, ended.left) == ("lost", "bob", "nobody kept it", 50)
     assert driver.table.snapshot().gaps == (0, 0)
+    assert "by bob, 50 offsets not filled: nobody kept it\n" in headrace(driver, tmp_path, "gaps", "show", gap)
+    told = json.loads(headrace(driver, tmp_path, "gaps", "show", gap, "--json"))
+    assert (told["ended"]["how"], told["ended"]["left"], told["opened_at"]) == ("lost", 50, iso(NOW))
+    window = driver.settings.seal.out_of_orderness
+    assert told["hints"] == [{"from": iso(NOW - window), "until": iso(NOW + window)}] * 2
     assert "No gap is open" in headrace(driver, tmp_path, "gaps", "list")
     assert "is lost already" in headrace(driver, tmp_path, "gaps", "close", gap, "--yes", "--reason", "x", code=2)
     check(driver, 72 + 81, 8 + 9)
