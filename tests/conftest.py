@@ -35,11 +35,24 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("check", deadline=None, max_examples=25)
     hypothesis.settings.register_profile("long", deadline=None, max_examples=1_000)
     hypothesis.settings.load_profile("check")
-    # Runs last, so that what pytest collects at the end skips what is frozen. nanobind reports what is left then: the
+    # Run last, so that what pytest collects at the end skips what is frozen. nanobind reports what is left then: the
     # classes of DuckDB that test modules name, if something leads to the tests. The callback of Hypothesis does: it
     # leads to the hook that loaded it, and so to the configuration of pytest.
     config.add_cleanup(gc.unfreeze)
     config.add_cleanup(gc.callbacks.clear)
+    config.add_cleanup(drop_tracebacks)
+
+
+def drop_tracebacks() -> None:
+    """Drop the traceback of each error that is left, because some would never become garbage.
+
+    An error of pydantic contains that of the validator, and hides it from the collection of garbage. The traceback of
+    the validator's leads to the frame of the test, and its variable to the error of pydantic: a cycle, which keeps all
+    tests, because each frame leads to pytest's session.
+    """
+    for value in gc.get_objects():
+        if issubclass(type(value), BaseException):
+            value.__traceback__ = None
 
 
 @pytest.hookimpl(wrapper=True)
