@@ -1,29 +1,77 @@
 """`headrace test`: runs the test files of a pipeline with pytest."""
 
-import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from difflib import unified_diff
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from writer.core.errors import ConfigError
-from writer.output import tables
-from writer.output.cli_options import AsJson
-from writer.output.confirmation import DryRun, Yes, confirm
+from writer.output.command import command
+from writer.output.report import SCREEN_ONLY, Report, Screen
+from writer.output.tables import sentence
 
 if TYPE_CHECKING:
-    from writer.preflight.testing.collector import PipelineTestFile
-    from writer.preflight.testing.runner import TestRun
+    from writer.preflight.testing.runner import FileResult, TestRun
 
 # pytest's exit codes for tests that failed, and for a file that cannot be used.
 _TESTS_FAILED = 1
 _COLLECTION_FAILED = 2
 
 
+@dataclass(frozen=True)
+class FileUpdate:
+    """A file whose section `expect` changes, by --update."""
+
+    path: Path
+    # The lines that go and come, as `diff -u` shows them.
+    diff: str
+    # Its text then.
+    text: str = field(metadata=SCREEN_ONLY)
+
+
+@dataclass(frozen=True)
+class PipelineTestReport(Report):
+    """What the tests found, and what --update changes."""
+
+    passed: int
+    failed: int
+    errors: int
+    seconds: float
+    files: Sequence["FileResult"]
+    updates: Sequence[FileUpdate]
+    # Of pytest.
+    code: int = field(metadata=SCREEN_ONLY)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of pytest."""
+        return self.code
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether there is anything to rewrite."""
+        return bool(self.updates)
+
+    def render(self, out: Console) -> None:
+        """Draw nothing: pytest prints as it goes, and changes are on the page since they were found."""
+
+
+@command(
+    exits={
+        0: "passed",
+        1: "failed",
+        2: "a mistake in a test file",
+        3: "a failure of pytest itself",
+        4: "a mistake in an option",
+        5: "no test was found",
+    }
+)
 def run_tests(
     paths: Annotated[
         list[str] | None,
@@ -43,17 +91,16 @@ def run_tests(
     update: Annotated[
         bool, typer.Option("--update", help="Change `expect` to what came; with --yes, else the change is only shown.")
     ] = False,
-    as_json: AsJson = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
+    *,
+    write: bool,
+    screen: Screen,
+) -> PipelineTestReport:
     """Test pipelines: records of files through the steps of a task, compared with what is expected of them.
 
     Without Kafka, registry, tables and Spark. Default: the files *.test.yaml below specs/. pytest runs them:
     pip install 'headrace[test]'. What they hold: https://github.com/headrace/headrace/blob/main/docs/TESTING.md
 
-    Exit codes: 0 passed, 1 failed, 2 a mistake in a test file, 4 a mistake in an option, 5 no test was found. With
-    --update it is 1 while a test fails: where nothing is written yet, and for `counts`, which stay.
+    With --update it ends with 1 while a test fails: where nothing is written yet, and for `counts`, which stay.
     """
     if find_spec("pytest") is None or find_spec("xdist") is None:
         raise ConfigError("headrace test needs pytest and pytest-xdist: pip install 'headrace[test]'")
@@ -71,14 +118,17 @@ def run_tests(
         options.append("-v")
     if junit is not None:
         options.append(f"--junit-xml={junit}")
+    test_run = _run(files, options, workers, quiet=screen.as_json)
+    updates: list[FileUpdate] = []
     if update:
-        work = _Update(files, options, as_json=as_json)
-        confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
-        raise typer.Exit(work.exit_code)
-    test_run, seconds = _run(files, options, workers, quiet=as_json)
-    if as_json:
-        tables.emit_whole(test_run.to_json(seconds))
-    raise typer.Exit(test_run.exit_code)
+        updates = _list_updates(test_run)
+        _show_updates(updates, test_run, screen.out)
+    if write and updates:
+        for file in updates:
+            file.path.write_bytes(file.text.encode())
+            sentence(screen.out, f"{file.path}: `expect` is rewritten")
+        test_run = _run(files, options, None, quiet=screen.as_json)
+    return _report(test_run, updates)
 
 
 def _check_exist(files: list[str]) -> None:
@@ -89,89 +139,49 @@ def _check_exist(files: list[str]) -> None:
             raise ConfigError(f"there is no {path}. Name files *.test.yaml, or folders with such files.")
 
 
-def _run(files: list[str], options: list[str], workers: str | None, *, quiet: bool) -> tuple["TestRun", float]:
-    """Run the tests. Returns what they found, and the seconds that they took. `quiet`: print nothing."""
+def _run(files: list[str], options: list[str], workers: str | None, *, quiet: bool) -> "TestRun":
+    """Run the tests. Returns what they found. `quiet`: print nothing."""
     # pytest is an extra.
     from writer.preflight.testing import runner
 
-    began_s = time.monotonic()
-    test_run = runner.run_pytest(files, options, workers=workers, quiet=quiet)
-    return test_run, time.monotonic() - began_s
+    return runner.run_pytest(files, options, workers=workers, quiet=quiet)
 
 
-@dataclass(frozen=True)
-class _FileChange:
-    """A file whose section `expect` is to change: its text before, and then."""
-
-    path: Path
-    before: str
-    after: str
-
-    @property
-    def diff(self) -> str:
-        """The lines that go and come, as `diff -u` shows them."""
-        lines = unified_diff(self.before.splitlines(), self.after.splitlines(), str(self.path), str(self.path), n=1)
-        return "\n".join(line.rstrip("\n") for line in lines)
-
-
-class _Update:
-    """Runs the tests, and changes the section `expect` of the files with failures."""
-
-    def __init__(self, files: list[str], options: list[str], *, as_json: bool) -> None:
-        self._files = files
-        self._options = options
-        self._as_json = as_json
-        # What the first run found is written, after a question too.
-        self._changes: list[_FileChange] | None = None
-        self.exit_code = 0
-
-    def __call__(self, *, write: bool) -> bool:
-        """Show what would change, or change it and test again. Returns whether there is anything to change.
-
-        Raises ConfigError if a file cannot be used, or its section `expect` cannot be told from others.
-        """
-        if self._changes is None:
-            self._changes = self._list_changes(write=write)
-        if not write or not self._changes:
-            return bool(self._changes)
-        for change in self._changes:
-            change.path.write_bytes(change.after.encode())
-            if not self._as_json:
-                tables.sentence(tables.console(), f"{change.path}: `expect` is rewritten")
-        test_run, seconds = _run(self._files, self._options, None, quiet=self._as_json)
-        self.exit_code = test_run.exit_code
-        if self._as_json:
-            self._emit(test_run, seconds, self._changes)
-        return True
-
-    def _list_changes(self, *, write: bool) -> list[_FileChange]:
-        """Run the tests, and show what they find and what would change."""
-        test_run, seconds = _run(self._files, self._options, None, quiet=self._as_json)
-        self.exit_code = test_run.exit_code
-        changes: list[_FileChange] = []
-        if test_run.exit_code != _COLLECTION_FAILED:
-            changes = [change for file in test_run.files if (change := _change_of(file)) is not None]
-        if self._as_json:
-            if not write or not changes:
-                self._emit(test_run, seconds, changes)
-            return changes
-        for change in changes:
-            tables.console().print(Text(change.diff), soft_wrap=True)
-        if test_run.exit_code == _TESTS_FAILED and not changes:
-            tables.sentence(
-                tables.console(), "--update changes nothing: `counts`, and what is refused, stay as they are."
-            )
-        return changes
-
-    def _emit(self, test_run: "TestRun", seconds: float, changes: list[_FileChange]) -> None:
-        document = test_run.to_json(seconds)
-        document["updates"] = [{"path": str(change.path), "diff": change.diff} for change in changes]
-        tables.emit_whole(document)
+def _list_updates(test_run: "TestRun") -> list[FileUpdate]:
+    """Return what is to change in the files that have what test files expect. Raises ConfigError."""
+    if test_run.exit_code == _COLLECTION_FAILED:
+        return []
+    updates: list[FileUpdate] = []
+    for file in test_run.files:
+        entries = file.changed_entries()
+        if entries:
+            path = file.case.expected_path
+            text = file.case.replace_expected(entries)
+            updates.append(FileUpdate(path, _diff(path, file.case.expected_text, text), text))
+    return updates
 
 
-def _change_of(file: "PipelineTestFile") -> _FileChange | None:
-    """Return what is to change in the file that has what a test file expects; None: nothing."""
-    entries = file.changed_entries()
-    if not entries:
-        return None
-    return _FileChange(file.case.expected_path, file.case.expected_text, file.case.replace_expected(entries))
+def _diff(path: Path, before: str, after: str) -> str:
+    lines = unified_diff(before.splitlines(), after.splitlines(), str(path), str(path), n=1)
+    return "\n".join(line.rstrip("\n") for line in lines)
+
+
+def _show_updates(updates: Sequence[FileUpdate], test_run: "TestRun", out: Console) -> None:
+    for file in updates:
+        out.print(Text(file.diff), soft_wrap=True)
+    if test_run.exit_code == _TESTS_FAILED and not updates:
+        sentence(out, "--update changes nothing: `counts`, and what is refused, stay as they are.")
+
+
+def _report(test_run: "TestRun", updates: Sequence[FileUpdate]) -> PipelineTestReport:
+    results = test_run.list_files()
+    tests = [test for result in results for test in result.tests]
+    return PipelineTestReport(
+        passed=sum(test.passed for test in tests),
+        failed=sum(not test.passed for test in tests),
+        errors=sum(result.error is not None for result in results),
+        seconds=round(test_run.seconds, 3),
+        files=results,
+        updates=updates,
+        code=test_run.exit_code,
+    )

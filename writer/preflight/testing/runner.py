@@ -1,7 +1,8 @@
 """Runs test files with pytest, and keeps what each test found."""
 
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
@@ -31,6 +32,26 @@ _PYTEST_OPTIONS = (
 _XDIST_OPTIONS = ("-p", "xdist", "--dist", "loadfile")
 
 
+@dataclass(frozen=True)
+class TestResult:
+    """What a test found; of each difference `what`, `expected` and `got`."""
+
+    name: str
+    passed: bool
+    differences: Sequence[Mapping[str, str]]
+
+    __test__ = False
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """What the tests of a file found, or why it, or its records, cannot be used."""
+
+    path: str
+    error: str | None
+    tests: Sequence[TestResult]
+
+
 @dataclass
 class TestRun:
     """What a run of pytest found, as a plugin of it."""
@@ -41,6 +62,8 @@ class TestRun:
     mistakes: dict[str, str] = field(default_factory=dict)
     files: list[PipelineTestFile] = field(default_factory=list)
     exit_code: int = 0
+    # How long it took.
+    seconds: float = 0.0
 
     __test__ = False
 
@@ -62,29 +85,21 @@ class TestRun:
         if result is not None:
             self.results[result["path"], result["name"]] = result
 
-    def to_json(self, seconds: float) -> dict[str, Any]:
-        """Return the results as JSON values."""
+    def list_files(self) -> list[FileResult]:
+        """Return what each file's tests found, and why others cannot be used."""
         paths = dict.fromkeys(path for path, _ in self.results)
-        files = [self._file_to_json(path) for path in paths]
-        files += [{"path": path, "error": message, "tests": []} for path, message in self.mistakes.items()]
-        tests = [test for file in files for test in file["tests"]]
-        return {
-            "passed": sum(test["passed"] for test in tests),
-            "failed": sum(not test["passed"] for test in tests),
-            "errors": sum(file["error"] is not None for file in files),
-            "seconds": round(seconds, 3),
-            "files": files,
-        }
+        files = [self._file_result(path) for path in paths]
+        return files + [FileResult(path, message, []) for path, message in self.mistakes.items()]
 
-    def _file_to_json(self, path: str) -> dict[str, Any]:
+    def _file_result(self, path: str) -> FileResult:
         results = [result for (file, _), result in self.results.items() if file == path]
         error = next((result["error"] for result in results), None)
         tests = [
-            {"name": result["name"], "passed": not result["differences"], "differences": result["differences"]}
+            TestResult(result["name"], not result["differences"], result["differences"])
             for result in results
             if error is None
         ]
-        return {"path": path, "error": error, "tests": tests}
+        return FileResult(path, error, tests)
 
 
 def run_pytest(paths: Sequence[str], options: Sequence[str], *, workers: str | None, quiet: bool) -> TestRun:
@@ -98,12 +113,14 @@ def run_pytest(paths: Sequence[str], options: Sequence[str], *, workers: str | N
     arguments = [*_PYTEST_OPTIONS, f"--rootdir={folder}", f"--confcutdir={folder}", *options]
     if workers is not None:
         arguments += [*_XDIST_OPTIONS, "-n", workers]
+    began_s = time.monotonic()
     with _safe_path():
         if quiet:
             with redirect_stdout(StringIO()):
                 test_run.exit_code = int(pytest.main([*arguments, *paths], plugins=[test_run]))
         else:
             test_run.exit_code = int(pytest.main([*arguments, *paths], plugins=[test_run]))
+    test_run.seconds = time.monotonic() - began_s
     return test_run
 
 
