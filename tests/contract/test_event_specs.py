@@ -127,7 +127,7 @@ def test_explain_says_which_version_wrote_an_offset(tmp_path: Path) -> None:
     file.write_text(json.dumps(driver.config.model_dump(mode="json", exclude_unset=True)))
     done = CliRunner().invoke(app, ["explain", str(file), "--json"])
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["clicks"]["specs"]["version"] == 1
+    assert json.loads(done.stdout)["pipelines"]["clicks"]["specs"]["version"] == 1
     done = CliRunner().invoke(app, ["explain", str(file), "--offset", "clicks/0:17"])
     assert "event specs" in done.output
     assert "version 1" in done.output

@@ -79,13 +79,15 @@ def test_a_spec_decides_what_lands_and_the_audit_adds_up(site: Site, topic: Make
     found = say("audit", str(site.config), "--deep", "--json")["pipelines"]["events"]
     assert found["adds_up"]
     assert found["records"]["read"] == count + 300
+
+    def commit_of(offset: str) -> Any:
+        return say("explain", str(site.config), "--json", "--offset", offset)["pipelines"]["events"]
+
     versions = {
-        say("explain", str(site.config), "--json", "--offset", f"{name}/{partition}:{offset}")["events"]["specs"][
-            "version"
-        ]
+        commit_of(f"{name}/{partition}:{offset}")["specs"]["version"]
         for partition, offset in ((0, 0), (1, ends[name, 1] - 1))
     }
-    later = say("explain", str(site.config), "--json", "--offset", f"{name}/0:{ends[name, 0]}")["events"]["specs"]
+    later = commit_of(f"{name}/0:{ends[name, 0]}")["specs"]
     assert (versions, later["version"]) == ({1}, 2)
     status = say("status", str(site.config), "--json")["pipelines"]["events"]["totals"]
     assert status["records"]["filtered"] == found["filtered_by"]["headrace.demo.Click"]["where"], "of the last start"

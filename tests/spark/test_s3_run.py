@@ -76,7 +76,7 @@ def test_a_table_in_a_bucket_survives_a_kill_and_a_bad_network_and_is_seen_by_al
     assert (examined["leads_to"], checks["witness"], checks["frontier"]) == (None, True, True), examined
     assert [key for key in s3.keys(f"{bucket}/checkpoints") if "/copies/" in key]
     explained = said(site, "explain", "--json")
-    assert json.loads(explained)["clicks"]["version"] == status["last_commit"]["version"]
+    assert json.loads(explained)["pipelines"]["clicks"]["version"] == status["last_commit"]["version"]
     previewed = said(site, "preview", "--at", "staged", "--json")
     assert "hour=" in previewed
     for text in (logs, json.dumps(checked), json.dumps(status), explained, previewed):
@@ -107,7 +107,10 @@ def test_a_parquet_table_in_a_bucket_is_exact_after_a_kill_between_two_of_its_fi
     status = json.loads(said(site, "status", "--json"))["pipelines"]["clicks"]
     assert (status["state"], status["error"]) == ("unknown", "")
     assert status["buckets"] == len({key.split("/")[1] for key in after if key.startswith("clicks/hour=")})
-    assert json.loads(said(site, "explain", "--json"))["clicks"]["version"] == status["last_commit"]["version"]
+    assert (
+        json.loads(said(site, "explain", "--json"))["pipelines"]["clicks"]["version"]
+        == status["last_commit"]["version"]
+    )
 
 
 @pytest.mark.usefixtures("s3")  # for its credentials

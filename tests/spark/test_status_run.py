@@ -45,7 +45,7 @@ def status(site: Site) -> dict[str, Any]:
 
 
 def explained(site: Site, *which: str) -> dict[str, Any]:
-    return dict(json.loads(say("explain", str(site.config), "--json", *which))["events"])
+    return dict(json.loads(say("explain", str(site.config), "--json", *which))["pipelines"]["events"])
 
 
 def agrees(site: Site, lake: Path) -> None:

@@ -12,6 +12,7 @@ from tests.support.local_driver import Driver, log
 from writer.audit.audit import audit
 from writer.cli.look.audit import run_audit, to_dict
 from writer.cli.look.explain import run_explain
+from writer.output.command_inputs import ChosenPipelines
 from writer.output.status_screen import screen
 from writer.status.document import document
 from writer.status.progress import Progress
@@ -93,9 +94,7 @@ def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, poli
 
 
 def test_what_a_person_reads_says_which_late_and_which_dead_letters(driver: Driver, policy: str) -> None:
-    text = drawn(
-        lambda out: run_explain(driver.config, ["clicks"], batch=None, version=None, as_json=False, console=out)
-    )
+    text = drawn(run_explain(ChosenPipelines(["clicks"], driver.config)).render)
     said = dict(line.rsplit(None, 2)[:2] for line in text.splitlines() if line.endswith("%"))
     assert said["late rows, wherever they went"] == "14"
     assert said["late table"] == ("14" if policy == "late_table" else "0")

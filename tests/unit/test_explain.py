@@ -1,7 +1,6 @@
 """`headrace explain`: which commit, why, and what it cost."""
 
 import ast
-import json
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -15,12 +14,14 @@ from tests.support.commits import LIMITS, Lake, account
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import event
 from writer.cli.fix.delete_rows import run_deletion
-from writer.cli.look.explain import run_explain, to_dict
+from writer.cli.look.explain import explain_commit, run_explain
 from writer.config.pipelines import Config
 from writer.core.entry_text import batch_end_reason, describe_entry
 from writer.core.errors import HeadraceError
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
+from writer.output.command_inputs import ChosenPipelines
+from writer.output.report import json_value
 from writer.status.commit_explanation import choose_commit
 from writer.table.log.entries import ANY_CLIENT, CREATED, Entry
 from writer.table.log.operations.seals import Closing
@@ -134,7 +135,7 @@ def test_a_gap_is_explained_where_it_is_the_last_or_asked_for():
     for version in (None, 10):
         assert choose_commit([gap, *LOG], batch=None, version=version).entry is gap
     assert choose_commit([gap, *LOG], batch=1, version=None).entry.version == 9
-    found = to_dict(choose_commit([gap, *LOG], batch=None, version=None))
+    found = json_value(explain_commit(choose_commit([gap, *LOG], batch=None, version=None)))
     assert (found["kind"], found["id"], found["offsets"], found["run"]) == ("gap", "ticket-1", 1_200, 2)
     assert "retention" in found["why"]
 
@@ -142,9 +143,9 @@ def test_a_gap_is_explained_where_it_is_the_last_or_asked_for():
 def test_any_other_entry_is_explained_by_its_version():
     fill = entry(10, "fill", id="f1", gap="3f2a9c4100", offsets=500, left=0, done=True)
     assert choose_commit([fill, *LOG], batch=None, version=None).entry.version == 9, "the last commit is no fill"
-    found = to_dict(choose_commit([fill, *LOG], batch=None, version=10))
+    found = json_value(explain_commit(choose_commit([fill, *LOG], batch=None, version=10)))
     assert (found["kind"], found["why"]) == ("fill", "a backfill settled 500 offsets of gap 3f2a9c41, 0 offsets left")
-    assert to_dict(choose_commit(LOG, batch=None, version=8))["kind"] == "start"
+    assert json_value(explain_commit(choose_commit(LOG, batch=None, version=8)))["kind"] == "start"
     assert choose_commit([fill, *LOG], batch=None, version=7).phases == {"tasks": 3.0, "commit": 0.5, "redo": 0.1}
 
 
@@ -229,9 +230,12 @@ def test_the_next_commit_of_the_same_driver_tells_what_this_one_cost():
 def page(config, **wanted) -> str:
     out = StringIO()
     console = Console(file=out, width=100, highlight=False)
-    wanted = {"batch": None, "version": None, "as_json": False} | wanted
-    run_explain(config, ["clicks"], console=console, **wanted)
+    run_explain(ChosenPipelines(["clicks"], config), **wanted).render(console)
     return out.getvalue()
+
+
+def json_of(config, *names):
+    return run_explain(ChosenPipelines(list(names), config)).document()["pipelines"]
 
 
 def test_the_page_tells_why_what_and_at_what_cost(config, written):
@@ -258,11 +262,10 @@ def test_the_page_tells_why_what_and_at_what_cost(config, written):
     assert order == ["skip", "decode", "columnar"]
 
 
-def test_json_is_one_document_by_pipeline(config, written, capsys):
+def test_json_is_one_document_by_pipeline(config, written):
     written.commit(0, 100, phases={"tasks": 1.0})
     later = written.commit(100, 300, reason="timeout", offsets=200, waiting=200)
-    page(config, as_json=True)
-    found = json.loads(capsys.readouterr().out)["clicks"]
+    found = json_of(config, "clicks")["clicks"]
     assert (found["version"], found["reason"], found["records"]["rows"]) == (later, "timeout", 200)
     assert found["why"].startswith("the delay was over")
 
@@ -285,15 +288,15 @@ def test_without_a_table_or_a_commit_it_says_what_to_do(config):
         page(config)
 
 
-def test_a_pipeline_without_a_commit_does_not_hide_the_others(config, written, capsys):
+def test_a_pipeline_without_a_commit_does_not_hide_the_others(config, written):
     written.commit(0, 100)
     other = config.pipelines["clicks"].model_copy(
         update={"table": config.pipelines["clicks"].table.model_copy(update={"location": "/nowhere"})}
     )
     both = config.model_copy(update={"pipelines": {"other": other, **config.pipelines}})
-    with pytest.raises(HeadraceError, match="pipeline 'other' has no table at /nowhere yet"):
-        run_explain(both, ["other", "clicks"], batch=None, version=None, as_json=True, console=Console(file=StringIO()))
-    assert list(json.loads(capsys.readouterr().out)) == ["clicks"]
+    report = run_explain(ChosenPipelines(["other", "clicks"], both))
+    assert "pipeline 'other' has no table at /nowhere yet" in str(report.failure)
+    assert list(report.document()["pipelines"]) == ["clicks"]
 
 
 def test_a_share_below_all_is_not_rounded_to_all(config, written):
@@ -303,10 +306,9 @@ def test_a_share_below_all_is_not_rounded_to_all(config, written):
     assert {"rows 9,996 99.9600%", "dead letters 4 0.0400%"} <= set(rows)
 
 
-def test_json_writes_every_instant_alike(config, written, capsys):
+def test_json_writes_every_instant_alike(config, written):
     written.commit(0, 10, event_time_min="2026-11-20T10:00:00.123456+00:00")
-    page(config, as_json=True)
-    assert json.loads(capsys.readouterr().out)["clicks"]["event_time_min"] == "2026-11-20T10:00:00.123Z"
+    assert json_of(config, "clicks")["clicks"]["event_time_min"] == "2026-11-20T10:00:00.123Z"
 
 
 def test_a_commit_that_is_not_there_is_said_with_what_is(config, written):

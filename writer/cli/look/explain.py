@@ -5,6 +5,8 @@ From the commit's own facts in the table's log: no driver need run, now or ever 
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -12,14 +14,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.config.loader import load
-from writer.config.pipelines import Config
 from writer.core.entry_text import batch_end_reason, describe_entry, describe_rate_wait, gap_reason
 from writer.core.errors import HeadraceError
 from writer.core.text import instant, iso, plural
-from writer.core.units import show_size
-from writer.output.cli_options import AsJson, ConfigFile, Pipelines
-from writer.output.tables import emit_whole, label_grid, ruled_table, show_pages
+from writer.core.units import from_iso, show_size
+from writer.output.command import command
+from writer.output.command_inputs import ChosenPipelines, PipelineNames
+from writer.output.report import SCREEN_ONLY, Report
+from writer.output.tables import label_grid, ruled_table, show_pages
 from writer.status.commit_explanation import Explanation, KafkaOffset, find_explanation
 from writer.status.document import gap_record
 from writer.status.model import OUTCOMES, Totals
@@ -38,13 +40,10 @@ _PHASES = {
 # A commit cannot say what it will cost itself.
 _LATER_PHASES = ("commit", "redo")
 _OFFSET = re.compile(r"([^/]+)/(\d+):(\d+)")
-_TIMES = ("started", "assembled", "event_time_min", "event_time_max")
-# Facts of a batch that `--json` prints as the log has them.
+# Fields of a batch that its entry has by the same names.
 _BATCH_FACTS = (
     "run",
     "batch",
-    "started",
-    "assembled",
     "reason",
     "offsets",
     "waiting",
@@ -58,145 +57,204 @@ _BATCH_FACTS = (
     "dead_letter_files",
     "dead_letter_bytes",
     "spilled_bytes",
-    "event_time_min",
-    "event_time_max",
     "ranges",
 )
 # A share below it would read 0.0 %, and what is left of it 100.0 %.
 _SMALL_SHARE = 0.001
 
 
+@dataclass(frozen=True)
+class BatchCommit:
+    """The commit of a batch, by its entry of the log and what came to light after it."""
+
+    version: int
+    kind: str
+    at: datetime
+    why: str
+    rate_limit: Mapping[str, Any] | None
+    run: int
+    batch: int
+    # When its query began, and when its records were chosen.
+    started: datetime | None
+    assembled: datetime | None
+    reason: str
+    offsets: int
+    # None: it is not known how many offsets waited.
+    waiting: int | None
+    limits: Mapping[str, Any]
+    tasks: int
+    value_bytes: int
+    rows: int
+    bytes: int
+    files: int
+    buckets: int
+    dead_letter_files: int
+    dead_letter_bytes: int
+    spilled_bytes: int
+    event_time_min: datetime | None
+    event_time_max: datetime | None
+    ranges: Sequence[Mapping[str, Any]]
+    # Read, and by outcome.
+    records: Mapping[str, int]
+    specs: Mapping[str, Any] | None
+    late_rows: int
+    late_rows_by: Mapping[str, int]
+    offsets_without_records: int
+    step_cpu_seconds: Mapping[str, float]
+    phase_seconds: Mapping[str, float]
+    # Its wait for the rate limit, or empty.
+    wait: str = field(metadata=SCREEN_ONLY)
+
+    def page(self, name: str) -> list[RenderableType]:
+        """Return why it was committed, what became of its records, and its cost."""
+        head = _head(name, f"batch {self.batch} of run {self.run}", self.version, self.at, "committed as ")
+        why = f"Its batch ended because {self.why}."
+        if self.wait:
+            why += f" Before, {self.wait}."
+        page: list[RenderableType] = [head, Text(why), "", _records_table(self), "", _steps_table(self), ""]
+        if self.phase_seconds:
+            page += [_phases_table(self.phase_seconds), ""]
+        return [*page, _files_grid(self)]
+
+
+@dataclass(frozen=True)
+class GapCommit:
+    """The entry of a gap."""
+
+    entry: Entry
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as the log has it, with why its records will not come."""
+        facts = self.entry.facts
+        return {"version": self.entry.version, "kind": "gap", **gap_record(facts), "why": gap_reason(facts["cause"])}
+
+    def page(self, name: str) -> list[RenderableType]:
+        """Return why its records will not come, and which these are."""
+        facts = self.entry.facts
+        why = f"{plural(gap_record(facts)['offsets'], 'offset')} gave no record because {gap_reason(facts['cause'])}."
+        table = ruled_table("partition", "incarnation", "from", "to", "offsets")
+        for offsets in facts["ranges"]:
+            start = offsets["start"]
+            end = offsets["end"]
+            partition = f"{offsets['topic']}/{offsets['partition']}"
+            table.add_row(partition, str(offsets["incarnation"]), f"{start:,}", f"{end:,}", f"{end - start:,}")
+        head = _head(name, "gap", self.entry.version, self.entry.logged_at, "recorded as ")
+        return [head, Text(why), "", table, "", Text(f"gap record {facts['id']}", style="dim")]
+
+
+@dataclass(frozen=True)
+class OtherEntry:
+    """An entry of the log that read no offsets."""
+
+    entry: Entry
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as the log has it, with what it did."""
+        entry = self.entry
+        why = describe_entry(entry.kind, entry.facts)
+        return {**entry.facts, "version": entry.version, "at": iso(entry.logged_at), "why": why}
+
+    def page(self, name: str) -> list[RenderableType]:
+        """Return what it did, and its facts that fit on a line."""
+        entry = self.entry
+        rows = []
+        for key, value in entry.facts.items():
+            if key in ("kind", "format") or not isinstance(value, str | int | float):
+                continue
+            rows.append((key.replace("_", " "), value if isinstance(value, str) else f"{value:,}"))
+        text = describe_entry(entry.kind, entry.facts)
+        head = _head(name, entry.kind, entry.version, entry.logged_at, "")
+        return [head, Text(f"{text[0].upper()}{text[1:]}."), "", label_grid(rows, 3)]
+
+
+@dataclass(frozen=True)
+class ExplainReport(Report):
+    """The chosen or the last commit of each pipeline."""
+
+    pipelines: Mapping[str, BatchCommit | GapCommit | OtherEntry]
+    # Of pipelines without such a commit.
+    failure: HeadraceError | None = field(metadata=SCREEN_ONLY)
+
+    def render(self, out: Console) -> None:
+        """Draw a page of each."""
+        show_pages([Group(*commit.page(name)) for name, commit in self.pipelines.items()], out)
+
+
 def run_explain(
-    config: Config,
-    names: Sequence[str],
+    pipelines: ChosenPipelines,
     *,
-    batch: int | None,
-    version: int | None,
-    as_json: bool,
-    console: Console,
+    batch: int | None = None,
+    version: int | None = None,
     offset: KafkaOffset | None = None,
-) -> None:
-    """Show the chosen or the last commit of each pipeline. Raises HeadraceError when one has none, after the others."""
-    explanations: dict[str, Explanation] = {}
-    errors: list[HeadraceError] = []
-    for name in names:
-        try:
-            explanations[name] = find_explanation(config, name, batch=batch, version=version, offset=offset)
-        except HeadraceError as error:
-            errors.append(error)
-    if as_json and explanations:
-        emit_whole({name: to_dict(explanation) for name, explanation in explanations.items()})
-    else:
-        show_pages([Group(*_page(name, explanation)) for name, explanation in explanations.items()], console)
-    if errors:
-        raise HeadraceError("\nheadrace: ".join(map(str, errors)))
+) -> ExplainReport:
+    """Explain the chosen or the last commit of each pipeline. Raises HeadraceError when none has one."""
+    commits, failure = pipelines.look_at_each(
+        lambda name: explain_commit(
+            find_explanation(pipelines.config, name, batch=batch, version=version, offset=offset)
+        )
+    )
+    return ExplainReport(commits, failure)
 
 
-def to_dict(explanation: Explanation) -> dict[str, Any]:
-    """Describe the commit as JSON values."""
+def explain_commit(explanation: Explanation) -> BatchCommit | GapCommit | OtherEntry:
+    """Return what a screen shows of an entry."""
     entry = explanation.entry
     facts = entry.facts
     if entry.kind == "gap":
-        return {"version": entry.version, "kind": "gap", **gap_record(facts), "why": gap_reason(facts["cause"])}
+        return GapCommit(entry)
     if entry.kind != "batch":
-        return {**facts, "version": entry.version, "at": iso(entry.logged_at), "why": describe_entry(entry.kind, facts)}
+        return OtherEntry(entry)
     sums = Totals()
     sums.add(facts)
-    return {
-        "version": entry.version,
-        "kind": "batch",
-        "at": iso(entry.logged_at),
-        "why": batch_end_reason(facts),
-        "rate_limit": facts.get("rate_limit"),
+    return BatchCommit(
+        version=entry.version,
+        kind="batch",
+        at=entry.logged_at,
+        why=batch_end_reason(facts),
+        rate_limit=facts.get("rate_limit"),
         **{name: facts[name] for name in _BATCH_FACTS},
-        **{name: iso(facts[name]) for name in _TIMES if facts.get(name)},
-        "records": {name: sums.records[name] for name in OUTCOMES},
-        "specs": facts.get("specs"),
-        "late_rows": sums.late_rows,
-        "late_rows_by": sums.late.by_policy,
-        "offsets_without_records": sums.offsets_without_records,
-        "step_cpu_seconds": facts["seconds"],
-        "phase_seconds": dict(explanation.phases),
-    }
-
-
-def _page(name: str, explanation: Explanation) -> list[RenderableType]:
-    match explanation.entry.kind:
-        case "batch":
-            return _batch_page(name, explanation)
-        case "gap":
-            return _gap_page(name, explanation.entry)
-        case _:
-            return _other_page(name, explanation.entry)
-
-
-def _head(name: str, subject: str, entry: Entry, verb: str) -> Text:
-    return Text.assemble(
-        (name, "bold"), f"  {subject}", (f", {verb}version {entry.version} at {instant(entry.logged_at)}", "dim")
+        started=from_iso(facts["started"]),
+        assembled=from_iso(facts["assembled"]),
+        event_time_min=from_iso(facts["event_time_min"]),
+        event_time_max=from_iso(facts["event_time_max"]),
+        records={name: sums.records[name] for name in OUTCOMES},
+        specs=facts.get("specs"),
+        late_rows=sums.late_rows,
+        late_rows_by=sums.late.by_policy,
+        offsets_without_records=sums.offsets_without_records,
+        step_cpu_seconds=facts["seconds"],
+        phase_seconds=explanation.phases,
+        wait=describe_rate_wait(facts),
     )
 
 
-def _batch_page(name: str, explanation: Explanation) -> list[RenderableType]:
-    entry = explanation.entry
-    facts = entry.facts
-    head = _head(name, f"batch {facts['batch']} of run {facts['run']}", entry, "committed as ")
-    why = f"Its batch ended because {batch_end_reason(facts)}."
-    delay = describe_rate_wait(facts)
-    if delay:
-        why += f" Before, {delay}."
-    page: list[RenderableType] = [head, Text(why), "", _records_table(facts), "", _steps_table(facts), ""]
-    if explanation.phases:
-        page += [_phases_table(explanation.phases), ""]
-    return [*page, _files_grid(facts)]
+def _head(name: str, subject: str, version: int, time: datetime, verb: str) -> Text:
+    return Text.assemble((name, "bold"), f"  {subject}", (f", {verb}version {version} at {instant(time)}", "dim"))
 
 
-def _gap_page(name: str, entry: Entry) -> list[RenderableType]:
-    facts = entry.facts
-    why = f"{plural(gap_record(facts)['offsets'], 'offset')} gave no record because {gap_reason(facts['cause'])}."
-    table = ruled_table("partition", "incarnation", "from", "to", "offsets")
-    for offsets in facts["ranges"]:
-        start = offsets["start"]
-        end = offsets["end"]
-        partition = f"{offsets['topic']}/{offsets['partition']}"
-        table.add_row(partition, str(offsets["incarnation"]), f"{start:,}", f"{end:,}", f"{end - start:,}")
-    gap_id = Text(f"gap record {facts['id']}", style="dim")
-    return [_head(name, "gap", entry, "recorded as "), Text(why), "", table, "", gap_id]
-
-
-def _other_page(name: str, entry: Entry) -> list[RenderableType]:
-    rows = []
-    for key, value in entry.facts.items():
-        if key in ("kind", "format") or not isinstance(value, str | int | float):
-            continue
-        rows.append((key.replace("_", " "), value if isinstance(value, str) else f"{value:,}"))
-    text = describe_entry(entry.kind, entry.facts)
-    return [_head(name, entry.kind, entry, ""), Text(f"{text[0].upper()}{text[1:]}."), "", label_grid(rows, 3)]
-
-
-def _records_table(facts: Mapping[str, Any]) -> Table:
-    sums = Totals()
-    sums.add(facts)
-    read = sums.records["read"]
+def _records_table(batch: BatchCommit) -> Table:
+    read = batch.records["read"]
     table = ruled_table("records", "count", "share")
     for outcome in OUTCOMES[1:]:
-        count = sums.records[outcome]
+        count = batch.records[outcome]
         style = "yellow" if count and outcome in ("dead_letters", "quarantined") else ""
         table.add_row(outcome.replace("_", " "), f"{count:,}", _share(count, read), style=style)
     table.add_row("read", f"{read:,}", "", style="bold")
-    for spec, rules in sums.filtered.items():
+    filtered = (batch.specs or {}).get("filtered", {})
+    for spec, rules in filtered.items():
         for rule, count in rules.items():
             table.add_row(f"filtered by {rule} of spec {spec}", f"{count:,}", _share(count, read))
-    if sums.late_rows:
-        table.add_row("late rows, wherever they went", f"{sums.late_rows:,}", _share(sums.late_rows, read))
-    if sums.offsets_without_records:
-        table.add_row("offsets without a record", f"{sums.offsets_without_records:,}", "", style="yellow")
+    if batch.late_rows:
+        table.add_row("late rows, wherever they went", f"{batch.late_rows:,}", _share(batch.late_rows, read))
+    if batch.offsets_without_records:
+        table.add_row("offsets without a record", f"{batch.offsets_without_records:,}", "", style="yellow")
     return table
 
 
-def _steps_table(facts: Mapping[str, Any]) -> Table:
-    step_seconds: Mapping[str, float] = facts["seconds"]
+def _steps_table(batch: BatchCommit) -> Table:
+    step_seconds = batch.step_cpu_seconds
     seconds = sum(step_seconds.values())
-    read = _count_read(facts)
+    read = batch.records["read"]
     steps = [step for step in _STEPS if step in step_seconds]
     # Of another version of headrace.
     steps += sorted(step_seconds.keys() - set(_STEPS))
@@ -204,7 +262,7 @@ def _steps_table(facts: Mapping[str, Any]) -> Table:
     for step in steps:
         cpu_s = step_seconds[step]
         table.add_row(step, f"{cpu_s:.3f}", _share(cpu_s, seconds), _per_record(cpu_s, read))
-    tasks = plural(facts["tasks"], "task")
+    tasks = plural(batch.tasks, "task")
     table.add_row(f"all, in {tasks}", f"{seconds:.3f}", "", _per_record(seconds, read), style="bold")
     return table
 
@@ -220,30 +278,26 @@ def _phases_table(phases: Mapping[str, float]) -> Table:
     return table
 
 
-def _files_grid(facts: Mapping[str, Any]) -> Table:
+def _files_grid(batch: BatchCommit) -> Table:
     rows: list[tuple[str, str]] = []
-    read = _count_read(facts)
-    if facts["value_bytes"] and read:
-        bytes_per_record = facts["value_bytes"] / read
-        rows.append(("read", f"{show_size(facts['value_bytes'])} of values, {bytes_per_record:.1f} bytes/record"))
-    written = [plural(facts["files"], "file"), show_size(facts["bytes"])]
-    if facts["rows"]:
-        written.append(f"{facts['bytes'] / facts['rows']:.1f} bytes/row")
-    written.append(plural(facts["buckets"], "bucket"))
+    read = batch.records["read"]
+    if batch.value_bytes and read:
+        bytes_per_record = batch.value_bytes / read
+        rows.append(("read", f"{show_size(batch.value_bytes)} of values, {bytes_per_record:.1f} bytes/record"))
+    written = [plural(batch.files, "file"), show_size(batch.bytes)]
+    if batch.rows:
+        written.append(f"{batch.bytes / batch.rows:.1f} bytes/row")
+    written.append(plural(batch.buckets, "bucket"))
     rows.append(("written", ", ".join(written)))
-    if facts["dead_letter_files"]:
-        dead_letters = plural(facts["dead_letter_files"], "file")
-        rows.append(("dead letters", f"{dead_letters}, {show_size(facts['dead_letter_bytes'])}"))
-    rows.append(("spilled", show_size(facts["spilled_bytes"])))
-    if facts.get("specs"):
-        rows.append(("event specs", f"version {facts['specs']['version']}"))
-    if facts["event_time_min"] is not None:
-        rows.append(("event times", f"from {instant(facts['event_time_min'])} to {instant(facts['event_time_max'])}"))
+    if batch.dead_letter_files:
+        dead_letters = plural(batch.dead_letter_files, "file")
+        rows.append(("dead letters", f"{dead_letters}, {show_size(batch.dead_letter_bytes)}"))
+    rows.append(("spilled", show_size(batch.spilled_bytes)))
+    if batch.specs:
+        rows.append(("event specs", f"version {batch.specs['version']}"))
+    if batch.event_time_min is not None:
+        rows.append(("event times", f"from {instant(batch.event_time_min)} to {instant(batch.event_time_max)}"))
     return label_grid(rows, 3)
-
-
-def _count_read(facts: Mapping[str, Any]) -> int:
-    return sum(account.get("read", 0) for account in facts["ranges"])
 
 
 def _share(part: float, total: float) -> str:
@@ -258,9 +312,9 @@ def _per_record(seconds: float, records: int) -> str:
     return f"{seconds / records * 1e6:.2f}" if records else ""
 
 
+@command(exits={0: "shown", 1: "a pipeline has no such commit", 2: "configuration"})
 def explain(
-    config: ConfigFile,
-    pipeline: Pipelines = None,
+    pipelines: PipelineNames,
     batch: Annotated[int | None, typer.Option("--batch", min=0, help="The newest commit of this batch.")] = None,
     version: Annotated[
         int | None, typer.Option("--version", min=0, help="The entry of this table version, whatever it is.")
@@ -268,24 +322,12 @@ def explain(
     offset: Annotated[
         str | None, typer.Option("--offset", help="The commit that holds it, such as clicks/0:1234.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> ExplainReport:
     """Explain why a batch was committed when it was and what it cost, or what another entry of the log did.
 
     Without options: the last commit. Reads the lake only.
-
-    Exit codes: 0 shown, 1 a pipeline has no such commit, 2 configuration.
     """
-    settings = load(config)
-    run_explain(
-        settings,
-        settings.chosen(pipeline),
-        batch=batch,
-        version=version,
-        offset=_parse_offset(offset),
-        as_json=as_json,
-        console=Console(highlight=False),
-    )
+    return run_explain(pipelines, batch=batch, version=version, offset=_parse_offset(offset))
 
 
 def _parse_offset(text: str | None) -> KafkaOffset | None:
