@@ -13,9 +13,10 @@ from tests.support.local_driver import Driver, log
 from tests.support.reverted_change import revert_change
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
-from writer.cli.look.audit import run_audit as audit_verb
+from writer.cli.look.audit import run_audit as report_audits
 from writer.cli.maintain import table_adopt
 from writer.core.errors import ConfigError, Fenced
+from writer.output.command_inputs import ChosenPipelines
 from writer.output.report import Screen
 from writer.output.tables import console
 from writer.table.factory import main_table
@@ -171,7 +172,9 @@ def test_accepted_it_stays_and_the_rest_is_proven(driver: Changed, capsys: pytes
         assert found.adds_up, describe_problems(found)
         assert found.accepted is not None
         assert found.accepted.version == version
-    assert audit_verb(made.config, ["clicks"], since=None, deep=False, as_json=False, console=console()) == 0
+    report = report_audits(ChosenPipelines(["clicks"], made.config))
+    report.render(console())
+    assert report.exit_code == 0
     assert f"which was accepted as version {version}: rows are proven" in " ".join(capsys.readouterr().out.split())
 
 

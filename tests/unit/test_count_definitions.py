@@ -10,9 +10,10 @@ from rich.console import Console
 from tests.support.audits import mixed_values
 from tests.support.local_driver import Driver, log
 from writer.audit.audit import audit
-from writer.cli.look.audit import run_audit, to_dict
+from writer.cli.look.audit import report_audit, run_audit
 from writer.cli.look.explain import run_explain
 from writer.output.command_inputs import ChosenPipelines
+from writer.output.report import json_value
 from writer.output.status_screen import screen
 from writer.status.document import document
 from writer.status.progress import Progress
@@ -88,7 +89,7 @@ def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, poli
         in_table,
     )
 
-    found = to_dict(audit(driver.config, "clicks", since=None, deep=True), deep=True)
+    found = json_value(report_audit(audit(driver.config, "clicks", since=None, deep=True), deep=True))
     assert (found["adds_up"], found["records"]) == (True, expected)
     assert expected.items() <= found["topic_partitions"][0].items()
 
@@ -98,7 +99,7 @@ def test_what_a_person_reads_says_which_late_and_which_dead_letters(driver: Driv
     said = dict(line.rsplit(None, 2)[:2] for line in text.splitlines() if line.endswith("%"))
     assert said["late rows, wherever they went"] == "14"
     assert said["late table"] == ("14" if policy == "late_table" else "0")
-    text = drawn(lambda out: run_audit(driver.config, ["clicks"], since=None, deep=False, as_json=False, console=out))
+    text = drawn(run_audit(ChosenPipelines(["clicks"], driver.config)).render)
     assert ("late table" in text.splitlines()[2]) is (policy == "late_table")
     terms = " + 14 rows of the late table" if policy == "late_table" else ""
     dead_letters = WHERE[policy]["dead_letters"]

@@ -24,11 +24,10 @@ from tests.support.route_targets import (
     row,
     take_away,
 )
-from writer.audit.audit import audit
 from writer.avro.schema_plan import RejectedSchema
 from writer.batch.route import NoTarget, Route, RouteRule
 from writer.batch.task_report import NAMES_MAX, Report
-from writer.cli.look.audit import run_audit, to_dict
+from writer.cli.look.audit import run_audit
 from writer.clients.kafka import BrokerUnreachable
 from writer.clients.notifications import Event
 from writer.commit.builder import merge_reports
@@ -36,6 +35,7 @@ from writer.core.errors import LimitReached
 from writer.core.offsets import OffsetRange
 from writer.driver.batches.commit_report import CommitReport
 from writer.driver.batches.tasks import Tasks
+from writer.output.command_inputs import ChosenPipelines
 from writer.schemas.tracker import ASK_AGAIN
 from writer.status import from_table
 from writer.status.document import document
@@ -277,7 +277,9 @@ def test_an_audit_counts_each_table_and_the_sums_are_those_of_all(tmp_path: Path
         commit(one, a, b, at=LATER)
         one.tables.apply_side_files()
     commit(one, a, at=LATER)
-    found = to_dict(audit(one.config, "p", since=None, deep=False), deep=False)
+    pipelines = ChosenPipelines(["p"], one.config)
+    report = run_audit(pipelines)
+    found = report.document()["pipelines"]["p"]
     assert found["adds_up"], found["problems"]
     assert [(t["name"], t["rows"], t["commits_waiting"]) for t in found["targets"]] == [
         ("a", 4, 1), ("b", 3, 0), ("c", 0, 0),
@@ -286,11 +288,9 @@ def test_an_audit_counts_each_table_and_the_sums_are_those_of_all(tmp_path: Path
     for target in found["targets"]:
         sums.update({key: target[key] for key in ("rows", "late_table")})
     assert sums == {key: found["records"][key] for key in ("rows", "late_table")}
-    assert to_dict(audit(one.config, "p", since=5, deep=False), deep=False)["targets"] == []
+    assert not run_audit(pipelines, since="5").pipelines["p"].targets
     out = StringIO()
-    run_audit(
-        one.config, ["p"], since=None, deep=False, as_json=False, console=Console(file=out, width=80, highlight=False)
-    )
+    report.render(Console(file=out, width=80, highlight=False))
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert [line for line in lines if line[:1] in (["a"], ["b"], ["c"])] == [
         ["a", "4", "1"],

@@ -86,12 +86,12 @@ class TargetCount:
     # Rows that were committed for it. Of all tables these are the account's, adopted and unplaced ones included.
     rows: int
     # Rows that were committed for its table of late rows.
-    late: int
+    late_table: int
     # Of these rows, those that commands, other clients or rewinds took.
-    rows_taken: int
-    late_taken: int
+    rows_removed: int
+    late_table_rows_removed: int
     # Commits that it does not have yet.
-    waiting: int
+    commits_waiting: int
 
 
 @dataclass(frozen=True)
@@ -172,13 +172,13 @@ def _count_targets(history: PipelineHistory, pending: PendingSideFiles) -> list[
                 record.name,
                 record.location,
                 rows=rows.committed,
-                late=late_rows.committed,
-                rows_taken=rows.taken,
-                late_taken=late_rows.taken,
-                waiting=max(rows.waiting_commits, late_rows.waiting_commits),
+                late_table=late_rows.committed,
+                rows_removed=rows.taken,
+                late_table_rows_removed=late_rows.taken,
+                commits_waiting=max(rows.waiting_commits, late_rows.waiting_commits),
             )
         )
-    return sorted(counts, key=lambda count: (-count.waiting, -count.rows, count.name))
+    return sorted(counts, key=lambda count: (-count.commits_waiting, -count.rows, count.name))
 
 
 @dataclass(frozen=True)

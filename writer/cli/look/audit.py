@@ -3,7 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -11,28 +12,29 @@ from rich.table import Table
 from rich.text import Text
 
 from writer.audit.audit import Audit, TargetCount, audit as audit_table
+from writer.audit.offset_count import FileOffsets
 from writer.audit.reconciliation import PartitionSummary, Problem
-from writer.batch.task_report import EXITS
-from writer.config.loader import load
-from writer.config.pipelines import Config
 from writer.core.errors import HeadraceError
+from writer.core.offsets import Span, TopicPartition
 from writer.core.text import plural
-from writer.output.cli_options import AsJson, ConfigFile, Pipelines, version_or_time
-from writer.output.tables import console, emit_whole, ruled_table, show_pages
+from writer.output.cli_options import version_or_time
+from writer.output.command import command
+from writer.output.command_inputs import ChosenPipelines, PipelineNames
+from writer.output.report import SCREEN_ONLY, Report
+from writer.output.tables import ruled_table, show_pages
 from writer.table.ledger.gap_record import Outcome
 from writer.table.ledger.segment import Answer, CutRange
 
+# What becomes of a record, in the order of the columns.
 _OUTCOME_NAMES = {
     "rows": "rows",
-    "late": "rows of the late table",
+    "late_table": "rows of the late table",
     "tombstones": "tombstones",
     "dead_letters": "dead letters",
     "quarantined": "quarantined",
     "filtered": "filtered",
 }
 _PLURAL_S = re.compile(r"s\b")
-# Keys of JSON, where the log has another.
-_KEYS = {"late": "late_table"}
 # Rows that replays and reprocesses added, or took.
 _MOVED = "moved"
 _GAP_STATES: Sequence[Outcome] = ("open", "done", "lost", "rewound")
@@ -44,151 +46,254 @@ _TARGETS_SHOWN = 20
 _RANGES_SHOWN = 5
 
 
-def run_audit(
-    config: Config, names: Sequence[str], *, since: str | None, deep: bool, as_json: bool, console: Console
-) -> int:
-    """Audit the pipelines and show the results. Returns 0 when all adds up, else 1.
+@dataclass(frozen=True)
+class OffsetsInFiles:
+    """What the files hold of a topic partition."""
 
-    Raises HeadraceError when a pipeline has no table or it cannot be read, after the others.
-    """
+    rows: int
+    dead_letters: int
+    quarantined: int
+    distinct_offsets: int
+    offsets_in_neither_table: int
+
+
+@dataclass(frozen=True)
+class PartitionAudit:
+    """The offsets of a topic partition, and what became of them."""
+
+    topic: str
+    incarnation: int
+    partition: int
+    start: int
+    end: int
+    read: int
+    rows: int
+    late_table: int
+    tombstones: int
+    dead_letters: int
+    quarantined: int
+    filtered: int
+    rows_moved: int
+    offsets_without_records: int
+    offsets_in_gaps: int
+    offsets_rewound: int
+    raw: int
+    # None: no file was read.
+    found: OffsetsInFiles | None
+    part: TopicPartition = field(metadata=SCREEN_ONLY)
+
+    def count(self, outcome: str) -> int:
+        """Return how many records became what `_OUTCOME_NAMES` has."""
+        count: int = getattr(self, outcome)
+        return count
+
+
+@dataclass(frozen=True)
+class AuditProblem:
+    """Something that does not add up, and at which offsets, as far as that is known."""
+
+    what: str
+    topic: str | None
+    incarnation: int | None
+    partition: int | None
+    ranges: Sequence[Span]
+    part: TopicPartition | None = field(metadata=SCREEN_ONLY)
+
+    def describe(self) -> str:
+        """Write it as a line of the verdict."""
+        text = self.what
+        if self.part is not None:
+            text = f"{self.part.full_name}: {text}"
+        if self.ranges:
+            ranges = ", ".join(f"[{start}, {end})" for start, end in self.ranges[:_RANGES_SHOWN])
+            text = f"{text}: {ranges}"
+        if len(self.ranges) > _RANGES_SHOWN:
+            text += ", …"
+        return text
+
+
+@dataclass(frozen=True)
+class PipelineAudit:
+    """The audit of a pipeline's tables."""
+
+    adds_up: bool
+    # The first and the last that were read.
+    versions: Sequence[int]
+    # Read, and by outcome.
+    records: Mapping[str, int]
+    filtered_by: Mapping[str, Mapping[str, int]]
+    rows_moved: int
+    offsets_without_records: int
+    offsets_in_gaps: int
+    offsets_rewound: int
+    rows_adopted: int
+    rows_by_event_time: int
+    # By state.
+    gaps: Mapping[str, int]
+    rows_removed: int
+    rows_removed_by: Mapping[str, int]
+    rows_left: int
+    dead_letter_table_rows_removed: int
+    dead_letter_table_rows_removed_by: Mapping[str, int]
+    late_table_rows_removed_by: Mapping[str, int]
+    raw_records: int
+    raw_records_removed_by: Mapping[str, int]
+    commits_waiting_for_side_files: int
+    files_without_row_counts: int
+    targets: Sequence[TargetCount]
+    topic_partitions: Sequence[PartitionAudit]
+    accepted: Answer | None
+    log_cuts: Sequence[CutRange]
+    problems: Sequence[AuditProblem]
+    # Whether every file was read.
+    is_deep: bool = field(metadata=SCREEN_ONLY)
+
+    def page(self, name: str) -> list[RenderableType]:
+        """Return the numbers, what they do not show, and the verdict."""
+        first, last = self.versions
+        head = Text.assemble((name, "bold"), (f"  versions {first} to {last}", "dim"))
+        if self.is_deep:
+            head.append(", every file read", style="dim")
+        targets: list[RenderableType] = []
+        if self.targets:
+            targets = [_targets_table(self.targets), ""]
+        return [head, "", _partitions_table(self), "", *targets, *_notes(self), _verdict(self)]
+
+
+@dataclass(frozen=True)
+class AuditReport(Report):
+    """The audit of each pipeline."""
+
+    pipelines: Mapping[str, PipelineAudit]
+    # Of pipelines that have no table, or that cannot be read.
+    failure: HeadraceError | None = field(metadata=SCREEN_ONLY)
+
+    @property
+    def exit_code(self) -> int:
+        """1 where something does not add up."""
+        return int(not all(audit.adds_up for audit in self.pipelines.values()))
+
+    def render(self, out: Console) -> None:
+        """Draw a page of each."""
+        show_pages([Group(*audit.page(name)) for name, audit in self.pipelines.items()], out)
+
+
+def run_audit(pipelines: ChosenPipelines, *, since: str | None = None, deep: bool = False) -> AuditReport:
+    """Audit the pipelines. Raises HeadraceError when none has a table that can be read."""
     start = None if since is None else version_or_time("--since", since)
-    audits: dict[str, Audit] = {}
-    errors: list[HeadraceError] = []
-    for name in names:
-        try:
-            audits[name] = audit_table(config, name, since=start, deep=deep)
-        except HeadraceError as error:
-            errors.append(error)
-    if as_json and audits:
-        emit_whole({"pipelines": {name: to_dict(audit, deep=deep) for name, audit in audits.items()}})
-    else:
-        pages = [Group(*_page(name, audit, deep=deep)) for name, audit in audits.items()]
-        show_pages(pages, console)
-    if errors:
-        raise HeadraceError("\nheadrace: ".join(map(str, errors)))
-    return int(not all(audit.adds_up for audit in audits.values()))
+    audits, failure = pipelines.look_at_each(
+        lambda name: report_audit(audit_table(pipelines.config, name, since=start, deep=deep), deep=deep)
+    )
+    return AuditReport(audits, failure)
 
 
-def to_dict(audit: Audit, *, deep: bool) -> dict[str, Any]:
-    """Describe an audit as JSON values."""
+def report_audit(audit: Audit, *, deep: bool) -> PipelineAudit:
+    """Return what a screen shows of an audit. `deep`: whether it read every file."""
     reconciliation = audit.reconciliation
-    lines = reconciliation.lines
+    lines = [_partition_audit(line, audit.file_offsets[line.part] if deep else None) for line in reconciliation.lines]
     gap_states = Counter(gap_record.state for gap_record in reconciliation.gap_records.values())
-    return {
-        "adds_up": audit.adds_up,
-        "versions": [reconciliation.first, reconciliation.last],
-        "records": {_KEYS.get(name, name): reconciliation.total(name) for name in ("read", *EXITS)},
-        "filtered_by": {spec: dict(rules) for spec, rules in reconciliation.filtered.items()},
-        "rows_moved": sum(line.rows_moved for line in lines),
-        "offsets_without_records": sum(line.without_records for line in lines),
-        "offsets_in_gaps": sum(line.gap for line in lines),
-        "offsets_rewound": sum(line.rewound for line in lines),
-        "rows_adopted": reconciliation.adopted,
-        "rows_by_event_time": reconciliation.unplaced,
-        "gaps": {state: gap_states[state] for state in _GAP_STATES},
-        "rows_removed": audit.rows_removed,
-        "rows_removed_by": dict(audit.rows_taken),
-        "rows_left": audit.rows_left,
-        "dead_letter_table_rows_removed": audit.dead_letters_removed,
-        "dead_letter_table_rows_removed_by": dict(audit.dead_letters_taken),
-        "late_table_rows_removed_by": dict(audit.late_taken),
-        "raw_records": reconciliation.raw,
-        "raw_records_removed_by": dict(audit.raw_taken),
-        "commits_waiting_for_side_files": audit.waiting,
-        "files_without_row_counts": audit.uncounted,
-        "targets": [_target_document(target) for target in audit.targets],
-        "topic_partitions": [_partition_document(line, audit, deep=deep) for line in lines],
-        "accepted": audit.accepted and vars(audit.accepted),
-        "log_cuts": [cut.to_json() for cut in reconciliation.cuts],
-        "problems": [_problem_document(problem) for problem in audit.problems],
-    }
+    return PipelineAudit(
+        adds_up=audit.adds_up,
+        versions=(reconciliation.first, reconciliation.last),
+        records={outcome: sum(line.count(outcome) for line in lines) for outcome in ("read", *_OUTCOME_NAMES)},
+        filtered_by=reconciliation.filtered,
+        rows_moved=sum(line.rows_moved for line in lines),
+        offsets_without_records=sum(line.offsets_without_records for line in lines),
+        offsets_in_gaps=sum(line.offsets_in_gaps for line in lines),
+        offsets_rewound=sum(line.offsets_rewound for line in lines),
+        rows_adopted=reconciliation.adopted,
+        rows_by_event_time=reconciliation.unplaced,
+        gaps={state: gap_states[state] for state in _GAP_STATES},
+        rows_removed=audit.rows_removed,
+        rows_removed_by=audit.rows_taken,
+        rows_left=audit.rows_left,
+        dead_letter_table_rows_removed=audit.dead_letters_removed,
+        dead_letter_table_rows_removed_by=audit.dead_letters_taken,
+        late_table_rows_removed_by=audit.late_taken,
+        raw_records=reconciliation.raw,
+        raw_records_removed_by=audit.raw_taken,
+        commits_waiting_for_side_files=audit.waiting,
+        files_without_row_counts=audit.uncounted,
+        targets=audit.targets,
+        topic_partitions=lines,
+        accepted=audit.accepted,
+        log_cuts=reconciliation.cuts,
+        problems=[_audit_problem(problem) for problem in audit.problems],
+        is_deep=deep,
+    )
 
 
-def _target_document(target: TargetCount) -> dict[str, Any]:
-    return {
-        "name": target.name,
-        "location": target.location,
-        "rows": target.rows,
-        "late_table": target.late,
-        "rows_removed": target.rows_taken,
-        "late_table_rows_removed": target.late_taken,
-        "commits_waiting": target.waiting,
-    }
-
-
-def _partition_document(line: PartitionSummary, audit: Audit, *, deep: bool) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        **vars(line.part),
-        "start": line.range.start,
-        "end": line.range.end,
-        **{_KEYS.get(name, name): count for name, count in line.outcomes.items()},
-        "rows_moved": line.rows_moved,
-        "offsets_without_records": line.without_records,
-        "offsets_in_gaps": line.gap,
-        "offsets_rewound": line.rewound,
-        "raw": line.raw,
-    }
-    if deep:
-        counts = audit.file_offsets[line.part]
-        document["found"] = {
-            "rows": counts.rows,
-            **counts.dead_letters,
-            "distinct_offsets": counts.distinct,
-            "offsets_in_neither_table": counts.nowhere_offsets,
-        }
-    return document
-
-
-def _problem_document(problem: Problem) -> dict[str, Any]:
-    part = problem.part and vars(problem.part)
-    return {"what": problem.description, **(part or {}), "ranges": [list(span) for span in problem.spans]}
-
-
-def _page(name: str, audit: Audit, *, deep: bool) -> list[RenderableType]:
-    reconciliation = audit.reconciliation
-    head = Text.assemble((name, "bold"), (f"  versions {reconciliation.first} to {reconciliation.last}", "dim"))
-    if deep:
-        head.append(", every file read", style="dim")
-    targets: list[RenderableType] = []
-    if audit.targets:
-        targets = [_targets_table(audit.targets), ""]
-    return [head, "", _partitions_table(audit, deep=deep), "", *targets, *_notes(audit, deep=deep), _verdict(audit)]
-
-
-def _notes(audit: Audit, *, deep: bool) -> Iterator[str]:
-    """Yield sentences on what the tables of numbers do not show."""
-    reconciliation = audit.reconciliation
-    if audit.waiting:
-        yield (
-            f"files of {plural(audit.waiting, 'commit')} wait for redo, which the writer's next batch or start does; "
-            "they are counted"
+def _partition_audit(line: PartitionSummary, file_offsets: FileOffsets | None) -> PartitionAudit:
+    found = None
+    if file_offsets is not None:
+        found = OffsetsInFiles(
+            rows=file_offsets.rows,
+            dead_letters=file_offsets.dead_letters.get("dead_letters", 0),
+            quarantined=file_offsets.dead_letters.get("quarantined", 0),
+            distinct_offsets=file_offsets.distinct,
+            offsets_in_neither_table=file_offsets.nowhere_offsets,
         )
-    if reconciliation.adopted:
-        yield f"{plural(reconciliation.adopted, 'row')} were there when the table was taken over"
-    if reconciliation.unplaced:
+    outcomes = line.outcomes
+    return PartitionAudit(
+        **vars(line.part),
+        start=line.range.start,
+        end=line.range.end,
+        read=outcomes["read"],
+        rows=outcomes["rows"],
+        late_table=outcomes["late"],
+        tombstones=outcomes["tombstones"],
+        dead_letters=outcomes["dead_letters"],
+        quarantined=outcomes["quarantined"],
+        filtered=outcomes["filtered"],
+        rows_moved=line.rows_moved,
+        offsets_without_records=line.without_records,
+        offsets_in_gaps=line.gap,
+        offsets_rewound=line.rewound,
+        raw=line.raw,
+        found=found,
+        part=line.part,
+    )
+
+
+def _audit_problem(problem: Problem) -> AuditProblem:
+    part = problem.part
+    if part is None:
+        return AuditProblem(problem.description, None, None, None, problem.spans, None)
+    return AuditProblem(problem.description, part.topic, part.incarnation, part.partition, problem.spans, part)
+
+
+def _notes(audit: PipelineAudit) -> Iterator[str]:
+    """Yield sentences on what the tables of numbers do not show."""
+    if audit.commits_waiting_for_side_files:
         yield (
-            f"{plural(reconciliation.unplaced, 'row')} came from an archive by event time: about right, not proven by "
+            f"files of {plural(audit.commits_waiting_for_side_files, 'commit')} wait for redo, which the writer's next "
+            "batch or start does; they are counted"
+        )
+    if audit.rows_adopted:
+        yield f"{plural(audit.rows_adopted, 'row')} were there when the table was taken over"
+    if audit.rows_by_event_time:
+        yield (
+            f"{plural(audit.rows_by_event_time, 'row')} came from an archive by event time: about right, not proven by "
             "offsets"
         )
-    if audit.uncounted and not deep:
+    if audit.files_without_row_counts and not audit.is_deep:
         yield (
-            f"the logs have no row count of {plural(audit.uncounted, 'file')}, which other clients wrote: sums are not "
-            "compared; --deep reads them"
+            f"the logs have no row count of {plural(audit.files_without_row_counts, 'file')}, which other clients "
+            "wrote: sums are not compared; --deep reads them"
         )
-    if audit.accepted:
-        yield _describe_acceptance(audit.accepted, deep=deep)
-    yield from map(_describe_log_cut, reconciliation.cuts)
-    for spec, rules in reconciliation.filtered.items():
+    if audit.accepted is not None:
+        yield _describe_acceptance(audit.accepted, deep=audit.is_deep)
+    yield from map(_describe_log_cut, audit.log_cuts)
+    for spec, rules in audit.filtered_by.items():
         for rule, count in rules.items():
             yield f"{plural(count, 'record')} {_was(count)} filtered by {rule} of spec {spec}"
-    moved = sum(line.rows_moved for line in reconciliation.lines)
-    if any(line.rows_moved for line in reconciliation.lines):
-        yield f"{_MOVED}: replays of dead letters and reprocesses changed the number of rows by {moved:+,}"
+    if any(line.rows_moved for line in audit.topic_partitions):
+        yield (f"{_MOVED}: replays of dead letters and reprocesses changed the number of rows by {audit.rows_moved:+,}")
     removals = {
-        "": audit.rows_taken,
-        " of the dead-letter table": audit.dead_letters_taken,
-        " of the late table": audit.late_taken,
-        " of the raw table": audit.raw_taken,
+        "": audit.rows_removed_by,
+        " of the dead-letter table": audit.dead_letter_table_rows_removed_by,
+        " of the late table": audit.late_table_rows_removed_by,
+        " of the raw table": audit.raw_records_removed_by,
     }
     for table, counts in removals.items():
         for cause, count in counts.items():
@@ -205,15 +310,15 @@ def _targets_table(targets: Sequence[TargetCount]) -> Table:
     """
     columns = {
         "rows": [target.rows for target in targets],
-        "late table": [target.late for target in targets],
-        "removed": [target.rows_taken + target.late_taken for target in targets],
-        _WAITING_TITLE: [target.waiting for target in targets],
+        "late table": [target.late_table for target in targets],
+        "removed": [target.rows_removed + target.late_table_rows_removed for target in targets],
+        _WAITING_TITLE: [target.commits_waiting for target in targets],
     }
     columns = {title: counts for title, counts in columns.items() if title == "rows" or any(counts)}
     table = ruled_table("table", *columns, gap=1)
     table.columns[0].min_width = 12
     for number, target in enumerate(targets[:_TARGETS_SHOWN]):
-        style = "yellow" if target.waiting else ""
+        style = "yellow" if target.commits_waiting else ""
         table.add_row(Text(target.name), *(f"{counts[number]:,}" for counts in columns.values()), style=style)
     others = targets[_TARGETS_SHOWN:]
     if others:
@@ -261,13 +366,13 @@ def _was(count: int) -> str:
     return "was" if count == 1 else "were"
 
 
-def _partitions_table(audit: Audit, *, deep: bool) -> Table:
+def _partitions_table(audit: PipelineAudit) -> Table:
     """A line for each part; columns in which nothing stands are left out."""
-    columns = _partition_columns(audit, deep=deep)
+    columns = _partition_columns(audit)
     table = ruled_table("partition", *columns, gap=1)
     table.columns[0].min_width = 12
     problem_parts = {problem.part for problem in audit.problems}
-    for number, line in enumerate(audit.reconciliation.lines):
+    for number, line in enumerate(audit.topic_partitions):
         style = "red" if line.part in problem_parts else ""
         cells = [_write_count(title, counts[number]) for title, counts in columns.items()]
         table.add_row(line.part.full_name, *cells, style=style)
@@ -285,46 +390,44 @@ def _write_count(title: str, count: int) -> str:
     return f"{count:,}"
 
 
-def _partition_columns(audit: Audit, *, deep: bool) -> Mapping[str, list[int]]:
-    lines = audit.reconciliation.lines
+def _partition_columns(audit: PipelineAudit) -> Mapping[str, list[int]]:
+    lines = audit.topic_partitions
     columns = {
-        "from": [line.range.start for line in lines],
-        "to": [line.range.end for line in lines],
-        "read": [line.outcomes["read"] for line in lines],
+        "from": [line.start for line in lines],
+        "to": [line.end for line in lines],
+        "read": [line.read for line in lines],
     }
-    for outcome in EXITS:
-        title = _KEYS.get(outcome, _OUTCOME_NAMES[outcome]).replace("_", " ")
-        columns[title] = [line.outcomes[outcome] for line in lines]
+    for outcome in _OUTCOME_NAMES:
+        columns[outcome.replace("_", " ")] = [line.count(outcome) for line in lines]
     columns |= {
-        "no record": [line.without_records for line in lines],
-        "gaps": [line.gap for line in lines],
+        "no record": [line.offsets_without_records for line in lines],
+        "gaps": [line.offsets_in_gaps for line in lines],
         _MOVED: [line.rows_moved for line in lines],
-        "rewound": [line.rewound for line in lines],
+        "rewound": [line.offsets_rewound for line in lines],
         "raw": [line.raw for line in lines],
     }
-    if deep:
-        counts = [audit.file_offsets[line.part] for line in lines]
-        columns["in files"] = [count.rows + sum(count.dead_letters.values()) for count in counts]
-        if audit.rows_removed or audit.dead_letters_removed or audit.late_taken:
-            expected = [line.outcomes["rows"] + line.outcomes["late"] + line.dead_letters for line in lines]
+    if audit.is_deep:
+        found = [line.found for line in lines if line.found is not None]
+        columns["in files"] = [files.rows + files.dead_letters + files.quarantined for files in found]
+        if audit.rows_removed or audit.dead_letter_table_rows_removed or audit.late_table_rows_removed_by:
+            expected = [line.rows + line.late_table + line.dead_letters + line.quarantined for line in lines]
             pairs = zip(expected, columns["in files"], strict=True)
             columns["removed"] = [expected_count - count for expected_count, count in pairs]
     return {title: counts for title, counts in columns.items() if title in _COLUMNS_ALWAYS or any(counts)}
 
 
-def _verdict(audit: Audit) -> Text:
-    reconciliation = audit.reconciliation
+def _verdict(audit: PipelineAudit) -> Text:
     terms = []
-    for outcome in EXITS:
-        count = reconciliation.total(outcome)
+    for outcome, name in _OUTCOME_NAMES.items():
+        count = audit.records[outcome]
         if count:
-            terms.append(_count_outcome(count, _OUTCOME_NAMES[outcome]))
-    text = Text(f"{reconciliation.total('read'):,} read = {' + '.join(terms) or 'nothing'}. ")
+            terms.append(_count_outcome(count, name))
+    text = Text(f"{audit.records['read']:,} read = {' + '.join(terms) or 'nothing'}. ")
     if audit.adds_up:
         return text.append("It adds up.", style="bold green")
     text.append("It does not add up:", style="bold red")
     for problem in audit.problems:
-        text.append(f"\n  {_describe_problem(problem)}", style="red")
+        text.append(f"\n  {problem.describe()}", style="red")
     return text
 
 
@@ -334,21 +437,9 @@ def _count_outcome(count: int, name: str) -> str:
     return f"{count:,} {name}"
 
 
-def _describe_problem(problem: Problem) -> str:
-    text = problem.description
-    if problem.part:
-        text = f"{problem.part.full_name}: {text}"
-    if problem.spans:
-        ranges = ", ".join(f"[{span[0]}, {span[1]})" for span in problem.spans[:_RANGES_SHOWN])
-        text = f"{text}: {ranges}"
-    if len(problem.spans) > _RANGES_SHOWN:
-        text += ", …"
-    return text
-
-
+@command(exits={0: "it adds up", 1: "it does not, or a table cannot be read", 2: "configuration"})
 def audit(
-    config: ConfigFile,
-    pipeline: Pipelines = None,
+    pipelines: PipelineNames,
     since: Annotated[
         str | None,
         typer.Option("--since", help="Only commits from this version (120) or time (2026-11-20T05:00Z) on."),
@@ -356,14 +447,9 @@ def audit(
     deep: Annotated[
         bool, typer.Option("--deep", help="Read every file: count rows and distinct offsets, find what is missing.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> AuditReport:
     """Prove that every offset is accounted for: once in the table or the dead letters, or known to hold nothing.
 
     From the lake alone, without Kafka, while the writer runs or not.
-
-    Exit codes: 0 it adds up, 1 it does not, or a table cannot be read, 2 configuration.
     """
-    settings = load(config)
-    names = settings.chosen(pipeline)
-    raise typer.Exit(run_audit(settings, names, since=since, deep=deep, as_json=as_json, console=console()))
+    return run_audit(pipelines, since=since, deep=deep)
