@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.cli.look.diff import comparison_document, show_comparison
+from writer.cli.look.diff import diff_report
 from writer.cli.maintain.shadow import OtherFile
 from writer.clients.driver_endpoint import check_no_driver
 from writer.config.loader import load
@@ -50,7 +50,7 @@ def _document(
         "done": done,
         "older": review.older,
         "deleted": review.deleted,
-        "diff": review.comparison and comparison_document(review.comparison, review.partitions),
+        "diff": review.comparison and diff_report(review.comparison, review.partitions).document(),
         "file": str(request.file),
         "changes": promotion.list_settings(request.other),
         "statements": promotion.statements(),
@@ -62,7 +62,7 @@ def _show(
 ) -> None:
     first = promotion.first_location
     if review.comparison is not None:
-        show_comparison(review.comparison, out)
+        diff_report(review.comparison, review.partitions).render(out)
     if review.older:
         sentence(out, f"{review.older:,} offsets from before the shadow's start stay at {first} alone.")
     if review.deleted:
