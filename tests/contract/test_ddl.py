@@ -21,6 +21,7 @@ from writer.engines.registration import registration
 from writer.engines.table_description import TableDescription, describe_table
 from writer.engines.types import PRESTO, SPARK, TRINO
 from writer.output.table_choice import ChosenTable
+from writer.output.tables import console
 from writer.storage.base import S3Settings
 
 NESTED = pa.struct([("x", pa.int32()), ('od"d', pa.list_(pa.map_(pa.string(), pa.decimal128(38, 9))))])
@@ -129,11 +130,10 @@ def test_an_iceberg_table_is_a_view_with_the_names_of_other_formats():
         text("spark", iceberg_table(**sqlite))
 
 
-def test_the_command_names_the_newest_metadata_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_names_the_newest_metadata_file(tmp_path: Path):
     lake = SealedLake(tmp_path, "iceberg")
     lake.add(5, 3)
-    run_ddl(own_table(lake.config), "duckdb", name=None, location=None, as_json=True)
-    (printed,) = json.loads(capsys.readouterr().out)["tables"]
+    (printed,) = run_ddl(own_table(lake.config), "duckdb").document()["tables"]
     metadata = max(Path(lake.table.location, "metadata").glob("*.metadata.json"), key=lambda file: file.name)
     assert f"iceberg_scan('{metadata}')" in printed["statements"][-1]
     assert any("shows the table as it is now" in note for note in printed["notes"])
@@ -263,20 +263,19 @@ def test_without_a_table_there_are_no_columns_to_tell(tmp_path: Path):
         update={"table": lake.settings.table.model_copy(update={"location": str(tmp_path / "none")})}
     )}})  # fmt: skip
     with pytest.raises(ConfigError, match="does not exist yet"):
-        run_ddl(own_table(elsewhere), "spark", name=None, location=None, as_json=False)
+        run_ddl(own_table(elsewhere), "spark")
 
 
 def test_statements_are_printed_whole_with_notes_as_comments(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     lake = SealedLake(tmp_path)
-    run_ddl(own_table(lake.config), "trino", name=None, location=None, as_json=False)
+    run_ddl(own_table(lake.config), "trino").render(console())
     *_, made, registered = capsys.readouterr().out.strip().splitlines()
     assert made == "CREATE SCHEMA IF NOT EXISTS delta.lake;"
     assert registered.startswith("CALL delta.system.register_table(")
-    run_ddl(own_table(lake.config), "druid", name="other", location=None, as_json=False)
+    run_ddl(own_table(lake.config), "druid", name="other").render(console())
     said = capsys.readouterr()
     assert json.loads(said.out)["spec"]["dataSchema"]["dataSource"] == "other"
     assert said.err.startswith("# Druid loads")
-    run_ddl(own_table(lake.config), "spark", name=None, location=None, as_json=True)
-    (printed,) = json.loads(capsys.readouterr().out)["tables"]
-    assert (printed["pipeline"], printed["target"]) == ("clicks", None)
+    (printed,) = run_ddl(own_table(lake.config), "spark").document()["tables"]
+    assert (printed["pipeline"], printed["target"], printed["spec"]) == ("clicks", None, None)
     assert printed["statements"][0].startswith("CREATE TABLE IF NOT EXISTS clicks USING delta")

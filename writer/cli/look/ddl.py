@@ -2,70 +2,78 @@
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-from writer.config.loader import load
 from writer.config.pipeline import Pipeline
 from writer.core.errors import ConfigError
 from writer.engines.caveats import Engine, notes
 from writer.engines.registration import registration
 from writer.engines.table_description import describe_table
-from writer.output.cli_options import AsJson, ConfigFile, OnlyTarget, Pipelines
-from writer.output.table_choice import ChosenTable, choose_tables
-from writer.output.tables import emit_whole
+from writer.output.command import command
+from writer.output.command_inputs import Tables
+from writer.output.report import SCREEN_ONLY, Report
+from writer.output.table_choice import ChosenTable
 from writer.table.factory import main_table
 
 _HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class _Registration:
+class TableDdl:
     """What an engine must be told of one table."""
 
-    table: ChosenTable
-    # By default.
-    name: str
-    # Statements in order, or the specification of a Druid task.
-    texts: list[str] | dict[str, Any]
-    remarks: list[str]
+    pipeline: str
+    target: str | None
+    # In order; None for Druid.
+    statements: Sequence[str] | None
+    # The specification of a task; None for others than Druid.
+    spec: Mapping[str, Any] | None
+    notes: Sequence[str]
+    title: str = field(metadata=SCREEN_ONLY)
+    # Its name there by default.
+    name: str = field(metadata=SCREEN_ONLY)
+
+
+@dataclass(frozen=True)
+class DdlReport(Report):
+    """What an engine must be told of tables."""
+
+    engine: Engine
+    tables: Sequence[TableDdl]
+
+    def render(self, out: Console) -> None:
+        """Print the statements, with notes as comments; those of JSON, which has none, go to standard error."""
+        for table in self.tables:
+            remarks = list(table.notes)
+            if len(self.tables) > 1:
+                remarks.insert(0, table.title)
+            if table.spec is not None:
+                print(*(f"# {note}" for note in remarks), sep="\n", file=sys.stderr)  # noqa: T201 - JSON has no comments
+                out.out(json.dumps(table.spec, indent=2), highlight=False)
+                continue
+            lines = [*(f"-- {note}" for note in remarks), *(f"{statement};" for statement in table.statements or ())]
+            out.out("\n".join(lines), highlight=False)
 
 
 def run_ddl(
-    tables: Sequence[ChosenTable], engine: Engine, *, name: str | None, location: str | None, as_json: bool
-) -> None:
-    """Print the statements of each table. Notes are comments, or go to standard error where the text is JSON.
-
-    Raises ConfigError where there is no table, or two would have one name.
-    """
+    tables: Sequence[ChosenTable], engine: Engine, *, name: str | None = None, location: str | None = None
+) -> DdlReport:
+    """Return the statements of each table. Raises ConfigError where there is no table, or two would have one name."""
     if len(tables) > 1 and (name is not None or location is not None):
         titles = ", ".join(table.title for table in tables)
         raise ConfigError(f"--table and --location are of one table; say which with --pipeline or --target: {titles}")
-    registrations = [_register(table, engine, name, location) for table in tables]
-    _check_names_differ(registrations)
-    if as_json:
-        key = "spec" if engine == "druid" else "statements"
-        documents = [
-            {
-                "pipeline": part.table.pipeline,
-                "target": part.table.target,
-                key: part.texts,
-                "notes": part.remarks,
-            }
-            for part in registrations
-        ]
-        emit_whole({"engine": engine, "tables": documents})
-        return
-    for part in registrations:
-        heads = [part.table.title] if len(registrations) > 1 else []
-        _print(engine, [*heads, *part.remarks], part.texts)
+    report = DdlReport(engine, [_describe(table, engine, name, location) for table in tables])
+    _check_names_differ(report.tables)
+    return report
 
 
-def _register(table: ChosenTable, engine: Engine, name: str | None, location: str | None) -> _Registration:
+def _describe(table: ChosenTable, engine: Engine, name: str | None, location: str | None) -> TableDdl:
     settings = table.config.pipelines[table.pipeline]
     stored_table = main_table(table.pipeline, table.config)
     if not stored_table.exists():
@@ -75,28 +83,22 @@ def _register(table: ChosenTable, engine: Engine, name: str | None, location: st
         )
     description = describe_table(table.pipeline, table.config, stored_table, table.target)
     texts = registration(description, engine, name=name, location=location, segment=_segment(settings))
-    return _Registration(table, description.short_name, texts, notes(description, engine))
+    statements = texts if isinstance(texts, list) else None
+    spec = texts if isinstance(texts, dict) else None
+    remarks = notes(description, engine)
+    return TableDdl(table.pipeline, table.target, statements, spec, remarks, table.title, description.short_name)
 
 
-def _check_names_differ(registrations: Sequence[_Registration]) -> None:
+def _check_names_differ(tables: Sequence[TableDdl]) -> None:
     """Raise ConfigError where two tables would have one name; engines do not tell upper case from lower."""
     owners: dict[str, str] = {}
-    for part in registrations:
-        other = owners.setdefault(part.name.lower(), part.table.title)
-        if other != part.table.title:
+    for table in tables:
+        other = owners.setdefault(table.name.lower(), table.title)
+        if other != table.title:
             raise ConfigError(
-                f"{other} and {part.table.title} would both be called {part.name}; print each by itself, with "
+                f"{other} and {table.title} would both be called {table.name}; print each by itself, with "
                 "--pipeline or --target, and name it with --table"
             )
-
-
-def _print(engine: Engine, remarks: Sequence[str], texts: list[str] | dict[str, Any]) -> None:
-    if engine == "druid":
-        print(*(f"# {note}" for note in remarks), sep="\n", file=sys.stderr)  # noqa: T201 - JSON has no comments
-        print(json.dumps(texts, indent=2))  # noqa: T201 - the output of the verb
-    else:
-        print(*(f"-- {note}" for note in remarks), sep="\n")  # noqa: T201
-        print(*(f"{statement};" for statement in texts), sep="\n")  # noqa: T201
 
 
 def _segment(settings: Pipeline) -> str:
@@ -104,11 +106,10 @@ def _segment(settings: Pipeline) -> str:
     return "hour" if settings.bucket.get("width", _HOUR) <= _HOUR else "day"
 
 
+@command(exits={0: "printed", 1: "the table cannot be read", 2: "configuration, or there is no table yet"})
 def ddl(
-    config: ConfigFile,
+    tables: Tables,
     engine: Annotated[Engine, typer.Option("--engine", help="Who is to read it.")],
-    pipeline: Pipelines = None,
-    target: OnlyTarget = None,
     table: Annotated[
         str | None,
         typer.Option(
@@ -118,13 +119,9 @@ def ddl(
     location: Annotated[
         str | None, typer.Option("--location", help="The table's location as Trino or Presto names it.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> DdlReport:
     """Print what an engine must be told to read the tables, with their columns as they are. Reads the lake only.
 
     A table of a route is named as its folder, unless --table names it.
-
-    Exit codes: 0 printed, 1 the table cannot be read, 2 configuration, or there is no table yet.
     """
-    tables = choose_tables(load(config), pipeline, target)
-    run_ddl(tables, engine, name=table, location=location, as_json=as_json)
+    return run_ddl(tables, engine, name=table, location=location)
