@@ -1,6 +1,7 @@
 """`headrace hooks`: lists deliveries, delivers them again, or skips them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -8,24 +9,17 @@ import typer
 from rich.console import Console
 
 import bucketers
-from writer.config.loader import load
 from writer.core.files import BucketKey
-from writer.core.text import instant, iso, span
+from writer.core.text import instant, span
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import choose_deliveries, deliver_pending, deliveries, skip_buckets
 from writer.hooks.outbox import OutboxContent, OutboxEntry
-from writer.output.cli_options import (
-    AsJson,
-    ConfigFile,
-    OnePipeline,
-    OneTarget,
-    OnlyTarget,
-    Pipelines,
-    buckets_help,
-    duration_of,
-)
-from writer.output.table_choice import ChosenTable, choose_tables, load_table
-from writer.output.tables import Column, TextTable, console, emit_whole, hanging, sentence
+from writer.output.cli_options import buckets_help, duration_of
+from writer.output.command import command
+from writer.output.command_inputs import Table, Tables
+from writer.output.report import SCREEN_ONLY, Report
+from writer.output.table_choice import ChosenTable
+from writer.output.tables import Column, TextTable, hanging, sentence
 from writer.sealing.bucket_selection import parse_buckets
 from writer.sealing.manifest import bucket_path
 
@@ -39,32 +33,161 @@ _ENTRY_COLUMNS = [
     Column("next"),
 ]
 
-HookState = tuple[HookDelivery, OutboxContent | None]
 
-hooks = typer.Typer(no_args_is_help=True, help="Hooks: which servers get sealed buckets, what waits, and what failed.")
+@dataclass(frozen=True)
+class WaitingDelivery:
+    """A sealed version of a bucket that a hook is to get. `next`: its next attempt; None: now."""
 
-_Hook = Annotated[str | None, typer.Option("--hook", help="Only this hook.")]
+    bucket: BucketKey
+    version: int
+    sealed_at: datetime
+    attempts: int
+    next: datetime | None
+    error: str | None
+    # The hook's own, of a delivery that runs.
+    state: Mapping[str, Any]
+    # The folders of its files.
+    name: str = field(metadata=SCREEN_ONLY)
+    is_running: bool = field(metadata=SCREEN_ONLY)
+
+    def cells(self, now: datetime) -> list[str]:
+        """Return its row of a table."""
+        attempt = "now"
+        if self.next is not None and self.next > now:
+            verb = "looks again" if self.is_running else "tries again"
+            attempt = f"{verb} in {span((self.next - now).total_seconds())}"
+        return [f"  {self.name}", str(self.version), instant(self.sealed_at), str(self.attempts), attempt]
 
 
-@hooks.command("list")
-def list_(config: ConfigFile, pipeline: Pipelines = None, target: OnlyTarget = None, as_json: AsJson = False) -> None:
-    """Show each hook: what it has delivered, what waits, and why. Reads the lake only.
+@dataclass(frozen=True)
+class LastDelivery:
+    """The newest delivery of a hook, and in words what came of it."""
 
-    Exit codes: 0 shown, 1 a table cannot be read, 2 configuration.
-    """
-    states: list[tuple[ChosenTable, list[HookState]]] = []
-    for table in choose_tables(load(config), pipeline, target):
-        hooks_of_table = deliveries(table.pipeline, table.config)
-        states.append((table, [(delivery, delivery.outbox.read()) for delivery in hooks_of_table]))
-    _show(states, as_json=as_json)
+    bucket: BucketKey
+    version: int
+    at: datetime
+    what: str
+    # The folders of its files.
+    name: str = field(metadata=SCREEN_ONLY)
 
 
-@hooks.command()
+@dataclass(frozen=True)
+class HookStatus:
+    """What a hook has delivered, and what waits."""
+
+    hook: str
+    target: str
+    # The version of the table's log up to which it has the seals; None: it never ran.
+    position: int | None
+    delivered: int
+    superseded: int
+    skipped: int
+    last: LastDelivery | None
+    waiting: Sequence[WaitingDelivery]
+    # Attempts of this process that failed.
+    failures: int = field(metadata=SCREEN_ONLY)
+
+    def render(self, title: str, now: datetime, out: Console) -> None:
+        """Draw the numbers, the last delivery, and what waits first. `title`: of its table."""
+        sentence(out, f"{title}  {self.hook}  → {self.target}", "bold")
+        counts = [f"{self.delivered:,} delivered", f"{len(self.waiting):,} waiting"]
+        if self.superseded:
+            counts.append(f"{self.superseded:,} superseded")
+        if self.skipped:
+            counts.append(f"{self.skipped:,} skipped")
+        sentence(out, "  " + ", ".join(counts))
+        if self.position is None:
+            sentence(out, "  never ran yet", "dim")
+        if self.last is not None:
+            bucket = f"{self.last.name} version {self.last.version}"
+            sentence(out, f"  last: {bucket} at {instant(self.last.at)}: {self.last.what}")
+        if self.waiting:
+            TextTable(out, _ENTRY_COLUMNS).add([delivery.cells(now) for delivery in self.waiting[:_ENTRIES_SHOWN]])
+        if len(self.waiting) > _ENTRIES_SHOWN:
+            sentence(out, f"  and {len(self.waiting) - _ENTRIES_SHOWN:,} more")
+        for error in dict.fromkeys(delivery.error for delivery in self.waiting if delivery.error):
+            hanging(out, "  ", error, "yellow")
+
+
+@dataclass(frozen=True)
+class HookReport(Report):
+    """The hooks of each table, by its title."""
+
+    at: datetime
+    pipelines: Mapping[str, Sequence[HookStatus]]
+    # Where a table's hooks are configured, by its title.
+    keys: Mapping[str, str] = field(metadata=SCREEN_ONLY)
+
+    def render(self, out: Console) -> None:
+        """Draw each hook."""
+        for title, hooks in self.pipelines.items():
+            if not hooks:
+                sentence(out, f"{title} has no hooks ({self.keys[title]})")
+            for hook in hooks:
+                hook.render(title, self.at, out)
+
+
+@dataclass(frozen=True)
+class DeliveryReport(HookReport):
+    """The hooks of a table after their deliveries."""
+
+    @property
+    def exit_code(self) -> int:
+        """1 where an attempt failed, or something waits."""
+        return int(any(hook.failures or hook.waiting for hooks in self.pipelines.values() for hook in hooks))
+
+
+@dataclass(frozen=True)
+class SkippedBucket:
+    """A bucket that a hook does not get, and the versions of its manifest."""
+
+    bucket: BucketKey
+    versions: Sequence[int]
+    # The folders of its files.
+    name: str = field(metadata=SCREEN_ONLY)
+
+
+@dataclass(frozen=True)
+class SkipReport(Report):
+    """What was given up."""
+
+    pipeline: str
+    hook: str
+    buckets: Sequence[SkippedBucket]
+    # The buckets as they were asked for.
+    text: str = field(metadata=SCREEN_ONLY)
+
+    @property
+    def exit_code(self) -> int:
+        """1 where nothing of the buckets waited."""
+        return int(not self.buckets)
+
+    def render(self, out: Console) -> None:
+        """Name the buckets."""
+        for bucket in self.buckets:
+            versions = ", ".join(map(str, bucket.versions))
+            sentence(out, f"{self.hook} does not get {bucket.name} version {versions}")
+        if not self.buckets:
+            sentence(out, f"nothing of {self.text} waits for {self.hook}")
+
+
+@command(exits={0: "shown", 1: "a table cannot be read", 2: "configuration"})
+def list_(tables: Tables) -> HookReport:
+    """Show each hook: what it has delivered, what waits, and why. Reads the lake only."""
+    hooks: dict[str, list[HookStatus]] = {}
+    for table in tables:
+        columns = _bucketer(table).columns
+        hooks[table.title] = [
+            _hook_status(delivery, delivery.outbox.read(), columns)
+            for delivery in deliveries(table.pipeline, table.config)
+        ]
+    return HookReport(datetime.now(UTC), hooks, _keys(tables))
+
+
+@command(exits={0: "nothing waits any more", 1: "something failed or still waits", 2: "configuration"})
 def run(
-    config: ConfigFile,
-    pipeline: OnePipeline = None,
-    target: OneTarget = None,
-    hook: _Hook = None,
+    table: Table,
+    hook: Annotated[str | None, typer.Option("--hook", help="Only this hook.")] = None,
     bucket: Annotated[
         str | None,
         typer.Option(
@@ -72,152 +195,78 @@ def run(
         ),
     ] = None,
     timeout: Annotated[str, typer.Option("--timeout", help="How long to wait for what is under way.")] = "10 min",
-    as_json: AsJson = False,
-) -> None:
-    """Deliver what waits now, in this process, and wait for it. Beside the driver or without it.
-
-    Exit codes: 0 nothing waits any more, 1 something failed or still waits, 2 configuration.
-    """
-    table = load_table(config, pipeline, target)
+) -> DeliveryReport:
+    """Deliver what waits now, in this process, and wait for it. Beside the driver or without it."""
     longest_wait = duration_of("--timeout", timeout)
-    chosen = choose_deliveries(table.config, table.pipeline, hook)
+    hook_deliveries = choose_deliveries(table.config, table.pipeline, hook)
+    bucketer = _bucketer(table)
     selection = None
     if bucket is not None:
-        selection = parse_buckets(bucket, bucketers.build(table.config.pipelines[table.pipeline].bucket))
-    states: list[HookState] = []
-    is_incomplete = False
-    for delivery in chosen:
+        selection = parse_buckets(bucket, bucketer)
+    hooks: list[HookStatus] = []
+    for delivery in hook_deliveries:
         content = deliver_pending(delivery, selection, longest_wait)
-        states.append((delivery, content))
-        is_incomplete = is_incomplete or bool(delivery.health.failures or content.pending)
-    _show([(table, states)], as_json=as_json)
-    raise typer.Exit(int(is_incomplete))
+        hooks.append(_hook_status(delivery, content, bucketer.columns))
+    return DeliveryReport(datetime.now(UTC), {table.title: hooks}, _keys([table]))
 
 
-@hooks.command()
+@command(exits={0: "given up", 1: "nothing of them waits", 2: "configuration"})
 def skip(
-    config: ConfigFile,
+    table: Table,
     hook: Annotated[str, typer.Option("--hook", help="Of which hook.")],
     bucket: Annotated[str, typer.Option("--bucket", help=buckets_help("Which buckets"))],
-    pipeline: OnePipeline = None,
-    target: OneTarget = None,
-    as_json: AsJson = False,
-) -> None:
-    """Give up what waits of buckets: this hook does not get them. `hooks run --bucket` delivers them after all.
-
-    Exit codes: 0 given up, 1 nothing of them waits, 2 configuration.
-    """
-    table = load_table(config, pipeline, target)
+) -> SkipReport:
+    """Give up what waits of buckets: this hook does not get them. `hooks run --bucket` delivers them after all."""
     (delivery,) = choose_deliveries(table.config, table.pipeline, hook)
-    bucketer = bucketers.build(table.config.pipelines[table.pipeline].bucket)
+    bucketer = _bucketer(table)
     versions: dict[BucketKey, list[int]] = {}
     for entry in skip_buckets(delivery, parse_buckets(bucket, bucketer)):
         versions.setdefault(entry.bucket, []).append(entry.version)
-    if as_json:
-        skipped = [{"bucket": list(key), "versions": numbers} for key, numbers in versions.items()]
-        emit_whole({"pipeline": table.pipeline, "hook": hook, "buckets": skipped})
-    else:
-        _show_skips(hook, bucket, {bucket_path(bucketer.columns, key): versions[key] for key in versions})
-    raise typer.Exit(int(not versions))
+    buckets = [SkippedBucket(key, versions[key], bucket_path(bucketer.columns, key)) for key in versions]
+    return SkipReport(table.pipeline, hook, buckets, bucket)
 
 
-def _show_skips(hook: str, text: str, versions: Mapping[str, Sequence[int]]) -> None:
-    out = console()
-    for bucket_name, numbers in versions.items():
-        sentence(out, f"{hook} does not get {bucket_name} version {', '.join(map(str, numbers))}")
-    if not versions:
-        sentence(out, f"nothing of {text} waits for {hook}")
+def _bucketer(table: ChosenTable) -> bucketers.Bucketer:
+    return bucketers.build(table.config.pipelines[table.pipeline].bucket)
 
 
-def _show(states: Sequence[tuple[ChosenTable, Sequence[HookState]]], *, as_json: bool) -> None:
-    now = datetime.now(UTC)
-    if as_json:
-        documents = {table.title: [_document(*state) for state in hook_states] for table, hook_states in states}
-        emit_whole({"at": iso(now), "pipelines": documents})
-        return
-    out = console()
-    for table, hook_states in states:
-        if not hook_states:
-            sentence(out, f"{table.title} has no hooks (pipelines.{table.pipeline}.hooks)")
-        columns = bucketers.build(table.config.pipelines[table.pipeline].bucket).columns
-        for delivery, content in hook_states:
-            _show_hook(table.title, delivery, content, columns, now, out)
+def _keys(tables: Sequence[ChosenTable]) -> dict[str, str]:
+    return {table.title: f"pipelines.{table.pipeline}.hooks" for table in tables}
 
 
-def _document(delivery: HookDelivery, content: OutboxContent | None) -> dict[str, Any]:
-    position = content and content.position
+def _hook_status(delivery: HookDelivery, content: OutboxContent | None, columns: Sequence[str]) -> HookStatus:
+    """Return what an outbox says of a hook; None: it never ran. `columns`: of the table's buckets."""
+    position = None
+    if content is not None:
+        position = content.position
     content = content or OutboxContent(-1)
-    return {
-        "hook": delivery.hook.name,
-        "target": delivery.hook.target,
-        "position": position,
-        "delivered": content.delivered,
-        "superseded": content.superseded,
-        "skipped": content.skipped,
-        "last": content.last,
-        "waiting": [_entry_document(entry) for entry in content.pending],
-    }
+    last = None
+    if content.last is not None:
+        key = tuple(content.last["bucket"])
+        time = datetime.fromisoformat(content.last["at"])
+        last = LastDelivery(key, content.last["version"], time, content.last["what"], bucket_path(columns, key))
+    return HookStatus(
+        hook=delivery.hook.name,
+        target=delivery.hook.target,
+        position=position,
+        delivered=content.delivered,
+        superseded=content.superseded,
+        skipped=content.skipped,
+        last=last,
+        waiting=[_waiting_delivery(entry, columns) for entry in content.pending],
+        failures=delivery.health.failures,
+    )
 
 
-def _entry_document(entry: OutboxEntry) -> dict[str, Any]:
-    return {
-        "bucket": list(entry.bucket),
-        "version": entry.version,
-        "sealed_at": iso(entry.since),
-        "attempts": entry.attempts,
-        "next": entry.due and iso(entry.due),
-        "error": entry.error or None,
-        "state": dict(entry.state),
-    }
-
-
-def _show_hook(
-    title: str,
-    delivery: HookDelivery,
-    content: OutboxContent | None,
-    columns: Sequence[str],
-    now: datetime,
-    out: Console,
-) -> None:
-    is_new = content is None
-    content = content or OutboxContent(-1)
-    sentence(out, f"{title}  {delivery.hook.name}  → {delivery.hook.target}", "bold")
-    counts = [f"{content.delivered:,} delivered", f"{len(content.pending):,} waiting"]
-    if content.superseded:
-        counts.append(f"{content.superseded:,} superseded")
-    if content.skipped:
-        counts.append(f"{content.skipped:,} skipped")
-    sentence(out, "  " + ", ".join(counts))
-    if is_new:
-        sentence(out, "  never ran yet", "dim")
-    newest = content.last
-    if newest is not None:
-        bucket = f"{bucket_path(columns, newest['bucket'])} version {newest['version']}"
-        sentence(out, f"  last: {bucket} at {instant(newest['at'])}: {newest['what']}")
-    if content.pending:
-        _show_entries(content.pending, columns, now, out)
-
-
-def _show_entries(entries: Sequence[OutboxEntry], columns: Sequence[str], now: datetime, out: Console) -> None:
-    TextTable(out, _ENTRY_COLUMNS).add([_entry_row(entry, columns, now) for entry in entries[:_ENTRIES_SHOWN]])
-    if len(entries) > _ENTRIES_SHOWN:
-        sentence(out, f"  and {len(entries) - _ENTRIES_SHOWN:,} more")
-    for error in dict.fromkeys(entry.error for entry in entries if entry.error):
-        hanging(out, "  ", error, "yellow")
-
-
-def _entry_row(entry: OutboxEntry, columns: Sequence[str], now: datetime) -> list[str]:
-    return [
-        f"  {bucket_path(columns, entry.bucket)}",
-        str(entry.version),
-        instant(entry.since),
-        str(entry.attempts),
-        _describe_next_attempt(entry, now),
-    ]
-
-
-def _describe_next_attempt(entry: OutboxEntry, now: datetime) -> str:
-    if entry.due is None or entry.due <= now:
-        return "now"
-    verb = "looks again" if entry.state.get("accepted") else "tries again"
-    return f"{verb} in {span((entry.due - now).total_seconds())}"
+def _waiting_delivery(entry: OutboxEntry, columns: Sequence[str]) -> WaitingDelivery:
+    return WaitingDelivery(
+        bucket=entry.bucket,
+        version=entry.version,
+        sealed_at=entry.since,
+        attempts=entry.attempts,
+        next=entry.due,
+        error=entry.error or None,
+        state=entry.state,
+        name=bucket_path(columns, entry.bucket),
+        is_running=entry.is_running(),
+    )
