@@ -3,7 +3,7 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from fastavro import parse_schema, schemaless_writer
 from pydantic import ValidationError
-from rich.console import Console
 
 from tests.support import oracle
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets
@@ -33,6 +32,7 @@ from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.maintenance.local_pipeline import open_local_pipeline
+from writer.output.command_inputs import ChosenPipeline
 from writer.preflight.source_checks import _keys
 from writer.schemas.registry import SchemaNotFound, source
 
@@ -188,11 +188,9 @@ def test_what_an_id_of_a_key_means_is_kept_and_another_schema_refused_until_it_i
     rebuilt = Schemas({**BY_ID, 5: {**USER, "name": "Other"}}, [1], [5])
     with pytest.raises(SchemaChanged, match="schema id 5 at"):
         open_local_pipeline("clicks", driver.config, rebuilt)
-    out = Console(file=StringIO(), width=140)
     since = datetime(2026, 11, 20, 13, tzinfo=UTC)
-    assert schema_accept.run_accept(
-        driver.config, "clicks", rebuilt, ["5"], since, write=True, now=NOW, as_json=False, out=out
-    )
+    pipeline = ChosenPipeline("clicks", driver.config)
+    assert schema_accept.run_accept(pipeline, rebuilt, ["5"], since, write=True, now=NOW).has_changes
     later = start_driver(tmp_path, form, AVRO, schemas=rebuilt)
     carried(later, {1: user(1), 2: user(2)}, kafka_time=since - timedelta(seconds=1))
     assert [at for at, _ in shown(driver.lake)] == [0]

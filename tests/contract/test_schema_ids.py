@@ -27,6 +27,7 @@ from writer.driver.pipeline import PipelineRun
 from writer.maintenance.dead_letters.replay import DeadLetterReplay
 from writer.maintenance.dead_letters.selection import Selection
 from writer.maintenance.local_pipeline import open_local_pipeline
+from writer.output.command_inputs import ChosenPipeline
 from writer.schemas.schema_id_check import registry_name
 from writer.table.log.entries import parse_commit_info
 from writer.table.log.foreign_writes import CommitFailed
@@ -71,9 +72,8 @@ def again(driver: Driver, schemas: Schemas = REBUILT) -> Driver:
 
 def accepted(driver: Driver, *ids: str, since: datetime | None = None, write: bool = True) -> str:
     out = Console(file=StringIO(), width=140)
-    schema_accept.run_accept(
-        driver.config, "clicks", REBUILT, ids, since, write=write, now=LATER, as_json=False, out=out
-    )
+    pipeline = ChosenPipeline("clicks", driver.config)
+    schema_accept.run_accept(pipeline, REBUILT, ids, since, write=write, now=LATER).render(out)
     return str(out.file.getvalue())  # type: ignore[attr-defined]
 
 

@@ -296,10 +296,12 @@ COMMANDS: Mapping[str, Sequence[Command | CommandGroup]] = {
             (
                 Command(
                     "plan",
-                    "writer.cli.maintain.schema:plan",
+                    "writer.cli.maintain.schema_plan:plan",
                     "headrace schema plan pipelines.yaml --file click-v2.avsc",
                 ),
-                Command("accept", "writer.cli.maintain.schema:accept", "headrace schema accept pipelines.yaml --id 7"),
+                Command(
+                    "accept", "writer.cli.maintain.schema_accept:accept", "headrace schema accept pipelines.yaml --id 7"
+                ),
             ),
         ),
     ),

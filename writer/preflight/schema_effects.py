@@ -1,8 +1,7 @@
-"""Shows what a schema would do to a table, with the writer's own schema plan."""
+"""Finds what a schema would do to a table, with the writer's own schema plan."""
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,30 +13,14 @@ from writer.avro.column_cast import ColumnPath
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.core.pages import page_address
-from writer.core.text import plural
 from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.output import tables
-from writer.output.tables import plain
+from writer.output.report import RECORD_VALUES
 from writer.schemas.registry import SchemaSource, source
 from writer.schemas.subjects import full_name
 from writer.specs.spec import Spec, spec_of
 
 # No registry gives this id.
 _NOT_REGISTERED = 0
-_FIXES = {
-    "dead_letter": "Give the field a type that fits, or another name; "
-    f"{page_address('docs/SCHEMAS.md')} has the rules.",
-    "spec": "Keep what the spec names, or change the spec before the schema is registered; "
-    f"{page_address('docs/SPECS.md')}.",
-    "quarantined": "Keep the field, or set event_time.field to one that every schema has.",
-}
-_EVERY_RECORD = "Every record of it becomes a row."
-_EVERY_UNLESS_SPEC = "Every record of it becomes a row, unless the spec says otherwise."
-# Columns of a terminal line for the effect.
-_HEAD = 9
-# Columns of a terminal line for a column's name, at least.
-_NAME_MIN = 16
 
 
 @dataclass(frozen=True)
@@ -51,12 +34,11 @@ class SchemaEffect:
     was: str | None = None
     now: str | None = None
     # What records without the field get.
-    value: Any = None
+    value: Any = field(default=None, metadata=RECORD_VALUES)
 
 
-def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path | None, as_json: bool) -> int:
-    """Show what a schema would do to a pipeline's table. Returns the exit code. Raises HeadraceError."""
-    name = config.one(name)
+def plan_schema(config: Config, name: str, *, schema_id: int | None, file: Path | None) -> "Verdict":
+    """Find what a schema of the registry, or of a file, would do to a pipeline's table. Raises HeadraceError."""
     if (schema_id is None) == (file is None):
         raise ConfigError("name one schema: --id N for one of the registry, or --file schema.avsc")
     schemas = source(config.registry)
@@ -75,18 +57,13 @@ def plan(config: Config, name: str | None, *, schema_id: int | None, file: Path 
     spec = SpecEffect.of(spec_of(before.specs, full_name(text)), before, after, planned)
     time_field = config.pipelines[name].event_time.field
     if isinstance(planned, RejectedSchema):
-        verdict = Verdict(name, label, before, planned, [], time_field, spec, problems=before.find_problems(text))
+        problems = before.find_problems(text)
         if _lacks_time(before, text, time_field):
-            verdict.problems.append(_lacks_time_text(time_field))
-    else:
-        effects = list(_effects(before, after, planned))
-        has_time = _has(after.input_of(planned), time_field)
-        verdict = Verdict(name, label, before, planned, effects, time_field, spec, has_time=has_time)
-    if as_json:
-        tables.emit_whole(_document(verdict))
-    else:
-        _show(verdict, config.pipelines[name].table.location)
-    return 0 if verdict.reason is None else 1
+            problems.append(_lacks_time_text(time_field))
+        return Verdict(label, before, planned, [], time_field, spec, problems=problems)
+    effects = list(_effects(before, after, planned))
+    has_time = _has(after.input_of(planned), time_field)
+    return Verdict(label, before, planned, effects, time_field, spec, has_time=has_time)
 
 
 @dataclass(frozen=True)
@@ -121,7 +98,6 @@ class SpecEffect:
 class Verdict:
     """The effects of a schema."""
 
-    pipeline: str
     # How the schema was named in the command.
     label: str
     before: SchemaPlan
@@ -314,81 +290,3 @@ def _read(file: Path) -> str:
         if isinstance(error, OSError):
             why = error.strerror
         raise ConfigError(f"cannot read {file}: {why}. Give the path of a schema (.avsc).") from error
-
-
-def _document(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "pipeline": verdict.pipeline,
-        "schema": verdict.label,
-        "columns": len(verdict.before.columns),
-        "registered": len(verdict.before.schemas),
-        "compatible": verdict.reason is None,
-        "outcome": verdict.outcome,
-        "reason": verdict.reason,
-        "reasons": verdict.reasons,
-        "decoder": verdict.decoder,
-        "spec": verdict.spec and asdict(verdict.spec),
-        "effects": [{key: plain(value) for key, value in asdict(effect).items()} for effect in verdict.effects],
-    }
-
-
-def _show(verdict: Verdict, location: str) -> None:
-    out = tables.console()
-    before = verdict.before
-    columns = plural(len(before.columns), "column")
-    others = plural(len(before.schemas), "registered schema")
-    tables.sentence(
-        out, f"{verdict.pipeline}: {verdict.label} on top of {columns} and {others}, for {location}", "bold"
-    )
-    width = max([_NAME_MIN, *(len(effect.column) for effect in verdict.effects)])
-    for effect in verdict.effects:
-        tables.hanging(out, f"  {effect.effect:<{_HEAD}}{effect.column:<{width}}  ", _effect_text(effect))
-    if not verdict.effects and verdict.decoder is not None:
-        tables.sentence(out, "  It fills the columns as they are.")
-    if verdict.spec is not None and verdict.decoder is not None:
-        tables.hanging(out, f"  {'spec':<{_HEAD}}{verdict.spec.name:<{width}}  ", _spec_text(verdict.spec))
-    if verdict.decoder == "native":
-        tables.hanging(out, f"  {'decoder':<{_HEAD}}", verdict.decoder)
-    elif verdict.decoder is not None:
-        slow = f"{verdict.decoder}, one record at a time, at a fraction of the speed ({page_address('docs/TYPES.md')})"
-        tables.hanging(out, f"  {'decoder':<{_HEAD}}", slow, "yellow")
-    if verdict.reason is None:
-        tables.sentence(out, _EVERY_RECORD if verdict.spec is None else _EVERY_UNLESS_SPEC, "green")
-        return
-    fate = "are quarantined"
-    if verdict.outcome == "dead_letter":
-        fate = "become dead letters"
-    label = "parked"
-    for reason in verdict.reasons[:-1]:
-        tables.hanging(out, f"  {label:<{_HEAD}}", f"{reason}.", "red")
-        label = ""
-    message = f"{verdict.reasons[-1]}. Its records {fate}; all others go on."
-    tables.hanging(out, f"  {label:<{_HEAD}}", message, "red")
-    by_spec = verdict.spec is not None and f"spec {verdict.spec.name!r}:" in verdict.reason
-    tables.hanging(out, f"  {'':<{_HEAD}}", _FIXES["spec" if by_spec else verdict.outcome])
-
-
-def _spec_text(spec: SpecEffect) -> str:
-    text = "the table's columns stay as they are"
-    if spec.adds:
-        text = f"the table gets {', '.join(spec.adds)}"
-    if spec.leaves_out:
-        text += f"; left out or renamed: {', '.join(spec.leaves_out)}"
-    return text
-
-
-def _effect_text(effect: SchemaEffect) -> str:
-    filled = "null"
-    if effect.value is not None:
-        filled = f"the default {json.dumps(plain(effect.value), ensure_ascii=False)}"
-    match effect.effect:
-        case "adds":
-            return f"{effect.now}; records of schemas without it get {filled}"
-        case "widens":
-            return f"{effect.was} → {effect.now}; files that are there stay as they are"
-        case "casts":
-            return f"{effect.was} → {effect.now}, in this schema's records"
-        case "renames":
-            return f"filled by field {effect.was}"
-        case "lacks":
-            return f"{effect.now}; its records get {filled}"
