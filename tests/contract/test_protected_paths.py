@@ -16,8 +16,8 @@ from tests.support.local_driver import Driver, log
 from tests.support.private_table import hash_of, start_driver, write_config_file
 from tests.support.reprocess_lake import BERLIN, run_reprocess
 from tests.support.sample_records import EVENT, NOW, Schemas, value
+from writer.cli.main import app
 from writer.cli.maintain.convert import run_convert
-from writer.cli.maintain.privacy import privacy
 from writer.commit.privacy import record_privacy
 from writer.core.errors import ConfigError
 from writer.maintenance.dead_letters.replay import DeadLetterReplay
@@ -295,7 +295,7 @@ def test_a_start_that_would_unprotect_a_path_is_refused_until_it_is_released(
     assert driver.table.snapshot().version == before.version, "a refused start writes no entry"
     file = write_config_file(driver.config, tmp_path)
     done = CliRunner().invoke(
-        privacy, ["release", file, "--record", "Event", "--path", "note", "--reason", "asked", "--yes"]
+        app, ["privacy", "release", file, "--record", "Event", "--path", "note", "--reason", "asked", "--yes"]
     )
     assert done.exit_code == 0, (done.output, done.exception)
     later = again(tmp_path, privacy=WEAKER[weaker], schemas=schemas)
@@ -367,7 +367,7 @@ def test_validate_says_what_a_start_would_refuse(tmp_path: Path) -> None:
 
 
 def _invoked(*words: str) -> Any:
-    done = CliRunner().invoke(privacy, list(words))
+    done = CliRunner().invoke(app, ["privacy", *words])
     assert done.exit_code == 0, (done.output, done.exception)
     return done.output
 
@@ -376,9 +376,9 @@ def test_the_command_shows_first_and_its_entry_says_who_and_why(tmp_path: Path) 
     driver = taught(tmp_path)
     file = write_config_file(driver.config, tmp_path)
     listed = json.loads(_invoked("list", file, "--json"))
-    assert listed == [{"record": "Event", "path": "note", "policy": "hash", "source": "tag PII"}]
+    assert listed["paths"] == [{"record": "Event", "path": "note", "policy": "hash", "source": "tag PII"}]
     assert "Event" in _invoked("list", file)
-    done = CliRunner().invoke(privacy, ["release", file, "--path", "nots", "--yes"])
+    done = CliRunner().invoke(app, ["privacy", "release", file, "--path", "nots", "--yes"])
     assert "no protected path 'nots'; did you mean 'note'?" in str(done.exception)
     version = driver.table.snapshot().version
     shown = _invoked("release", file, "--path", "note")
@@ -389,11 +389,11 @@ def test_the_command_shows_first_and_its_entry_says_who_and_why(tmp_path: Path) 
     assert found["released"] == [{"record": "Event", "path": "note", "policy": "hash", "source": "released"}]
     entry = driver.table.history(1)[0]
     assert (entry.kind, entry.facts["by"], entry.facts["reason"]) == ("privacy", "ann", "law")
-    assert json.loads(_invoked("list", file, "--json"))[0]["source"] == "released"
+    assert json.loads(_invoked("list", file, "--json"))["paths"][0]["source"] == "released"
     # A path that was released is none to propose.
-    done = CliRunner().invoke(privacy, ["release", file, "--path", "nots", "--yes"])
+    done = CliRunner().invoke(app, ["privacy", "release", file, "--path", "nots", "--yes"])
     assert "no protected path 'nots'; `headrace privacy list` has all" in str(done.exception)
-    done = CliRunner().invoke(privacy, ["release", file, "--record", "Evens", "--path", "note", "--yes"])
+    done = CliRunner().invoke(app, ["privacy", "release", file, "--record", "Evens", "--path", "note", "--yes"])
     assert "did you mean 'Event'?" in str(done.exception)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -38,19 +37,9 @@ class ListedKey:
     purpose: Purpose
     id: str
     fingerprint: str
-    is_primary: bool
+    primary: bool
     # Those whose log says that new values get it.
     pipelines: list[str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Write it as `--json` does."""
-        return {
-            "purpose": self.purpose,
-            "id": self.id,
-            "fingerprint": self.fingerprint,
-            "primary": self.is_primary,
-            "pipelines": self.pipelines,
-        }
 
 
 @dataclass(frozen=True)
@@ -65,7 +54,7 @@ class KeyCheck:
     @property
     def outdated_hash_key(self) -> str | None:
         """A hash key that is in use, although another one is primary."""
-        keys = [key.id for key in self.keys if key.purpose == "hash" and not key.is_primary and key.pipelines]
+        keys = [key.id for key in self.keys if key.purpose == "hash" and not key.primary and key.pipelines]
         return keys[0] if keys else None
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from writer.clients.driver_endpoint import check_no_driver
 from writer.config.base import did_you_mean
@@ -44,15 +43,6 @@ class ProtectedPath:
     record: str
     path: Path
     policy: PathPolicy
-
-    def to_json(self) -> dict[str, Any]:
-        """Write it as `--json` does."""
-        return {
-            "record": self.record or COLUMNS_NAME,
-            "path": ".".join(self.path),
-            "policy": self.policy.action.setting,
-            "source": self.policy.source,
-        }
 
 
 class PathRelease:

@@ -1,99 +1,108 @@
 """`headrace keys`: checks the keyring of pipelines with privacy, and makes new keys in it."""
 
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from writer.cli.config_command import ConfigCommand
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, HeadraceError
 from writer.core.text import join_first
-from writer.maintenance.key_rotation import KeyRotation, ListedKey, check_keys
-from writer.output.cli_options import AsJson, ConfigFile
-from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import console, emit_whole, sentence
+from writer.maintenance.key_rotation import KeyCheck, KeyRotation, ListedKey, check_keys
+from writer.output.command import command
+from writer.output.command_inputs import Settings
+from writer.output.report import SCREEN_ONLY, Report
+from writer.output.tables import sentence
 
 _PIPELINES_NAMED = 3
 
-keys = typer.Typer(no_args_is_help=True, help="Check and rotate the keys of privacy.")
+
+@dataclass(frozen=True)
+class KeyReport(Report):
+    """The keys of a keyring, as `KeyCheck` has them."""
+
+    keyring: str
+    keys: Sequence[ListedKey]
+    missing: Sequence[str]
+    # Where the keys do not fit the logs.
+    failure: HeadraceError | None = field(metadata=SCREEN_ONLY)
+
+    def render(self, out: Console) -> None:
+        """Draw a line for each key."""
+        for key in self.keys:
+            primary = " (primary)" if key.primary else ""
+            pipelines = join_first(key.pipelines, _PIPELINES_NAMED) or "no pipeline"
+            sentence(out, f"{key.purpose} key {key.id}{primary}, fingerprint {key.fingerprint}: {pipelines}")
 
 
-def run_check(config: Config, *, as_json: bool, out: Console) -> None:
-    """Show the keys, and say whether the logs agree. Raises ConfigError where one does not."""
+@dataclass(frozen=True)
+class RotationReport(Report):
+    """The keys that are made, and the pipelines whose rows get other hashes."""
+
+    keyring: str
+    new: Sequence[str]
+    joins_break: Sequence[str]
+    is_done: bool = field(metadata=SCREEN_ONLY)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether a key is made, or a log gets another one."""
+        return bool(self.new or self.joins_break)
+
+    def render(self, out: Console) -> None:
+        """Say what becomes of the keyring, and what is to follow."""
+        verb = "was made" if self.is_done else "is made"
+        for key in self.new:
+            sentence(out, f"{key} {verb} in {self.keyring}, for new values; former keys stay, for reading.")
+        for name in self.joins_break:
+            sentence(out, f"pipeline {name}: hashes of rows from the next start on equal none of the rows before.")
+        if self.is_done and self.new and not self.joins_break:
+            sentence(out, "Give executors the same keyring, then restart the writer.")
+
+
+@command(
+    exits={
+        0: "all are fine",
+        1: "the storage does not answer",
+        2: "configuration: a key is missing, or is another one",
+    }
+)
+def check(config: Settings) -> KeyReport:
+    """Open all keys, try them, and show which tables' logs name them. Shows ids and fingerprints, never a key."""
     key_check = check_keys(config)
-    if as_json:
-        listed_keys = [key.to_json() for key in key_check.keys]
-        emit_whole({"keyring": key_check.keyring, "keys": listed_keys, "missing": key_check.missing})
-    else:
-        for key in key_check.keys:
-            sentence(out, _describe_key(key))
-    if key_check.missing:
-        pipelines = join_first(key_check.missing, _PIPELINES_NAMED)
-        raise ConfigError(f"{key_check.keyring} lacks the key that the log names of {pipelines}")
-    if key_check.outdated_hash_key is not None:
-        raise ConfigError(
-            f"hash key {key_check.outdated_hash_key} is in use and not primary: the next start is refused, for joins "
-            "would break. Set hash.primary to it, or `headrace keys rotate --break-joins`."
-        )
+    return KeyReport(key_check.keyring, key_check.keys, key_check.missing, _find_failure(key_check))
 
 
-def _describe_key(key: ListedKey) -> str:
-    primary = " (primary)" if key.is_primary else ""
-    pipelines = join_first(key.pipelines, _PIPELINES_NAMED) or "no pipeline"
-    return f"{key.purpose} key {key.id}{primary}, fingerprint {key.fingerprint}: {pipelines}"
-
-
-@keys.command("check", cls=ConfigCommand)
-def check(config: ConfigFile, as_json: AsJson = False) -> None:
-    """Open all keys, try them, and show which tables' logs name them. Shows ids and fingerprints, never a key.
-
-    Exit codes: 0 all are fine, 1 the storage does not answer, 2 configuration: a key is missing, or is another one.
-    """
-    run_check(load(config), as_json=as_json, out=console())
-
-
-def run_rotate(config: Config, *, break_joins: bool, write: bool, as_json: bool, out: Console) -> bool:
-    """Show what becomes of the keyring, and change it if asked. Returns whether there is anything to do."""
-    rotation = KeyRotation(config, break_joins=break_joins)
-    if write:
-        rotation.carry_out()
-    if as_json:
-        emit_whole({"keyring": rotation.keyring_name, "new": rotation.new_keys, "joins_break": rotation.pipelines})
-    else:
-        _show_rotation(out, rotation, done=write)
-    return rotation.is_due
-
-
-def _show_rotation(out: Console, rotation: KeyRotation, *, done: bool) -> None:
-    verb = "was made" if done else "is made"
-    for key in rotation.new_keys:
-        sentence(out, f"{key} {verb} in {rotation.keyring_name}, for new values; former keys stay, for reading.")
-    for name in rotation.pipelines:
-        sentence(out, f"pipeline {name}: hashes of rows from the next start on equal none of the rows before.")
-    if done and rotation.new_keys and not rotation.pipelines:
-        sentence(out, "Give executors the same keyring, then restart the writer.")
-
-
-@keys.command("rotate", cls=ConfigCommand)
+@command(exits={0: "done or shown", 1: "a driver runs or the storage does not answer", 2: "configuration"})
 def rotate(
-    config: ConfigFile,
+    config: Settings,
     break_joins: Annotated[
         bool,
         typer.Option("--break-joins", help="A new hash key: new hashes do not equal those of rows that are there."),
     ] = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    write: bool,
+) -> RotationReport:
     """Make a new encryption key, which new values get; or, where there is no keyring, make one.
 
     Values that are there stay readable by the former keys, which stay in the keyring. A hash key changes only with
     --break-joins, which is an entry of each table's log.
-
-    Exit codes: 0 done or shown, 1 a driver runs or the storage does not answer, 2 configuration.
     """
-    work = partial(run_rotate, load(config), break_joins=break_joins, as_json=as_json, out=console())
-    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    rotation = KeyRotation(config, break_joins=break_joins)
+    if write:
+        rotation.carry_out()
+    return RotationReport(rotation.keyring_name, rotation.new_keys, rotation.pipelines, is_done=write)
+
+
+def _find_failure(key_check: KeyCheck) -> ConfigError | None:
+    """Return why the next start would fail; None: the keys fit the logs."""
+    if key_check.missing:
+        pipelines = join_first(key_check.missing, _PIPELINES_NAMED)
+        return ConfigError(f"{key_check.keyring} lacks the key that the log names of {pipelines}")
+    if key_check.outdated_hash_key is not None:
+        return ConfigError(
+            f"hash key {key_check.outdated_hash_key} is in use and not primary: the next start is refused, for joins "
+            "would break. Set hash.primary to it, or `headrace keys rotate --break-joins`."
+        )
+    return None
