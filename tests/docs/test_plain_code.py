@@ -116,3 +116,13 @@ def test_a_module_is_counted_by_kind(tmp_path: Path) -> None:
     assert findings.code_lines == code_lines
     assert findings.densities()["ternaries"] == pytest.approx(1000 / code_lines)
     assert findings.densities()["participles"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize(("folder", "names"), [("cli", ["end"]), ("table", ["at", "end"])])
+def test_a_key_of_a_document_is_no_vague_name(tmp_path: Path, folder: str, names: list[str]) -> None:
+    module = tmp_path / folder / "module.py"
+    module.parent.mkdir()
+    module.write_text("class Look:\n    at: str\n\n    def ends(self, end: int) -> bool:\n        return end > 0\n")
+    findings = Findings()
+    inspect_module(module, findings)
+    assert sorted(place.text for place in findings.vague_names) == names

@@ -224,9 +224,9 @@ def report_audit(audit: Audit, *, deep: bool) -> PipelineAudit:
 
 
 def _partition_audit(line: PartitionSummary, file_offsets: FileOffsets | None) -> PartitionAudit:
-    found = None
+    in_files = None
     if file_offsets is not None:
-        found = OffsetsInFiles(
+        in_files = OffsetsInFiles(
             rows=file_offsets.rows,
             dead_letters=file_offsets.dead_letters.get("dead_letters", 0),
             quarantined=file_offsets.dead_letters.get("quarantined", 0),
@@ -250,7 +250,7 @@ def _partition_audit(line: PartitionSummary, file_offsets: FileOffsets | None) -
         offsets_in_gaps=line.gap,
         offsets_rewound=line.rewound,
         raw=line.raw,
-        found=found,
+        found=in_files,
         part=line.part,
     )
 
@@ -407,8 +407,8 @@ def _partition_columns(audit: PipelineAudit) -> Mapping[str, list[int]]:
         "raw": [line.raw for line in lines],
     }
     if audit.is_deep:
-        found = [line.found for line in lines if line.found is not None]
-        columns["in files"] = [files.rows + files.dead_letters + files.quarantined for files in found]
+        in_files = [line.found for line in lines if line.found is not None]
+        columns["in files"] = [counts.rows + counts.dead_letters + counts.quarantined for counts in in_files]
         if audit.rows_removed or audit.dead_letter_table_rows_removed or audit.late_table_rows_removed_by:
             expected = [line.rows + line.late_table + line.dead_letters + line.quarantined for line in lines]
             pairs = zip(expected, columns["in files"], strict=True)
