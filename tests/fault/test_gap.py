@@ -134,7 +134,9 @@ def test_partitions_added_while_it_runs_are_read_from_their_first_record(site: S
     oracle.check_rows(lake, "events")
     writer.until(lambda: site.fill(name, 200, seed=8) and len(oracle.frontier_of(lake, "events")) == 27)
     writer.stop()
-    assert "run_started" not in site.once(), "the checkpoint knows them too"
+    log = site.once()
+    # A stop right after Spark failed over an added partition leaves a run without a batch.
+    assert "run_started" not in log or "planned no batch" in log, "the checkpoint knows them too"
     assert oracle.gaps(lake) == {}
     oracle.check(lake, "events", site.ends(name))
 
