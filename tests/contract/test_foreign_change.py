@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from rich.console import Console
 
+from recovery.cli.fix.rewind import RewindReport
 from tests.support.audits import P0, describe_problems, mixed_values, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.reverted_change import revert_change
+from tests.support.rewound_cluster import Cluster, rewind_report
 from tests.support.sample_records import NOW
 from writer.audit.audit import audit
 from writer.cli.look.audit import run_audit as report_audits
@@ -86,12 +90,19 @@ def test_the_refusal_names_both_ways(driver: Changed) -> None:
     assert "`headrace table accept` keeps the rows as they are" in str(refused.value)
 
 
-def test_a_rewind_to_the_last_version_of_its_own_undoes_it(
-    tmp_path: Path, driver: Changed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def page(report: RewindReport) -> str:
+    """Return what a person is shown, on one line."""
+    out = Console(file=StringIO(), width=160)
+    report.render(out)
+    assert isinstance(out.file, StringIO)
+    return " ".join(out.file.getvalue().split())
+
+
+def test_a_rewind_to_the_last_version_of_its_own_undoes_it(tmp_path: Path, driver: Changed) -> None:
     untouched = rows(changed(tmp_path / "beside", lambda *_: None))
-    assert revert_change(driver, driver.own, write=False) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    preview = rewind_report(driver, driver.own, Cluster(60), write=False)
+    assert (preview.exit_code, preview.has_changes) == (0, True)
+    shown = page(preview)
     assert "What others did is undone: another client ran" in shown
     assert "0 offsets" in shown
     with pytest.raises(ForeignChange):
@@ -118,15 +129,15 @@ def test_a_rewind_further_back_undoes_it_and_reads_the_same_again(driver: Change
         assert found.adds_up, describe_problems(found)
 
 
-def test_files_that_a_vacuum_removed_do_not_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_a_vacuum_removed_do_not_come_back(tmp_path: Path) -> None:
     driver = changed(tmp_path, RESTORE)
     kept = set(DeltaTable(driver.lake).file_uris())
     for path in Path(driver.lake).rglob("*.parquet"):
         if str(path) not in kept and "_delta_log" not in str(path):
             path.unlink()
-    assert revert_change(driver, driver.own) == 2
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "a VACUUM removed them. Choose the version that a RESTORE went back to." in shown
+    report = rewind_report(driver, driver.own, Cluster(60))
+    assert report.exit_code == 2
+    assert "a VACUUM removed them. Choose the version that a RESTORE went back to." in page(report)
     assert revert_change(driver, driver.first) == 0, "whose files are those of now"
     made = goes_on(driver, 40)
     for deep in (False, True):
@@ -135,14 +146,12 @@ def test_files_that_a_vacuum_removed_do_not_come_back(tmp_path: Path, capsys: py
     assert [row["_offset"] for row in rows(made)] == [at for at in range(40) if at % 10 not in (3, 5, 7)]
 
 
-def test_a_later_change_of_files_prevents_the_rewind_of_a_foreign_change(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_later_change_of_files_prevents_the_rewind_of_a_foreign_change(tmp_path: Path) -> None:
     driver = changed(tmp_path, UPDATE)
     DeltaTable(driver.lake).delete("_offset = 1")
-    assert revert_change(driver, driver.own) == 2
-    shown = " ".join(capsys.readouterr().out.split())
-    assert f"and version {driver.own + 2} changed files after it, which would be taken back too." in shown
+    report = rewind_report(driver, driver.own, Cluster(60))
+    assert report.exit_code == 2
+    assert f"and version {driver.own + 2} changed files after it, which would be taken back too." in page(report)
     accepted(driver)
     assert len(rows(goes_on(driver))) == 60 - 18 - 1
 

@@ -2,7 +2,6 @@
 formats, whatever was compacted, deleted or replayed since.
 """
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from recovery.cli.fix import rewind
 from recovery.rewind.execution import RewindExecution
 from tests.support.local_driver import Driver, log
-from tests.support.rewound_cluster import Cluster, DamagedDriver, rewind_of, run_rewind
+from tests.support.rewound_cluster import Cluster, DamagedDriver, rewind_of, rewind_report, run_rewind
 from tests.support.sample_records import EVENT, GAP_FACTS, NOW, WIDER, Schemas, event, value
 from writer.audit.audit import audit
 from writer.cli.fix.delete_rows import run_deletion
@@ -127,10 +126,11 @@ def test_rows_dead_letters_and_frontier_go_back_together_and_are_read_again_once
     assert sound(driver).reconciliation.total("read") == 36
 
 
-def test_nothing_changes_without_yes(driver: DamagedDriver, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_changes_without_yes(driver: DamagedDriver) -> None:
     version = driver.table.snapshot().version
-    assert run_rewind(driver, driver.good, write=False) == 0
-    told = json.loads(capsys.readouterr().out)
+    report = rewind_report(driver, driver.good, write=False)
+    told = report.document()
+    assert (report.exit_code, report.has_changes) == (0, True)
     assert (told["offsets"], told["rows"], told["dead_letter_table_rows"], told["version"]) == (12, 10, 2, None)
     assert told["partitions"][0] | {"topic": "clicks"} == {
         "topic": "clicks", "incarnation": 1, "partition": 0, "table_end": 24, "back_to": 12, "log_start": 0,
@@ -141,10 +141,7 @@ def test_nothing_changes_without_yes(driver: DamagedDriver, capsys: pytest.Captu
 
 
 def test_a_person_is_shown_partitions_buckets_and_what_to_do(driver: DamagedDriver, capsys: Any) -> None:
-    execution = rewind_of(driver)
-    rewind.run(
-        execution, driver.config, driver.good, write=False, accept_loss=False, now=NOW, as_json=False, out=console()
-    )
+    rewind_report(driver, driver.good, write=False).render(console())
     said = capsys.readouterr().out
     assert "12 offsets, 10 rows in" in said
     assert "clicks/0" in said
@@ -260,9 +257,12 @@ def test_a_bucket_that_is_empty_after_it_gets_a_manifest_only_if_it_had_one(driv
     sound(driver)
 
 
-def test_what_kafka_does_not_hold_is_said_and_refused_without_the_flag(driver: DamagedDriver, capsys: Any) -> None:
-    assert run_rewind(driver, driver.good, Cluster(24, earliest=15)) == 2
-    told = json.loads(capsys.readouterr().out)
+def test_what_kafka_does_not_hold_is_said_and_refused_without_the_flag(driver: DamagedDriver) -> None:
+    preview = rewind_report(driver, driver.good, Cluster(24, earliest=15), write=False)
+    assert (preview.exit_code, preview.has_changes) == (0, False), "it is only shown"
+    report = rewind_report(driver, driver.good, Cluster(24, earliest=15))
+    assert report.exit_code == 2
+    told = report.document()
     assert told["partitions"][0]["not_held"] == [12, 15]
     assert "clicks/0 [12, 15)" in told["refused"][0]
     assert ids(driver) == ROWS

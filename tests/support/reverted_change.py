@@ -2,20 +2,9 @@
 
 from typing import Any
 
-import typer
-
-from recovery.cli.fix import rewind
-from recovery.rewind.execution import RewindExecution
 from tests.support.local_driver import Driver
-from tests.support.rewound_cluster import Cluster
-from tests.support.sample_records import NOW
-from writer.output.tables import console
+from tests.support.rewound_cluster import Cluster, rewind_report
 
 
-def revert_change(driver: Driver, to: int, *, write: bool = True, cluster: Any = None) -> int:
-    way = RewindExecution(driver.config, "clicks", cluster or Cluster(60))
-    try:
-        rewind.run(way, driver.config, to, write=write, accept_loss=False, now=NOW, as_json=False, out=console())
-    except typer.Exit as ended:
-        return ended.exit_code
-    return 0
+def revert_change(driver: Driver, to: int, *, cluster: Any = None) -> int:
+    return rewind_report(driver, to, cluster or Cluster(60)).exit_code

@@ -4,14 +4,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import typer
-
 from recovery.cli.fix import rewind
 from recovery.rewind.execution import RewindExecution
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW
 from writer.clients.kafka import Topic
-from writer.output.tables import console
 
 
 class Cluster:
@@ -39,15 +36,18 @@ class DamagedDriver(Driver):
     good = 0  # the version before it
 
 
-def rewind_of(driver: DamagedDriver, cluster: Any = None) -> RewindExecution:
+def rewind_of(driver: Driver, cluster: Any = None) -> RewindExecution:
     return RewindExecution(driver.config, "clicks", cluster or Cluster(24))
 
 
-def run_rewind(driver: DamagedDriver, to: int | datetime, cluster: Any = None, **flags: bool) -> int:
-    """Go back, as the verb does. Returns its exit code."""
-    flags = {"write": True, "accept_loss": False, **flags}
-    try:
-        rewind.run(rewind_of(driver, cluster), driver.config, to, now=NOW, as_json=True, out=console(), **flags)
-    except typer.Exit as ended:
-        return ended.exit_code
-    return 0
+def rewind_report(
+    driver: Driver, to: int | datetime, cluster: Any = None, *, write: bool = True, accept_loss: bool = False
+) -> rewind.RewindReport:
+    """Go back, as the command does."""
+    execution = rewind_of(driver, cluster)
+    return rewind.run_rewind(execution, driver.config, to, accept_loss=accept_loss, write=write, now=NOW)
+
+
+def run_rewind(driver: Driver, to: int | datetime, cluster: Any = None, *, accept_loss: bool = False) -> int:
+    """Go back, as the command does. Returns its exit code."""
+    return rewind_report(driver, to, cluster, accept_loss=accept_loss).exit_code

@@ -1,37 +1,202 @@
 """`headrace rewind`: undoes what was committed after a version, as far as Kafka still holds the records."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from recovery.rewind.execution import BucketPreview, RewindExecution, RewindPreview
-from writer.config.loader import load
 from writer.config.pipelines import Config
-from writer.core.offsets import OffsetRange
+from writer.core.files import BucketKey
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.core.text import instant, plural
-from writer.output import tables
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, version_or_time
-from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import console
+from writer.output.cli_options import version_or_time
+from writer.output.command import command
+from writer.output.command_inputs import Pipeline
+from writer.output.report import SCREEN_ONLY, Report
+from writer.output.tables import Column, TextTable, count_cell, numbers, sentence
 from writer.sealing.manifest import bucket_path
+from writer.table.log.foreign_writes import Change
 
 _BUCKETS_SHOWN = 20
-_REFUSED = 2
 
 
+@dataclass(frozen=True)
+class RewoundPartition:
+    """Where a topic partition goes back to, and what Kafka holds of it; None: the pipeline does not read it now."""
+
+    topic: str
+    incarnation: int
+    partition: int
+    table_end: int
+    back_to: int
+    log_start: int | None
+    log_end: int | None
+    # The first of the offsets that Kafka does not hold, and the end of these.
+    not_held: tuple[int, int] | None
+
+    @property
+    def cells(self) -> list[str]:
+        """Its line on a page."""
+        return [
+            TopicPartition(self.topic, self.incarnation, self.partition).full_name,
+            f"{self.back_to:,}",
+            f"{self.table_end:,}",
+            f"{self.table_end - self.back_to:,}",
+            count_cell(self.log_start),
+            count_cell(self.log_end),
+            f"not held: [{self.not_held[0]}, {self.not_held[1]})" if self.not_held else "",
+        ]
+
+
+@dataclass(frozen=True)
+class RewoundBucket:
+    """Rows of a bucket that go, and that are left. `manifest`: the newest version of its manifest, if it has one."""
+
+    bucket: BucketKey
+    rows: int
+    left: int
+    manifest: int | None
+    # The folders of its files; before them the name of the table of a route.
+    name: str = field(metadata=SCREEN_ONLY)
+
+    @property
+    def cells(self) -> list[str]:
+        """Its line on a page."""
+        cells = [self.name, f"{self.rows:,}", f"{self.left:,}"]
+        if self.manifest is None:
+            return [*cells, "-", ""]
+        return [*cells, f"v{self.manifest}", f"reopened; its next manifest is v{self.manifest + 1}"]
+
+
+@dataclass(frozen=True)
+class RewoundTarget:
+    """What goes of a table of a route."""
+
+    name: str
+    location: str
+    rows: int
+    late_table_rows: int
+    buckets: Sequence[RewoundBucket]
+
+
+@dataclass(frozen=True)
+class RewindReport(Report):
+    """What goes back, or went. `version`: of the entry; None: nothing was written."""
+
+    pipeline: str
+    to: int
+    to_written_at: datetime | None
+    table_version: int
+    version: int | None
+    # Why it is not done.
+    refused: Sequence[str]
+    offsets: int
+    rows: int
+    files: int
+    dead_letter_table_rows: int
+    late_table_rows: int
+    raw_records: int
+    # Ids of those that would be over.
+    gaps: Sequence[str]
+    # Rows that left on purpose, by why.
+    taken_since: Mapping[str, int]
+    undone: Sequence[Change]
+    partitions: Sequence[RewoundPartition]
+    buckets: Sequence[RewoundBucket]
+    targets: Sequence[RewoundTarget]
+    preview: RewindPreview = field(metadata=SCREEN_ONLY)
+    # It was to be written.
+    write: bool = field(metadata=SCREEN_ONLY)
+    # The next start records what Kafka lost; else it stops.
+    records_loss: bool = field(metadata=SCREEN_ONLY)
+
+    @property
+    def exit_code(self) -> int:
+        """2 where it was to be written, and is refused."""
+        return 2 if self.write and self.refused else 0
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether there is something to take back, and nothing in the way."""
+        return self.preview.moves and not self.refused
+
+    def render(self, out: Console) -> None:
+        """Draw what goes, and what to do before and after."""
+        when = f" ({instant(self.to_written_at)})" if self.to_written_at else ""
+        if not self.preview.moves and not self.refused:
+            text = f"no record landed after version {self.to}{when}; there is nothing to take back."
+            sentence(out, f"{self.pipeline}: {text}")
+            return
+        text = (
+            f"{self.pipeline}: from version {self.table_version} back to {self.to}{when}: {self.offsets:,} offsets, "
+            f"{plural(self.rows, 'row')} in {plural(self.files, 'file')}, "
+            f"{plural(self.dead_letter_table_rows, 'row')} of the dead-letter table, "
+            f"{plural(self.late_table_rows, 'row')} of the late table"
+        )
+        if self.preview.raw:
+            text += f", {self.raw_records:,} of the raw table"
+        sentence(out, f"{text}.")
+        self._render_partitions(out)
+        self._render_buckets(out)
+        for note in notes(self.preview):
+            sentence(out, note)
+        if self.version is not None:
+            self._render_version(out)
+            return
+        for refusal in self.refused:
+            sentence(out, f"Refused: {refusal}")
+        if not self.refused:
+            sentence(out, "Stop the driver, if one runs.")
+
+    def _render_partitions(self, out: Console) -> None:
+        if not self.partitions:
+            return
+        offsets = numbers("goes back to", "table ends at", "offsets", "Kafka holds from", "to")
+        out.print()
+        TextTable(out, [Column("partition", width_min=20), *offsets, Column("")]).add(
+            [partition.cells for partition in self.partitions]
+        )
+        out.print()
+
+    def _render_buckets(self, out: Console) -> None:
+        buckets = [*self.buckets]
+        for target in self.targets:
+            buckets += target.buckets
+        if not buckets:
+            return
+        columns = [Column("bucket", width_min=20), *numbers("rows go", "stay", "sealed"), Column("")]
+        TextTable(out, columns).add([bucket.cells for bucket in buckets[:_BUCKETS_SHOWN]])
+        if len(buckets) > _BUCKETS_SHOWN:
+            sentence(out, f"and {len(buckets) - _BUCKETS_SHOWN:,} more buckets (--json has all)")
+        out.print()
+
+    def _render_version(self, out: Console) -> None:
+        """Draw what was written, and what to do next."""
+        next_step = "Start the pipeline: it reads on where it was."
+        if self.partitions:
+            next_step = "Fix what was wrong, then start the pipeline: it reads these offsets again."
+        sentence(out, f"Written as version {self.version} of the table. {next_step}")
+        if self.preview.plan.unreadable and not self.records_loss:
+            sentence(out, "It refuses to start while on_data_loss is `stop`: Kafka does not hold all of them.")
+
+
+@command(
+    exits={
+        0: "shown or written",
+        1: "a driver runs, another process wrote meanwhile, or Kafka does not answer",
+        2: "it cannot be",
+    }
+)
 def rewind(
-    config: ConfigFile,
+    pipeline: Pipeline,
     to: Annotated[
         str,
         typer.Option("--to", help="Version of the table, or a time: the newest version that was written by then."),
     ],
-    pipeline: OnePipeline = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
     accept_loss: Annotated[
         bool,
         typer.Option(
@@ -39,57 +204,64 @@ def rewind(
             help="Also where Kafka does not hold all of it any more: the next start records that as a gap.",
         ),
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    write: bool,
+) -> RewindReport:
     """Take back what landed after a version of the table: rows, dead letters and frontier together, by one entry.
 
     For wrong data: stop the driver, rewind, fix what was wrong, start again; the writer reads the same records anew.
     Rows go by their offsets, so what was deleted, compacted or dropped since stays so. Sealed buckets that it touches
     are reopened; their next manifest has the next version. What another client did since, and what the pipeline refused
     to go on from, such as UPDATE or RESTORE, is undone first.
-
-    Exit codes: 0 shown or written, 1 a driver runs, another process wrote meanwhile, or Kafka does not answer, 2 it
-    cannot be.
     """
-    settings = load(config)
-    work = partial(
-        run,
-        RewindExecution(settings, settings.one(pipeline)),
-        settings,
-        version_or_time("--to", to),
-        accept_loss=accept_loss,
-        now=datetime.now(UTC),
-        as_json=as_json,
-        out=console(),
-    )
-    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
+    execution = RewindExecution(pipeline.config, pipeline.name)
+    to_version = version_or_time("--to", to)
+    now = datetime.now(UTC)
+    return run_rewind(execution, pipeline.config, to_version, accept_loss=accept_loss, write=write, now=now)
 
 
-def run(
-    execution: RewindExecution,
-    config: Config,
-    to: int | datetime,
-    *,
-    write: bool,
-    accept_loss: bool,
-    now: datetime,
-    as_json: bool,
-    out: Console,
-) -> bool:
-    """Show a rewind, and write it if asked. Returns whether there is one. Raises HeadraceError, Exit when refused."""
+def run_rewind(
+    execution: RewindExecution, config: Config, to: int | datetime, *, accept_loss: bool, write: bool, now: datetime
+) -> RewindReport:
+    """Find what would go back, and write it if asked and nothing is in the way. Raises HeadraceError."""
     preview = execution.preview(to)
     version = None
     refusals = find_refusals(preview, accept_loss=accept_loss)
     if write and not refusals and preview.moves:
         preview, version = execution.write(preview, now)
-    if as_json:
-        tables.emit_whole(to_dict(execution.name, preview, version, refusals))
-    else:
-        records_loss = config.pipelines[execution.name].on_data_loss == "record"
-        show(out, execution.name, preview, version, refusals, records_loss=records_loss)
-    if write and refusals:
-        raise typer.Exit(_REFUSED)
-    return bool(preview.moves) and not refusals
+    plan = preview.plan
+    return RewindReport(
+        pipeline=execution.name,
+        to=plan.to,
+        to_written_at=preview.earlier.written_at,
+        table_version=preview.snapshot.version,
+        version=version,
+        refused=refusals,
+        offsets=plan.offsets,
+        rows=preview.rows,
+        files=preview.files,
+        dead_letter_table_rows=preview.dead_letters,
+        late_table_rows=preview.late,
+        raw_records=preview.raw_records,
+        gaps=list(plan.gaps),
+        taken_since=preview.later.removed_rows,
+        undone=preview.later.foreign_changes,
+        partitions=[_partition(preview, r) for r in plan.ranges],
+        buckets=_buckets(preview.buckets, preview.snapshot.state.metadata["partitionColumns"]),
+        targets=[
+            RewoundTarget(
+                target.record.name,
+                target.record.location,
+                target.entry.rows,
+                target.late,
+                _buckets(target.buckets, target.columns, prefix=f"{target.record.name}: "),
+            )
+            for target in preview.targets
+        ],
+        preview=preview,
+        write=write,
+        records_loss=config.pipelines[execution.name].on_data_loss == "record",
+    )
 
 
 def find_refusals(preview: RewindPreview, *, accept_loss: bool) -> list[str]:
@@ -98,108 +270,6 @@ def find_refusals(preview: RewindPreview, *, accept_loss: bool) -> list[str]:
     if preview.plan.losses and not accept_loss:
         refusals.append(f"{preview.plan.losses}. --accept-loss gives them up; or choose a later version.")
     return refusals
-
-
-def to_dict(name: str, preview: RewindPreview, version: int | None, refusals: list[str]) -> Mapping[str, Any]:
-    """Describe it as JSON values."""
-    plan = preview.plan
-    written_at = preview.earlier.written_at
-    return {
-        "pipeline": name,
-        "to": plan.to,
-        "to_written_at": written_at and written_at.isoformat(),
-        "table_version": preview.snapshot.version,
-        "version": version,
-        "refused": refusals,
-        "offsets": plan.offsets,
-        "rows": preview.rows,
-        "files": preview.files,
-        "dead_letter_table_rows": preview.dead_letters,
-        "late_table_rows": preview.late,
-        "raw_records": preview.raw_records,
-        "gaps": list(plan.gaps),
-        "taken_since": dict(preview.later.removed_rows),
-        "undone": [vars(change) for change in preview.later.foreign_changes],
-        "partitions": [_partition_to_dict(preview, r) for r in plan.ranges],
-        "buckets": _buckets_to_dicts(preview.buckets),
-        "targets": [
-            {
-                "name": target.record.name,
-                "location": target.record.location,
-                "rows": target.entry.rows,
-                "late_table_rows": target.late,
-                "buckets": _buckets_to_dicts(target.buckets),
-            }
-            for target in preview.targets
-        ],
-    }
-
-
-def _partition_to_dict(preview: RewindPreview, r: OffsetRange) -> dict[str, Any]:
-    log_range = preview.log_ranges.get(r.part.source)
-    unreadable = {lost.part: (lost.start, lost.end) for lost in preview.plan.unreadable}
-    return {
-        **vars(r.part),
-        "table_end": r.end,
-        "back_to": r.start,
-        "log_start": log_range and log_range.earliest,
-        "log_end": log_range and log_range.end,
-        "not_held": unreadable.get(r.part),
-    }
-
-
-def _buckets_to_dicts(buckets: Sequence[BucketPreview]) -> list[dict[str, Any]]:
-    return [
-        {
-            "bucket": list(bucket.key),
-            "rows": bucket.taken,
-            "left": bucket.left,
-            "manifest": bucket.manifest or None,
-        }
-        for bucket in buckets
-    ]
-
-
-def show(
-    out: Console, name: str, preview: RewindPreview, version: int | None, refusals: list[str], *, records_loss: bool
-) -> None:
-    """Show it to a person. `records_loss`: the next start records what Kafka lost; else it stops."""
-    plan = preview.plan
-    written_at = preview.earlier.written_at
-    when = f" ({instant(written_at)})" if written_at else ""
-    if not preview.moves and not refusals:
-        tables.sentence(out, f"{name}: no record landed after version {plan.to}{when}; there is nothing to take back.")
-        return
-    sentence = (
-        f"{name}: from version {preview.snapshot.version} back to {plan.to}{when}: {plan.offsets:,} offsets, "
-        f"{plural(preview.rows, 'row')} in {plural(preview.files, 'file')}, {plural(preview.dead_letters, 'row')} of "
-        f"the dead-letter table, {plural(preview.late, 'row')} of the late table"
-    )
-    if preview.raw:
-        sentence += f", {preview.raw_records:,} of the raw table"
-    tables.sentence(out, f"{sentence}.")
-    if plan.ranges:
-        _show_partitions(out, preview)
-    _show_buckets(out, preview)
-    for note in notes(preview):
-        tables.sentence(out, note)
-    if version is not None:
-        _show_version(out, preview, version, records_loss=records_loss)
-        return
-    for refusal in refusals:
-        tables.sentence(out, f"Refused: {refusal}")
-    if not refusals:
-        tables.sentence(out, "Stop the driver, if one runs.")
-
-
-def _show_version(out: Console, preview: RewindPreview, version: int, *, records_loss: bool) -> None:
-    """Show what was written, and what to do next."""
-    next_step = "Start the pipeline: it reads on where it was."
-    if preview.plan.ranges:
-        next_step = "Fix what was wrong, then start the pipeline: it reads these offsets again."
-    tables.sentence(out, f"Written as version {version} of the table. {next_step}")
-    if preview.plan.unreadable and not records_loss:
-        tables.sentence(out, "It refuses to start while on_data_loss is `stop`: Kafka does not hold all of them.")
 
 
 def notes(preview: RewindPreview) -> list[str]:
@@ -230,49 +300,25 @@ def notes(preview: RewindPreview) -> list[str]:
     return sentences
 
 
-def _show_partitions(out: Console, preview: RewindPreview) -> None:
-    titles = ("goes back to", "table ends at", "offsets", "Kafka holds from", "to")
-    columns = [
-        tables.Column("partition", width_min=20),
-        *(tables.Column(title, right=True) for title in titles),
-        tables.Column(""),
-    ]
-    out.print()
-    tables.TextTable(out, columns).add([_partition_cells(preview, r) for r in preview.plan.ranges])
-    out.print()
-
-
-def _partition_cells(preview: RewindPreview, r: OffsetRange) -> list[str]:
-    cells = [r.part.full_name, f"{r.start:,}", f"{r.end:,}", f"{r.count:,}"]
+def _partition(preview: RewindPreview, r: OffsetRange) -> RewoundPartition:
     log_range = preview.log_ranges.get(r.part.source)
-    cells += [f"{log_range.earliest:,}", f"{log_range.end:,}"] if log_range else ["-", "-"]
-    unreadable = {lost.part: lost for lost in preview.plan.unreadable}
-    lost = unreadable.get(r.part)
-    cells.append(f"not held: [{lost.start}, {lost.end})" if lost else "")
-    return cells
+    unreadable = {lost.part: lost.span for lost in preview.plan.unreadable}
+    return RewoundPartition(
+        r.part.topic,
+        r.part.incarnation,
+        r.part.partition,
+        table_end=r.end,
+        back_to=r.start,
+        log_start=log_range.earliest if log_range else None,
+        log_end=log_range.end if log_range else None,
+        not_held=unreadable.get(r.part),
+    )
 
 
-def _show_buckets(out: Console, preview: RewindPreview) -> None:
-    bucket_columns = preview.snapshot.state.metadata["partitionColumns"]
-    buckets = [(bucket_path(bucket_columns, bucket.key), bucket) for bucket in preview.buckets]
-    for target in preview.targets:
-        paths = [(bucket_path(target.columns, bucket.key), bucket) for bucket in target.buckets]
-        buckets += [(f"{target.record.name}: {path}", bucket) for path, bucket in paths]
-    if not buckets:
-        return
-    columns = [
-        tables.Column("bucket", width_min=20),
-        *(tables.Column(title, right=True) for title in ("rows go", "stay", "sealed")),
-        tables.Column(""),
+def _buckets(buckets: Sequence[BucketPreview], columns: Sequence[str], prefix: str = "") -> list[RewoundBucket]:
+    return [
+        RewoundBucket(
+            bucket.key, bucket.taken, bucket.left, bucket.manifest or None, prefix + bucket_path(columns, bucket.key)
+        )
+        for bucket in buckets
     ]
-    tables.TextTable(out, columns).add([_bucket_cells(name, bucket) for name, bucket in buckets[:_BUCKETS_SHOWN]])
-    if len(buckets) > _BUCKETS_SHOWN:
-        tables.sentence(out, f"and {len(buckets) - _BUCKETS_SHOWN:,} more buckets (--json has all)")
-    out.print()
-
-
-def _bucket_cells(name: str, bucket: BucketPreview) -> list[str]:
-    cells = [name, f"{bucket.taken:,}", f"{bucket.left:,}"]
-    if not bucket.manifest:
-        return [*cells, "-", ""]
-    return [*cells, f"v{bucket.manifest}", f"reopened; its next manifest is v{bucket.manifest + 1}"]
