@@ -5,7 +5,7 @@ reads the rest off its signature:
 
 - a parameter of `Depends(choose)` becomes the options of `choose`, and takes what `choose` returns;
 - `write` gives it `--yes` and `--dry-run`: without them it is called with False and shows what it would change;
-  a parameter `dry_run` beside it takes what that option says;
+  parameters `yes` and `dry_run` beside it take what these options say;
 - `screen` takes the `Screen`, of a command that shows more than the report that it returns;
 - one that returns a report, or shows lines, has `--json`; one that returns an exit code, or nothing, has not.
 """

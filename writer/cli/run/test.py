@@ -91,6 +91,7 @@ def run_tests(
     update: Annotated[
         bool, typer.Option("--update", help="Change `expect` to what came; with --yes, else the change is only shown.")
     ] = False,
+    yes: bool = False,
     *,
     write: bool,
     screen: Screen,
@@ -118,7 +119,9 @@ def run_tests(
         options.append("-v")
     if junit is not None:
         options.append(f"--junit-xml={junit}")
-    test_run = _run(files, options, workers, quiet=screen.as_json)
+    # Who agreed to a change has seen what the tests find.
+    is_agreed = write and not yes
+    test_run = _run(files, options, workers, quiet=screen.as_json or is_agreed)
     updates: list[FileUpdate] = []
     if update:
         updates = _list_updates(test_run)
