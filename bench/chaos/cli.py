@@ -19,11 +19,7 @@ from writer.output.report import Screen
 
 
 @command(
-    exits={
-        0: "every record is accounted for",
-        1: "not, or the writer did not recover",
-        2: "something is missing",
-    },
+    exits={0: "every record is accounted for", 1: "not, or the writer did not recover", 2: "something is missing"},
     json_form="one document, at the end",
 )
 def chaos(

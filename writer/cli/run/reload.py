@@ -58,11 +58,7 @@ class ReloadReport(Report):
 
 
 @command(
-    exits={
-        0: "the file is in force",
-        1: "no writer was found here, or it does not answer in time",
-        2: "configuration",
-    }
+    exits={0: "the file is in force", 1: "no writer was found here, or it does not answer in time", 2: "configuration"}
 )
 def reload(
     config: ConfigFile,

@@ -39,31 +39,15 @@ def _print_page_url(url: str) -> None:
 
 
 @dataclass(frozen=True)
-class NewRun:
-    """A run that would begin: the newest checkpoint, which it leaves aside (None: there is none), and its offsets."""
-
-    pipeline: str
-    checkpoint: str | None
-    # As `topic/partition at offset`; empty: the table has none.
-    frontier: Sequence[str]
-
-
-@dataclass(frozen=True)
 class NewRunReport(Report):
-    """What `--new-run` would begin."""
+    """What `--new-run` would leave aside and begin: a sentence for each pipeline."""
 
-    runs: Sequence[NewRun]
+    sentences: Sequence[str]
 
     def render(self, out: Console) -> None:
-        """Say of each pipeline which checkpoint is left aside, and where it begins."""
-        for run in self.runs:
-            checkpoint = "there is no checkpoint"
-            if run.checkpoint is not None:
-                checkpoint = f"{run.checkpoint} is left aside"
-            start = join_first(run.frontier, _PARTITIONS_SHOWN)
-            if not run.frontier:
-                start = "`start` of the configuration: the table has no offsets"
-            show_sentence(out, f"{run.pipeline}: {checkpoint}; a new run begins from {start}.")
+        """Draw the sentences."""
+        for text in self.sentences:
+            show_sentence(out, text)
 
 
 @command(
@@ -109,7 +93,7 @@ def run(
     options = RunOptions(once=once, watched=watch_config, takes_over=take_over)
     if new_run and not write:
         settings = load(config)
-        return NewRunReport([_new_run(settings, name) for name in settings.chosen(pipeline)])
+        return NewRunReport([_describe_new_run(settings, name) for name in settings.chosen(pipeline)])
     if dry_run:
         raise ConfigError("--dry-run shows what --new-run would do. `headrace validate` checks any other start.")
     return _run(config, pipeline, options, new_run=new_run)
@@ -165,14 +149,16 @@ def run_writer(
     return most_severe(map(exit_code, errors.values()))
 
 
-def _new_run(config: Config, name: str) -> NewRun:
-    """Return the run that would begin. Raises CommitFailed."""
+def _describe_new_run(config: Config, name: str) -> str:
+    """Return which checkpoint a new run leaves aside, and where it begins. Raises CommitFailed."""
     table = main_table(name, config)
     checkpoints = Checkpoints(config.checkpoints, name, config.s3.settings)
-    checkpoint = None
     with reading(table.location):
         newest_run = checkpoints.newest()
         offsets = table.snapshot().parts() if table.exists() else {}
+    checkpoint = "there is no checkpoint"
     if newest_run is not None:
-        checkpoint = checkpoints.path(newest_run)
-    return NewRun(name, checkpoint, [f"{part.name} at {offset:,}" for part, offset in sorted(offsets.items())])
+        checkpoint = f"{checkpoints.path(newest_run)} is left aside"
+    frontier = [f"{part.name} at {offset:,}" for part, offset in sorted(offsets.items())]
+    start = join_first(frontier, _PARTITIONS_SHOWN) or "`start` of the configuration: the table has no offsets"
+    return f"{name}: {checkpoint}; a new run begins from {start}."

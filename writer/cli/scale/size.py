@@ -116,11 +116,7 @@ def _render_provenance(out: Console, machine: str, rate: float | None) -> None:
 
 
 @command(
-    exits={
-        0: "shown",
-        1: "Kafka or the registry does not answer",
-        2: "configuration, or nothing to measure",
-    },
+    exits={0: "shown", 1: "Kafka or the registry does not answer", 2: "configuration, or nothing to measure"},
     json_form="one document, with the arithmetic of each pipeline",
 )
 def size(
