@@ -41,7 +41,7 @@ class CheckFacts:
     topics: Mapping[str, TopicIds] | None = None
     log_ranges: Mapping[Source, LogRange] | None = None
     run_record: RunRecord | None = None
-    # Which supervisor has the lease, or had it.
+    # Which process has the lease, or had it.
     lease: str | None = None
     # A topic that the table knows, and of which it does not say how far it was read.
     lost_topic: str | None = None
@@ -112,7 +112,7 @@ def _check_checkpoint(facts: CheckFacts, content: CheckpointContent) -> Iterator
 
 def _check_lease(facts: CheckFacts) -> Check:
     if facts.lease is None:
-        return _no_check("lease", facts.unanswered.get("lease", "no supervisor keeps one"))
+        return _no_check("lease", facts.unanswered.get("lease", "no process keeps one"))
     # The caller holds the lease, or only looks.
     return Check("lease", ok=True, message=facts.lease)
 

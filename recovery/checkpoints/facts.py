@@ -79,7 +79,7 @@ def collect_pipeline_facts(
         facts = replace(facts, run_record=run_record.read_run_record(checkpoints.store, state.run))
     if snapshot is not None:
         facts = _with_table(facts, snapshot, topics, state.run)
-    facts = _with_lease(facts, config, name, checkpoints)
+    facts = _with_lease(facts, config, name)
     facts = _with_kafka(facts, cluster, newest_topic_ids(topics, incarnations))
     if snapshot is not None:
         facts = _with_logs(facts, snapshot, log_check(name, config.kafka, partial(table.entries, -1)))
@@ -171,10 +171,10 @@ def _with_table(facts: CheckFacts, snapshot: PipelineSnapshot, topics: Collectio
     return replace(facts, frontier=frontier)
 
 
-def _with_lease(facts: CheckFacts, config: Config, name: str, checkpoints: Checkpoints) -> CheckFacts:
-    """Look which supervisor has the lease. No start waits for it: a supervisor that lost the lease is fenced."""
+def _with_lease(facts: CheckFacts, config: Config, name: str) -> CheckFacts:
+    """Look which process has the lease. No start waits for it: a supervisor that lost the lease is fenced."""
     try:
-        record = leases_of(config, name, checkpoints.store).look()
+        record = leases_of(config, name).look()
     except (ApiFailed, ConfigError) as error:
         return replace(facts, unanswered={**facts.unanswered, "lease": str(error)})
     if record is None:

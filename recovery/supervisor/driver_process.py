@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import quote
 
 from recovery.escalation.diagnosis import DriverHealth, PipelineHealth, parse_health
 from writer.clients.driver_endpoint import ask_at, status_at
@@ -102,15 +103,25 @@ class Driver:
 
     def start(self, pipeline: str, *, new_run: bool, lease: int | None) -> bool:
         """Ask it to start a pipeline that has ended. False when it does not take the order, or does not answer."""
+        lease_parameter = "" if lease is None else f"&lease={lease}"
+        return self._ask(f"/pipelines/{pipeline}/start?new_run={str(new_run).lower()}{lease_parameter}")
+
+    def surrender(self, pipeline: str, lease: int, holder: str) -> bool:
+        """Ask it to end a pipeline whose lease another process has. `lease`: the epoch that was lost.
+
+        False when it does not take the order, or does not answer.
+        """
+        return self._ask(f"/pipelines/{pipeline}/surrender?lease={lease}&holder={quote(holder, safe='')}")
+
+    def _ask(self, path: str) -> bool:
+        """Send an order. False when it is not taken."""
         _, driver_url = self._folder.driver()
         if driver_url is None:
             return False
-        url = f"{driver_url}/pipelines/{pipeline}/start?new_run={str(new_run).lower()}"
-        if lease is not None:
-            url += f"&lease={lease}"
         headers = {"Authorization": f"Bearer {self._token}"}
+        certificate = self._folder.certificate()
         try:
-            answer = ask_at(url, self._folder.certificate(), method="POST", headers=headers, timeout_s=_ANSWER_WITHIN_S)
+            answer = ask_at(driver_url + path, certificate, method="POST", headers=headers, timeout_s=_ANSWER_WITHIN_S)
         except RequestFailed:
             return False
         return answer.status == _ACCEPTED

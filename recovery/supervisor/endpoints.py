@@ -9,6 +9,7 @@ from typing import Any
 from prometheus_client.metrics_core import Metric as Family
 
 from recovery.supervisor.pipeline_state import SupervisedPipeline
+from writer.clients.supervisor_record import LeaseWait
 from writer.core.text import iso
 from writer.lease.holder import LeaseHolder
 from writer.web.http_server import Get
@@ -98,10 +99,17 @@ CATALOGUE: tuple[Metric[_Reading], ...] = (
     ),
     Metric(
         "headrace_lease_lost_total",
-        "Leases that another supervisor took from this one.",
+        "How often another process took the pipeline's lease from this supervisor.",
         "leases",
         Window.SINCE_SUPERVISOR,
-        lambda r: [((), float(r.status.lease_holder.lost_pipeline == r.pipeline.name))],
+        lambda r: [((), float(r.status.lease_holder.losses[r.pipeline.name]))],
+    ),
+    Metric(
+        "headrace_lease_awaited",
+        "1 while another process has the pipeline's lease: this supervisor goes on when that one has ended.",
+        "1",
+        Window.NOW,
+        lambda r: [((), float(r.status.lease_holder.lease_wait(r.pipeline.name) is not None))],
     ),
 )
 
@@ -129,7 +137,7 @@ def supervisor_endpoints(supervisor_status: SupervisorStatus) -> Get:
 def describe(supervisor_status: SupervisorStatus) -> dict[str, Any]:
     """Describe everything as JSON values."""
     now_s = time.monotonic()
-    epochs = supervisor_status.lease_holder.epochs
+    holder = supervisor_status.lease_holder
     return {
         "at": iso(datetime.now(UTC)),
         "driver": supervisor_status.driving(),
@@ -140,7 +148,8 @@ def describe(supervisor_status: SupervisorStatus) -> dict[str, Any]:
                 "halted": pipeline.halted or None,
                 "level": pipeline.level_reached,
                 "starts": pipeline.starts,
-                "lease_epoch": epochs.get(pipeline.name),
+                "lease_epoch": holder.epochs.get(pipeline.name),
+                "lease_wait": _wait_to_json(holder.lease_wait(pipeline.name)),
                 "next_start_in_seconds": _next_start_in_s(pipeline, now_s),
                 "unhealthy_seconds": round(_unhealthy_s(pipeline), 3),
                 **pipeline.memory.to_json(),
@@ -148,6 +157,10 @@ def describe(supervisor_status: SupervisorStatus) -> dict[str, Any]:
             for pipeline in supervisor_status.pipelines().values()
         },
     }
+
+
+def _wait_to_json(wait: LeaseWait | None) -> dict[str, str] | None:
+    return None if wait is None else wait.to_json()
 
 
 def _next_start_in_s(pipeline: SupervisedPipeline, now_s: float) -> float | None:

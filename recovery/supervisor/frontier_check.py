@@ -13,20 +13,6 @@ class FrontierUnknown(Exception):
     """Storage or broker do not answer."""
 
 
-def newest_lease(config: Config, pipeline: str) -> int:
-    """Return the newest lease that the table knows: leases that were removed go on above it. Raises OSError."""
-    try:
-        table = main_table(pipeline, config)
-        if not table.exists():
-            return 0
-        return table.snapshot().lease
-    except CommitFailed as error:
-        raise OSError(str(error)) from error
-    except (ValueError, KeyError, TypeError, HeadraceError):
-        # A table that cannot be read refuses a start by itself.
-        return 0
-
-
 def frontier(config: Config, pipeline: str) -> Frontier:
     """Compare the table's frontier with Kafka. Raises FrontierUnknown.
 

@@ -1,26 +1,22 @@
 """`headrace supervisor run`: creates and runs a supervisor."""
 
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 
-from recovery.supervisor import frontier_check
 from recovery.supervisor.driver_process import adopt_orphans, channel_folder
 from recovery.supervisor.endpoints import SupervisorStatus, supervisor_endpoints
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import actions
-from recovery.supervisor.settings import store, with_short_timeouts
+from recovery.supervisor.settings import with_short_timeouts
 from recovery.supervisor.supervisor import Reloads, Supervisor
 from writer.clients import notifications
 from writer.config.loader import ReloadableConfig
-from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.signals import StopEvents, describe_process, on_signals
-from writer.lease.factory import leases_of, replaced_store_epoch
-from writer.lease.holder import LeaseHolder
+from writer.lease.factory import leases_of, open_holder
 from writer.web.http_server import answering
 
 _CLOSE_NOTIFIER_WITHIN = timedelta(seconds=5)
@@ -33,15 +29,10 @@ def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
     on_signals(events)
     adopt_orphans()
     notifier = notifications.open_notifier(config.notifications)
-    lease_holder = LeaseHolder(
-        {name: leases_of(config, name, store(config, name)) for name in file.names},
-        this_supervisor(),
-        expires_after=config.supervisor.lease_expiry,
-        epoch_floor=lambda name: _highest_epoch(file.config, name),
-    )
+    lease_holder = open_holder(config, file.names, lambda: with_short_timeouts(file.config))
 
     def add_pipeline(name: str) -> SupervisedPipeline:
-        lease_holder.add(name, leases_of(config, name, store(config, name)))
+        lease_holder.add(name, leases_of(config, name))
         return SupervisedPipeline(name)
 
     with ExitStack() as stack:
@@ -70,17 +61,6 @@ def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
         logging.event("supervisor_listening", url=url)
         stack.callback(lease_holder.close)
         return supervisor.run()
-
-
-def this_supervisor() -> str:
-    """Name this supervisor, for those that wait for it."""
-    return f"{socket.gethostname()}/{os.getpid()}"
-
-
-def _highest_epoch(config: Config, name: str) -> int:
-    """Return the highest epoch that a lease of this pipeline may have had. Raises OSError."""
-    config = with_short_timeouts(config)
-    return max(frontier_check.newest_lease(config, name), replaced_store_epoch(config, store(config, name)))
 
 
 def _driver_command(file: ReloadableConfig) -> list[str]:

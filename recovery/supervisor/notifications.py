@@ -11,6 +11,7 @@ from datetime import datetime
 
 from recovery.escalation.levels import RecoveryLevel
 from writer.clients.notifications import Event
+from writer.lease.holder import LeaseLoss
 
 
 def level_event(pipeline: str, level: RecoveryLevel, finding: str, *, time: datetime) -> Event | None:
@@ -36,7 +37,11 @@ def halt_event(pipeline: str, reason: str, *, time: datetime) -> Event:
     return Event("pipeline_halted", "critical", pipeline, text, time, {})
 
 
-def lease_loss_event(pipeline: str, *, time: datetime) -> Event:
-    """Notify that another supervisor took over: this one may have been paused, or two were started."""
-    text = "another supervisor took the lease; this one ends its driver and exits. Was this machine paused, or cut off?"
-    return Event("lease_lost", "critical", pipeline, text, time, {})
+def lease_loss_event(loss: LeaseLoss, *, time: datetime) -> Event:
+    """Notify that another process took a pipeline over: this one may have been paused, or two were started."""
+    taker = loss.holder or "another process"
+    text = (
+        f"{taker} took the lease; this supervisor ends the pipeline, and goes on by itself when that process has ended. "
+        "Was it started on purpose? Or was this machine paused, or cut off?"
+    )
+    return Event("lease_lost", "critical", loss.pipeline, text, time, {"holder": loss.holder})

@@ -37,6 +37,12 @@ class SupervisedPipeline:
     reconfigured_up: bool = False
     # Its lease was taken, and `memory` is what the last holder left.
     leased: bool = False
+    # Epoch of the lease under which it is started; None: it was not taken yet.
+    lease: int | None = None
+    # Who took its lease last; empty: nobody, or it could not be read.
+    lost_to: str = ""
+    # Why it waits for its lease, as it was shown last; empty: it does not wait.
+    shown_wait: str = ""
     # When it is to be started, by the monotonic clock; None: it is not.
     due_s: float | None = 0.0
     # What is to be done at its start.
@@ -94,6 +100,21 @@ class SupervisedPipeline:
         self.memory = clear_halt(self.memory)
         self.due_s = now_s
         self.prepared = False
+
+    def note_lease(self, epoch: int | None, memory: Memory) -> None:
+        """Note that its lease was taken. `memory`: what the last holder left."""
+        self.leased = True
+        self.lease = epoch
+        self.memory = memory
+
+    def note_lease_wait(self, now_s: float) -> None:
+        """Note that it has ended, as another process has its lease. That is no failure, and uses no budget."""
+        self.up = False
+        self.failed_s = None
+        self.level = RecoveryLevel.WAIT
+        self.prepared = False
+        self.reconfigured_up = False
+        self.due_s = now_s
 
     def note_start(self) -> None:
         """Note that it was started."""

@@ -9,8 +9,7 @@ from recovery.escalation.levels import RecoveryLevel
 from recovery.escalation.state import Memory, clear_halt, read
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.storage.base import Store
-from writer.storage.locations import store_at
+from writer.lease.factory import pipeline_store
 from writer.table.log.appender import RETRY_TIMEOUT
 
 _ANSWER_WITHIN = timedelta(seconds=5)
@@ -44,11 +43,6 @@ def drain_timeout(config: Config) -> timedelta:
     return config.stop_timeout + _COMMITS * RETRY_TIMEOUT
 
 
-def store(config: Config, pipeline: str) -> Store:
-    """Return the store of what lies beside a pipeline's checkpoints."""
-    return store_at(f"{config.checkpoints.rstrip('/')}/{pipeline}", config.s3.settings)
-
-
 def with_short_timeouts(config: Config) -> Config:
     """Return the configuration with short timeouts for storage and brokers: the supervisor looks again soon."""
     s3 = config.s3.model_copy(update={"retry_timeout": min(config.s3.retry_timeout, _ANSWER_WITHIN)})
@@ -59,7 +53,7 @@ def with_short_timeouts(config: Config) -> Config:
 def read_memory(config: Config, pipeline: str) -> Memory:
     """Read what the last supervisor of a pipeline left, without its halt; an empty memory if it cannot be read."""
     try:
-        return clear_halt(read(store(config, pipeline)))
+        return clear_halt(read(pipeline_store(config, pipeline)))
     except OSError as error:
         logging.warning("supervisor_state_unreadable", pipeline=pipeline, error=str(error))
         return Memory()

@@ -3,9 +3,7 @@
 import random
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -22,10 +20,12 @@ from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
 from recovery.escalation.state import Memory, write
 from recovery.supervisor import frontier_check, notifications
+from recovery.supervisor.decision_log import DecisionLog
 from recovery.supervisor.driver_process import Driver, reap
+from recovery.supervisor.pipeline_leases import PipelineLeases
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
 from recovery.supervisor.recovery_actions import Action, Refusal, check_before_start
-from recovery.supervisor.settings import drain_timeout, policy, read_memory, store, timeouts, with_short_timeouts
+from recovery.supervisor.settings import drain_timeout, policy, read_memory, timeouts, with_short_timeouts
 from writer.clients.notifications import Notifier
 from writer.clients.supervisor_record import HALTED, add_error
 from writer.config.loader import ReloadableConfig
@@ -33,9 +33,9 @@ from writer.config.pipelines import Config
 from writer.core import logging
 from writer.core.errors import ExitCode, HeadraceError, most_severe
 from writer.core.signals import StopEvents
-from writer.core.text import iso
 from writer.driver.clock_steps import ClockComparison
 from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
+from writer.lease.factory import pipeline_store
 from writer.lease.holder import LeaseHolder
 
 _STEP_S = 0.2
@@ -44,12 +44,8 @@ _HEALTH_CHECK_S = 2.0
 _START_TOGETHER_S = 3.0
 # Between two tries to take a lease; beyond _START_TOGETHER_S, so that no other pipeline waits for it.
 _LEASE_RETRY_S = 4.0
-# A driver whose lease is lost may finish what it does for so long; the table fences it anyway.
-_DRAIN_WITHOUT_LEASE_S = 10.0
 # So long may a driver that hangs take to end by itself.
 _DRAIN_UNRESPONSIVE_S = 20.0
-# On the driver's page, for each pipeline.
-_DECISIONS_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,8 @@ class Supervisor:
         self.supervised_pipelines = dict(supervised_pipelines)
         self._command = command
         self._folder = folder
-        self._lease_holder = lease_holder
+        self._decisions = DecisionLog(folder)
+        self._leases = PipelineLeases(lease_holder, self._decisions, notifier)
         self._reloads = reloads
         self._notifier = notifier
         self._actions = actions
@@ -105,7 +102,6 @@ class Supervisor:
         self._policy = policy(config, actions)
         self._timeouts = timeouts(config)
         self._driver: Driver | None = None
-        self._decisions: dict[str, deque[Mapping[str, str]]] = {}
         self._checked_s = 0.0
         # Since when the driver is stopped.
         self._draining_s: float | None = None
@@ -125,9 +121,6 @@ class Supervisor:
             self._stop.wait(_STEP_S)
             if self._stop.is_set():
                 time.sleep(_STEP_S)
-        lost_pipeline = self._lease_holder.lost_pipeline
-        if lost_pipeline:
-            self._notifier.send(notifications.lease_loss_event(lost_pipeline, time=datetime.now(UTC)))
         return code
 
     @property
@@ -140,15 +133,15 @@ class Supervisor:
         self._follow_clock()
         driver = self._driver
         reap(None if driver is None else driver.pid)
-        is_stopping = self._stop.is_set() or bool(self._lease_holder.lost_pipeline)
-        if not is_stopping:
+        self._leases.note_losses(self.supervised_pipelines, self._read_clock)
+        if not self._stop.is_set():
             self._reload(driver)
         if driver is None:
             return self._wait_for_start()
         code = driver.exit_code()
         if code is not None:
             return self._on_driver_exit(driver, code)
-        if self._stop.is_set() or self._lease_holder.lost_pipeline:
+        if self._stop.is_set():
             self._stop_driver(driver)
             return None
         now_s = time.monotonic()
@@ -179,8 +172,6 @@ class Supervisor:
         """Start a driver once a pipeline is due. Returns the exit code when none ever will be."""
         if self._stop.is_set():
             return 0
-        if self._lease_holder.lost_pipeline:
-            return ExitCode.FENCED
         due_times_s = [
             supervised.due_s for supervised in self.supervised_pipelines.values() if supervised.due_s is not None
         ]
@@ -221,12 +212,9 @@ class Supervisor:
 
     def _prepare_start(self, supervised: SupervisedPipeline) -> bool:
         """Prepare a start, and check whether it can work. False if another action was decided."""
-        if not supervised.leased:
-            if not self._lease_holder.try_take(supervised.name):
-                supervised.due_s = time.monotonic() + _LEASE_RETRY_S
-                return False
-            supervised.leased = True
-            supervised.memory = self._read_memory(self._config, supervised.name)
+        if not self._leases.try_take(supervised, lambda: self._read_memory(self._config, supervised.name)):
+            supervised.due_s = time.monotonic() + _LEASE_RETRY_S
+            return False
         if supervised.prepared:
             return True
         if not self._carry_out_level(supervised):
@@ -269,7 +257,7 @@ class Supervisor:
             supervised.name: Order(
                 start=supervised in ready,
                 new_run=supervised in ready and supervised.new_run,
-                lease=self._lease_holder.epochs.get(supervised.name),
+                lease=supervised.lease,
             )
             for supervised in self.supervised_pipelines.values()
         }
@@ -294,8 +282,7 @@ class Supervisor:
 
     def _start_pipeline(self, driver: Driver, supervised: SupervisedPipeline, now_s: float) -> None:
         """Ask the driver that runs to start a pipeline; later again, if it is not ready yet, or is about to end."""
-        lease = self._lease_holder.epochs.get(supervised.name)
-        if driver.start(supervised.name, new_run=supervised.new_run, lease=lease):
+        if driver.start(supervised.name, new_run=supervised.new_run, lease=supervised.lease):
             self._note_start(supervised)
         else:
             supervised.due_s = now_s + _HEALTH_CHECK_S
@@ -348,7 +335,7 @@ class Supervisor:
         self.supervised_pipelines = {
             name: pipeline for name, pipeline in self.supervised_pipelines.items() if pipeline is not supervised
         }
-        self._lease_holder.release(supervised.name)
+        self._leases.release(supervised.name)
         logging.event("pipeline_removed", pipeline=supervised.name, reason="the configuration no longer has it")
 
     # --- the driver ---------------------------------------------------------------------------------------------------
@@ -359,6 +346,7 @@ class Supervisor:
         # After the health check: a pipeline that it lacks has left its exit report by now.
         self._handle_exit_reports(driver.exit_reports().values())
         self._note_health(health)
+        self._leases.surrender(self.supervised_pipelines.values(), driver)
         # It has no pipelines while it does not answer.
         if health.pipelines:
             for supervised in list(self.supervised_pipelines.values()):
@@ -388,8 +376,6 @@ class Supervisor:
 
     def _drain_timeout_s(self) -> float:
         """Return how long the driver may take to end."""
-        if self._lease_holder.lost_pipeline:
-            return _DRAIN_WITHOUT_LEASE_S
         if self._unresponsive:
             return _DRAIN_UNRESPONSIVE_S
         return drain_timeout(self._config).total_seconds()
@@ -399,10 +385,8 @@ class Supervisor:
         self._driver = None
         is_stopping = self._stop.is_set()
         logging.event("driver_ended", pid=driver.pid, exit_code=code)
-        if self._lease_holder.lost_pipeline:
-            return ExitCode.FENCED
         if is_stopping:
-            return _code_of_stop(code)
+            return self._stop_code(driver, code)
         self._handle_exit_reports(driver.exit_reports().values())
         driver_report = self._driver_report
         if driver_report is None and self._has_pipeline_report and code > 0:
@@ -424,6 +408,18 @@ class Supervisor:
                 self._on_failure(supervised, code, diagnose_exit(code, causes), driver_report)
         return None
 
+    def _stop_code(self, driver: Driver, code: int) -> int:
+        """Return the exit code of a supervisor that was asked to stop. What waits for its lease has not failed."""
+        if code == ExitCode.FENCED and not all(pipeline.leased for pipeline in self.supervised_pipelines.values()):
+            reports = driver.exit_reports().values()
+            waits = {name for name, pipeline in self.supervised_pipelines.items() if not pipeline.leased}
+            codes = [report.exit_code for report in reports if report.pipeline not in waits]
+            return most_severe([self._final_code(), *codes])
+        # A driver that SIGTERM ends before it listens had nothing to drain.
+        if code == -signal.SIGTERM:
+            return 0
+        return code if code >= 0 else 128 - code
+
     def _handle_exit_reports(self, reports: Iterable[ExitReport]) -> None:
         """Attend to the pipelines that have ended."""
         for report in reports:
@@ -441,6 +437,8 @@ class Supervisor:
             self._remove_pipeline(supervised)
         elif report.exit_code != 0:
             self._on_failure(supervised, report.exit_code, diagnose_exit(report.exit_code, report.causes), report)
+        elif not supervised.leased:
+            supervised.note_lease_wait(time.monotonic())
         elif report.removed:
             self._on_missing_pipeline(supervised)
         elif not self._unresponsive:
@@ -474,7 +472,7 @@ class Supervisor:
         decision = decide(self._policy, state_before, Healthy(), now, 0.0)
         took_s = supervised.note_health(decision, now_s)
         if took_s is not None:
-            self._show_decision(supervised, "recovered", f"it commits again after {took_s:.0f} s", "running")
+            self._decisions.show(supervised.name, "recovered", f"it commits again after {took_s:.0f} s", "running")
             logging.event(
                 "pipeline_recovered",
                 pipeline=supervised.name,
@@ -491,6 +489,11 @@ class Supervisor:
         self, supervised: SupervisedPipeline, code: int, verdict: Verdict, report: ExitReport | None
     ) -> None:
         """Decide what follows on a failure. `report`: what the driver said of it."""
+        if supervised.leased and code == ExitCode.FENCED:
+            verdict = self._leases.find_fence(supervised, verdict)
+        if not supervised.leased:
+            supervised.note_lease_wait(time.monotonic())
+            return
         now = self._read_clock()
         if supervised.reconfigured_up:
             # It may have failed with its old settings.
@@ -546,7 +549,7 @@ class Supervisor:
         if isinstance(decision, Halt):
             reason = supervised.halted
             next_status = HALTED
-        self._show_decision(supervised, failure.row, reason, next_status)
+        self._decisions.show(supervised.name, failure.row, reason, next_status, failure.time)
         self._save_state(supervised)
         if isinstance(decision, Halt):
             self._notifier.send(notifications.halt_event(supervised.name, reason, time=now))
@@ -555,36 +558,14 @@ class Supervisor:
         if event is not None:
             self._notifier.send(event)
 
-    def _show_decision(self, supervised: SupervisedPipeline, decision: str, reason: str, next_status: str) -> None:
-        """Let the driver's page show a decision. A disk that does not take it stops nothing."""
-        decisions = self._decisions.setdefault(supervised.name, deque(maxlen=_DECISIONS_SHOWN))
-        failure = supervised.memory.failure
-        decisions.appendleft(
-            {
-                "at": datetime.now(UTC).isoformat(timespec="seconds"),
-                "decision": decision,
-                "reason": reason,
-                "from": decisions[0]["to"] if decisions else "running",
-                "to": next_status,
-                "failed_at": "" if failure is None else iso(failure.time),
-            }
-        )
-        with suppress(OSError):
-            self._folder.decide(self._decisions)
-
     def _save_state(self, supervised: SupervisedPipeline) -> None:
-        """Save what is remembered; if the storage is down, the next supervisor forgets it, and nothing stops."""
+        """Save what is remembered, while its lease is held: else another has its own.
+
+        If the storage is down, the next supervisor forgets it, and nothing stops.
+        """
+        if not supervised.leased:
+            return
         try:
-            write(store(self._config, supervised.name), supervised.memory)
+            write(pipeline_store(self._config, supervised.name), supervised.memory)
         except OSError as error:
             logging.warning("supervisor_state_not_saved", pipeline=supervised.name, error=str(error))
-
-
-def _code_of_stop(driver_code: int) -> int:
-    """Return the exit code of a supervisor that was asked to stop.
-
-    A driver that SIGTERM ends before it listens had nothing to drain.
-    """
-    if driver_code == -signal.SIGTERM:
-        return 0
-    return driver_code if driver_code >= 0 else 128 - driver_code

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -187,12 +187,16 @@ def test_the_second_waits_says_for_whom_and_takes_over_at_a_release(
     taken.start()
     time.sleep(2 * SHORT.total_seconds())
     assert second.epochs == {}, "the first renews it"
-    (waited,) = [one for one in caplog.messages if "lease_awaited" in one]
-    assert all(part in waited for part in ("clicks", "host-a", "epoch")), waited
+    waited = [one for one in caplog.messages if "lease_awaited" in one]
+    assert all(part in line for line in waited for part in ("clicks", "host-a", "epoch")), waited
+    assert [line.partition("reason=")[2] for line in waited] == [
+        "'its holder may have ended'",
+        "'its holder renews it'",
+    ]
     first.close()
     taken.join(60)
     assert second.epochs == {"clicks": 2}
-    assert first.lost_pipeline is None
+    assert first.take_losses() == []
     second.close()
 
 
@@ -232,6 +236,69 @@ def test_leases_that_were_removed_go_on_above_what_the_table_knows(leases: Calla
     again.close()
 
 
+def test_who_takes_over_has_it_at_once_and_the_loser_waits_while_it_is_renewed(leases: Callable[[], Leases]) -> None:
+    first = LeaseHolder({"clicks": leases()}, "host-a", expires_after=SHORT)
+    second = LeaseHolder({"clicks": leases()}, "host-b", expires_after=SHORT)
+    assert take(first)
+    begin = datetime.now(UTC)
+    assert second.take_over("clicks")
+    assert second.epochs == {"clicks": 2}
+    assert first.has_lost("clicks")
+    assert [(loss.pipeline, loss.epoch, loss.holder) for loss in first.take_losses()] == [("clicks", 1, "host-b")]
+    assert first.losses["clicks"] == 1
+    until_s = time.monotonic() + 2 * SHORT.total_seconds()
+    while time.monotonic() < until_s:
+        assert not first.try_take("clicks"), "as long as the other renews it"
+        time.sleep(SHORT.total_seconds() / 8)
+    wait = first.lease_wait("clicks")
+    assert wait is not None
+    assert wait.reason.startswith("host-b has its lease since 20")
+    assert abs(wait.since - begin) < SHORT
+    assert second.take_losses() == [], "nobody took it back"
+    second.close()
+    assert first.try_take("clicks"), "what is given back is taken at once"
+    assert first.epochs == {"clicks": 3}
+    assert first.lease_wait("clicks") is None
+    first.close()
+
+
+def test_of_many_who_take_over_at_once_one_keeps_it(leases: Callable[[], Leases]) -> None:
+    holders = [LeaseHolder({"clicks": leases()}, f"host-{n}", expires_after=timedelta(hours=1)) for n in range(6)]
+    ready = threading.Barrier(len(holders))
+
+    def take_over(holder: LeaseHolder) -> None:
+        ready.wait()
+        holder.take_over("clicks")
+
+    threads = [threading.Thread(target=take_over, args=[holder]) for holder in holders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for holder in holders:
+        holder.renew()
+    (winner,) = [holder for holder in holders if holder.epochs]
+    seen = leases().look()
+    assert seen is not None
+    assert winner.epochs == {"clicks": seen.epoch}
+    for holder in holders:
+        holder.close()
+
+
+def test_it_is_told_since_when_a_lease_is_held(leases: Callable[[], Leases]) -> None:
+    one = leases()
+    before = datetime.now(UTC)
+    assert one.take(1, "a")
+    taken = leases().look()
+    assert one.renew(1, "a")
+    renewed = leases().look()
+    assert taken is not None
+    assert renewed is not None
+    assert taken.taken_at is not None
+    assert abs(taken.taken_at - before) < timedelta(seconds=60)
+    assert renewed.taken_at == taken.taken_at, "a renewal is no new beginning"
+
+
 HOLDER = """
 import sys, time
 from datetime import timedelta
@@ -245,9 +312,9 @@ held = LeaseHolder({"clicks": eval(sys.argv[1])}, "paused", expires_after=timede
 while not held.try_take("clicks"):
     time.sleep(0.05)
 print("taken", flush=True)
-while held.lost_pipeline is None:
+while not (losses := held.take_losses()):
     time.sleep(0.05)
-print("lost", held.lost_pipeline, flush=True)
+print("lost", losses[0].pipeline, "to", losses[0].holder, flush=True)
 """
 
 
@@ -263,9 +330,9 @@ def test_a_holder_that_was_stopped_past_its_time_finds_that_it_has_lost(executor
         heir = LeaseHolder({"clicks": executor_manager.make()}, "heir", expires_after=SHORT)
         assert take(heir)
         os.kill(process.pid, signal.SIGCONT)
-        assert process.stdout.readline() == "lost clicks\n"
+        assert process.stdout.readline() == "lost clicks to heir\n"
         assert process.wait(60) == 0
-        assert heir.lost_pipeline is None
+        assert heir.take_losses() == []
         heir.close()
     finally:
         process.kill()

@@ -256,6 +256,7 @@ def test_a_start_is_refused_before_it_writes_or_asks_a_server(tmp_path: Path) ->
         True,
         BatchQueue(),
         threading.Event(),
+        None,
     )
     running = PipelineRunner(Progress("a"), begin, waits=False)
     running.begin()

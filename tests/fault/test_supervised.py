@@ -14,12 +14,12 @@ from recovery.escalation.levels import RecoveryLevel
 from recovery.supervisor.driver_process import channel_folder
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import Refusal
-from recovery.supervisor.settings import store
 from recovery.supervisor.supervisor import Supervisor
 from tests.support.sample_records import config
 from writer.clients import notifications
 from writer.config.pipelines import Config
 from writer.core.signals import StopEvents
+from writer.lease.factory import pipeline_store
 from writer.lease.holder import LeaseHolder
 from writer.lease.lease import StoreLeases
 
@@ -83,7 +83,7 @@ class Play:
         self.supervised_pipelines = {name: SupervisedPipeline(name) for name in names}
 
     def run(self, actions: Mapping[RecoveryLevel, Any] | None = None, before: Any = lambda *_: None) -> int:
-        leases = {name: StoreLeases(store(self.config, name)) for name in self.supervised_pipelines}
+        leases = {name: StoreLeases(pipeline_store(self.config, name)) for name in self.supervised_pipelines}
         held = LeaseHolder(leases, "test", expires_after=timedelta(seconds=2))
         with channel_folder() as folder:
             try:
@@ -173,7 +173,7 @@ def test_an_action_that_refuses_gives_way_to_the_next_level(tmp_path: Path) -> N
 
 def test_a_supervisor_that_loses_its_lease_ends_and_says_so(tmp_path: Path) -> None:
     play = Play(tmp_path, [{"clicks": "kill"}] * 4)
-    other = StoreLeases(store(play.config, "clicks"))
+    other = StoreLeases(pipeline_store(play.config, "clicks"))
 
     def stolen(*_: object) -> None:
         seen = other.look()

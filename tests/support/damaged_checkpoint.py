@@ -158,6 +158,7 @@ class PipelineCopy:
             True,
             BatchQueue(),
             Event(),
+            None,
         )
         running = PipelineRunner(Progress(PIPELINE), begin, waits=False)
         runners = PipelineRunners(lambda _: running, StartRequests())

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from tests.support.commits import LIMITS, facts
-from writer.clients.supervisor_record import HaltRecord
+from writer.clients.supervisor_record import HaltRecord, LeaseWait
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.hooks.outbox import Health
 from writer.schemas.registry_hold import RegistryWait
@@ -18,6 +18,7 @@ from writer.table.pipeline_tables import PendingSideEntries, TargetState
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 _SOURCE = ("clicks", 0)
 _HOUR = timedelta(hours=1)
+_LEASED = "host/7 has its lease since 2026-11-20 11:51:00 UTC; it goes on by itself when that process has ended"
 _FENCED = "another writer holds the table: epoch 4"
 
 
@@ -95,6 +96,9 @@ def pipeline_states(now: datetime = NOW) -> dict[str, View]:
         ),
         "halted": replace(failed, halt=HaltRecord(now - timedelta(minutes=9), _FENCED)),
         "fenced": failed,
+        "waits for its lease": replace(
+            failed, state="waiting", error="", lease_wait=LeaseWait(now - timedelta(minutes=9), _LEASED)
+        ),
         "held for a schema": replace(view, registry_wait=unknown_id),
         "registry 401": replace(view, registry_wait=refused),
         "paused": replace(view, state="paused", pause=Pause("2026-11-20T11:00:00+00:00", "ada", "a migration")),

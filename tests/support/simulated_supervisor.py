@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from recovery.escalation.state import Memory
 from recovery.supervisor import supervisor as module
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.supervisor import Reloads, Supervisor
+from writer.clients.notifications import Event
 from writer.config import loader
 from writer.config.loader import ConfigChanges, ReloadableConfig
 from writer.core.errors import ConfigError, exit_code
@@ -23,11 +25,12 @@ from writer.core.signals import StopEvents
 from writer.driver import pipeline_runner
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
 from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
-from writer.lease.holder import LeaseHolder
+from writer.lease.holder import LeaseHolder, LeaseLoss
 from writer.lease.lease import LeaseRecord
 from writer.status.model import View
 from writer.status.progress import PipelineProgress, Progress
-from writer.web.endpoints import starts
+from writer.web.endpoints import starts, surrenders
+from writer.web.http_server import first_of
 
 BROKEN = 13  # a pipeline with this setting fails at its start
 
@@ -46,28 +49,51 @@ class Clock:
 
 
 class OneLease:
-    """A lease that is free, or that another supervisor renews."""
+    """A lease that is free, or that another process renews."""
 
     foreign = False
+    # Whether its storage does not answer.
+    silent = False
+
+    def __init__(self) -> None:
+        self.epoch = 0
 
     def look(self) -> LeaseRecord | None:
-        return LeaseRecord(1, "other/1", None) if self.foreign else None
+        self._ask()
+        if not self.foreign and self.epoch == 0:
+            return None
+        return LeaseRecord(self.epoch, "other/1", None, released=not self.foreign)
 
     def take(self, epoch: int, holder: str) -> bool:  # noqa: ARG002 - the interface of leases
+        self._ask()
+        self.epoch = epoch
         return True
 
     def renew(self, epoch: int, holder: str) -> bool:  # noqa: ARG002 - the interface of leases
-        return True
+        self._ask()
+        return not self.foreign
 
     def release(self, epoch: int, holder: str) -> None:
         pass
+
+    def lose(self) -> None:
+        """Let another process take it over."""
+        self.epoch += 1
+        self.foreign = True
+
+    def _ask(self) -> None:
+        if self.silent:
+            raise OSError("it does not answer")
 
 
 class SentEvents:
     """Takes what people would be told."""
 
-    def send(self, event: object) -> None:
-        pass
+    def __init__(self) -> None:
+        self.events = list[Event]()
+
+    def send(self, event: Event) -> None:
+        self.events.append(event)
 
     def close(self, within: object) -> bool:  # noqa: ARG002 - nothing waits
         return True
@@ -134,14 +160,16 @@ class SimulatedDriver:
         self._words = dict[str, ExitReport]()
         self.running = dict[str, int]()  # pipeline → the setting that it runs with
         self.runners = PipelineRunners(self._make_runner, self.asked, self.board.remove, supervised=True)
-        self._post = starts(
-            self.board, "token", lambda *request: self._arrive(partial(self.asked.put, StartRequest(*request)))
+        self._post = first_of(
+            starts(self.board, "token", lambda *request: self._arrive(partial(self.asked.put, StartRequest(*request)))),
+            surrenders(self.board, "token", lambda *loss: self._arrive(partial(self.asked.put, LeaseLoss(*loss)))),
         )
         for name in self.file.names:
             self.runners.add(name)
             self.board[name].record_stop()
         for name, order in orders.items():
             if order.start and name in self.board:
+                self.runners.all[name].lease = order.lease
                 self.runners.begin(name)
 
     def round(self) -> None:
@@ -204,6 +232,16 @@ class SimulatedDriver:
         )
         return answer is not None and answer[0] == 202
 
+    def surrender(self, pipeline: str, lease: int, holder: str) -> bool:
+        answer = self._post(f"/pipelines/{pipeline}/surrender?lease={lease}&holder={quote(holder)}", "Bearer token")
+        return answer is not None and answer[0] == 202
+
+    def fail(self, name: str, error: Exception) -> None:
+        """Let a pipeline fail with this error."""
+        runner = self.runners.all[name]
+        runner.pipeline.error = error  # type: ignore[union-attr]
+        runner.query.isActive = False
+
     def _make_runner(self, name: str) -> PipelineRunner:
         if name not in self.board:
             self.board.add(name)
@@ -240,6 +278,7 @@ class Release:
         self.clock = Clock()
         self.leases = dict[str, OneLease]()
         self.drivers = list[SimulatedDriver]()
+        self.sent = SentEvents()
         self.requested = threading.Event()
         self.write(pipelines)
         self.file = ReloadableConfig(self.path, only, self.requested)
@@ -250,7 +289,7 @@ class Release:
             list,
             folder=ChannelFolder(root),
             lease_holder=self.held,
-            notifier=SentEvents(),
+            notifier=self.sent,
             actions={},  # type: ignore[arg-type]
             events=StopEvents(),
             reloads=Reloads(self.file, self._admit, lambda _: {}),

@@ -10,7 +10,6 @@ from pathlib import Path
 from recovery.supervisor.driver_process import channel_folder
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from recovery.supervisor.recovery_actions import actions
-from recovery.supervisor.settings import store
 from recovery.supervisor.supervisor import Supervisor
 from writer.clients import notifications
 from writer.config.loader import load
@@ -24,7 +23,7 @@ def supervise(config_file: Path, name: str, command: Sequence[str]) -> int:
     """Keep the driver going until its log is carried. Returns the exit code."""
     logging.set_up()
     config = load(config_file)
-    leases = {"clicks": leases_of(config, "clicks", store(config, "clicks"))}
+    leases = {"clicks": leases_of(config, "clicks")}
     lease_holder = LeaseHolder(leases, name, expires_after=config.supervisor.lease_expiry)
     with channel_folder() as folder:
         try:

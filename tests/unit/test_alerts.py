@@ -52,6 +52,8 @@ BEHIND = f'headrace_target_behind_seconds{{{P},target="com.shop.Click"}}'
 HELD = f'headrace_target_held_bytes{{{P},target="com.shop.Click"}}'
 GROWN = f"headrace_topic_restarts_total{{{P}}}"
 RESTARTS, LEVEL = f"headrace_restarts_total{{{P}}}", f"headrace_recovery_level{{{P}}}"
+LEASE_WAITS = f"headrace_lease_waits{{{P}}}"
+LEASE_AWAITED = f"headrace_lease_awaited{{{P}}}"
 ALIVE, UP = f"headrace_pipeline_alive{{{P}}}", f"headrace_supervised_up{{{P}}}"
 DLQ, READ = f"headrace_dead_letter_table_rows_total{{{P}}}", f"headrace_records_read_total{{{P}}}"
 RULED = f"headrace_dead_letters_by_rule_total{{{P}}}"
@@ -142,8 +144,12 @@ CASES: dict[str, tuple[list[Given], list[Given]]] = {
         [{f"headrace_lease_lost_total{{{P}}}": steps(0, 0, 1)}], [{f"headrace_lease_lost_total{{{P}}}": flat(0)}],
     ),
     "HeadraceDown": (
-        [{ALIVE: flat(0), UP: flat(1)}, {UP: flat(0)}],
-        [{ALIVE: flat(1), UP: flat(1)}, {ALIVE: flat(1), UP: [*flat(1), 0, 0, 0, 0]}],
+        [{ALIVE: flat(0), UP: flat(1)}, {UP: flat(0)}, {ALIVE: flat(0), LEASE_WAITS: flat(0)}],
+        [
+            {ALIVE: flat(1), UP: flat(1)},
+            {ALIVE: flat(1), UP: [*flat(1), 0, 0, 0, 0]},
+            {ALIVE: flat(0), LEASE_WAITS: flat(1), UP: flat(0), LEASE_AWAITED: flat(1)},  # another process runs it
+        ],
     ),
     "HeadraceLagHigh": (
         [{LAG: flat(2200), DELAY: flat(600)}],

@@ -13,13 +13,13 @@ from rich.console import Console
 from recovery.escalation import state
 from recovery.escalation.decide import State
 from recovery.escalation.state import Failure, Memory
-from recovery.supervisor.settings import store
 from tests.support.commits import Lake
 from writer.cli.look.status import choose_screen, run_status
 from writer.clients.kafka import BrokerUnreachable
-from writer.clients.supervisor_record import find_halt, halt_of_decisions
+from writer.clients.supervisor_record import find_halt, halt_of_decisions, wait_of_decisions
 from writer.config.pipelines import Config
 from writer.core.text import iso
+from writer.lease.factory import pipeline_store
 from writer.status import from_table
 from writer.status.collection import check_code, exit_code
 from writer.status.document import document
@@ -54,7 +54,7 @@ def config(tmp_path: Path) -> Config:
 
 def give_up(config: Config, time: datetime) -> None:
     failure = Failure(time, 4, "fenced", True, REASON, "", 1, "held", None)
-    state.write(store(config, "clicks"), Memory(State(halted=REASON), failure))
+    state.write(pipeline_store(config, "clicks"), Memory(State(halted=REASON), failure))
 
 
 def status_of_lake(config: Config) -> dict[str, Any]:
@@ -107,19 +107,34 @@ def test_a_driver_says_what_its_supervisor_gave_up() -> None:
     assert document([progress.view()], NOW)["pipelines"]["clicks"]["halted"] is None
 
 
+def test_a_driver_says_that_its_supervisor_waits_for_a_lease() -> None:
+    waits = [{**DECISIONS[0], "to": "waits", "reason": "host/7 has its lease"}]
+    progress = Progress("clicks")
+    progress.record_failure("fenced")
+    progress.set(halt=halt_of_decisions(waits), lease_wait=wait_of_decisions(waits))
+    told = document([progress.view()], NOW)["pipelines"]["clicks"]
+    assert told["state"] == "waiting"
+    assert told["lease_wait"]["reason"] == "host/7 has its lease"
+    assert (told["halted"], told["error"]) == (None, "")
+    progress.set_running()
+    assert document([progress.view()], NOW)["pipelines"]["clicks"]["lease_wait"] is None
+
+
 def test_other_decisions_are_no_halt() -> None:
+    assert wait_of_decisions([]) is None
+    assert wait_of_decisions(DECISIONS) is None
     assert halt_of_decisions([]) is None
     assert halt_of_decisions([{**DECISIONS[0], "to": "L1"}, *DECISIONS]) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"state": {}}', b'{"state": {"halted": "x"}, "failure": null}'])
 def test_a_record_of_another_format_is_no_halt(config: Config, content: bytes) -> None:
-    store(config, "clicks").put(state.NAME, content)
+    pipeline_store(config, "clicks").put(state.NAME, content)
     assert find_halt(config.checkpoints, "clicks") is None
 
 
 def test_a_memory_without_a_halt_is_none(config: Config) -> None:
     give_up(config, NOW)
-    memory = state.read(store(config, "clicks"))
-    state.write(store(config, "clicks"), replace(memory, state=State()))
+    memory = state.read(pipeline_store(config, "clicks"))
+    state.write(pipeline_store(config, "clicks"), replace(memory, state=State()))
     assert find_halt(config.checkpoints, "clicks") is None

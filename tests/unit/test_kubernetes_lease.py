@@ -13,14 +13,13 @@ import pytest
 from recovery.checkpoints.checks import preflight
 from recovery.checkpoints.facts import collect_pipeline_facts
 from recovery.cli.recover import supervisor
-from recovery.supervisor.settings import store
 from tests.servers.leases import LeaseApi, account, lease_api, refusal
 from tests.servers.scripted import HttpRequest, Reply, serve_script
 from tests.servers.secured import Authority
 from tests.support.sample_records import config
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
-from writer.lease.factory import leases_of, replaced_store_epoch
+from writer.lease.factory import leases_of, pipeline_store, replaced_store_epoch
 from writer.lease.kubernetes_api import Api, ApiFailed, in_pod
 from writer.lease.kubernetes_lease import (
     PIPELINE,
@@ -103,7 +102,7 @@ def test_a_holder_has_lost_to_a_higher_epoch_or_to_another_holder_of_its_own(fou
 def test_a_released_lease_keeps_the_epoch_and_names_the_last_holder() -> None:
     put = body(decide_release(HELD, 4, "a", NOW))
     assert put["spec"]["holderIdentity"] is None
-    assert parse_record(put) == LeaseRecord(4, "a", ("u", "7"), released=True)
+    assert parse_record(put) == LeaseRecord(4, "a", ("u", "7"), released=True, taken_at=NOW - timedelta(hours=1))
     assert RELEASED_BY not in body(decide_take(put, None, 5, "b", ABOUT, NOW))["metadata"]["annotations"]
     for found in (None, with_spec(holderIdentity="b"), with_spec(leaseTransitions=5)):
         assert decide_release(found, 4, "a", NOW) is None
@@ -286,13 +285,12 @@ def settings(tmp_path: Path, lease: str = "kubernetes") -> Config:
 
 
 def test_a_lease_is_kept_where_the_configuration_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = store(settings(tmp_path), "clicks")
-    assert isinstance(leases_of(settings(tmp_path, "store"), "clicks", beside), StoreLeases)
+    assert isinstance(leases_of(settings(tmp_path, "store"), "clicks"), StoreLeases)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match=r"supervisor\.lease is kubernetes, and this process runs in no pod"):
-        leases_of(settings(tmp_path), "clicks", beside)
+        leases_of(settings(tmp_path), "clicks")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    assert isinstance(leases_of(settings(tmp_path), "clicks", beside), KubernetesLeases)
+    assert isinstance(leases_of(settings(tmp_path), "clicks"), KubernetesLeases)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +306,7 @@ def test_a_pod_finds_its_api(environment: dict[str, str], url: str) -> None:
 
 
 def test_a_move_into_kubernetes_goes_on_above_the_epoch_beside_the_checkpoints(tmp_path: Path) -> None:
-    beside = store(settings(tmp_path), "clicks")
+    beside = pipeline_store(settings(tmp_path), "clicks")
     assert replaced_store_epoch(settings(tmp_path), beside) == 0
     for epoch in (1, 2, 3):
         assert StoreLeases(beside).take(epoch, "before")

@@ -1,16 +1,23 @@
 """How a driver begins, changes, drains and removes pipelines, round by round."""
 
 import threading
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
 from tests.support.simulated_supervisor import EndlessPipeline, Query
+from writer.clients.supervisor_record import LeaseWait
 from writer.config.loader import ConfigChanges
-from writer.core.errors import Draining, LimitReached
+from writer.core.errors import Draining, Fenced, LimitReached, Occupied
+from writer.driver import pipeline_runner
 from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
+from writer.lease.holder import LeaseLoss
 from writer.status.progress import PipelineProgress, Progress
-from writer.web.endpoints import starts
+from writer.web.endpoints import starts, surrenders
+
+NOW = datetime(2026, 11, 27, tzinfo=UTC)
 
 
 class Driver:
@@ -281,3 +288,130 @@ def test_a_second_signal_cancels_the_jobs_of_a_batch_and_awaits_a_commit(
     runner.look(stopping=True)
     assert runner.look(stopping=True)
     assert runner.error is None
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_whose_lease_is_lost_ends_after_its_batch_as_fenced_and_the_others_go_on() -> None:
+    driver, slow = Driver("clicks", "views"), _SlowPipeline()
+    driver.runners.all["clicks"].pipeline = slow  # type: ignore[assignment]
+    loss = LeaseLoss("clicks", 3, "host/7")
+    driver.beats(
+        lambda: driver.asked.put(loss),
+        *[lambda: None] * 3,
+        lambda: driver.log.append("its batch is running"),
+        slow.free.set,
+        *[lambda: None] * 3,
+        lambda: driver.log.append("views goes on"),
+    )
+    assert driver.log == ["clicks begins", "views begins", "its batch is running", "clicks ends", "views goes on",
+                          "views ends"]  # fmt: skip
+    error = driver.runners.all["clicks"].error
+    assert isinstance(error, Fenced)
+    assert "taken over by process host/7" in str(error)
+    assert driver.runners.all["views"].error is None
+
+
+def test_a_batch_of_a_pipeline_whose_lease_is_lost_is_cancelled_when_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner, cancelled = PipelineRunner(Progress("clicks"), lambda *_: None), list[str]()
+    runner.begin()
+    runner.pipeline, runner.query = _SlowPipeline(), Query()  # type: ignore[assignment]
+    runner.cancel = lambda: cancelled.append("cancelled")
+    runner.surrender("host/7")
+    runner.look(stopping=False)
+    assert cancelled == []
+    later_s = time.monotonic() + 11
+    monkeypatch.setattr(pipeline_runner.time, "monotonic", lambda: later_s)
+    runner.look(stopping=False)
+    assert cancelled == ["cancelled"]
+
+
+def test_a_loss_of_an_older_lease_ends_nothing_that_runs_under_a_newer_one() -> None:
+    driver = Driver("clicks")
+    driver.runners.all["clicks"].lease = 5
+    driver.beats(
+        lambda: driver.asked.put(LeaseLoss("clicks", 3, "host/7")),
+        *[lambda: None] * 3,
+        lambda: driver.log.append("runs"),
+    )
+    assert driver.log == ["clicks begins", "runs", "clicks ends"]
+    assert driver.runners.all["clicks"].error is None
+
+
+def test_a_pipeline_that_waits_for_its_lease_begins_when_it_is_free() -> None:
+    is_free = threading.Event()
+    log = list[str]()
+
+    def begin(runner: PipelineRunner, _: bool) -> None:
+        log.append("looks")
+        if not is_free.is_set():
+            raise Occupied("host/7 has it")
+        runner.pipeline, runner.query = EndlessPipeline(), Query()  # type: ignore[assignment]
+
+    runner = PipelineRunner(Progress("clicks"), begin)
+    runner.begin(new_run=True)
+    assert (runner.error, runner.query) == (None, None)
+    assert runner.due_s is not None
+    is_free.set()
+    runner._due_s = 0.0
+    assert not runner.look(stopping=False)
+    assert runner.query is not None
+    assert log == ["looks", "looks"]
+
+
+def test_a_run_that_reads_once_does_not_wait_for_a_lease() -> None:
+    def begin(runner: PipelineRunner, new_run: bool) -> None:  # noqa: ARG001 - the interface
+        raise Occupied("host/7 has it")
+
+    runner = PipelineRunner(Progress("clicks"), begin, waits=False)
+    runner.begin()
+    assert isinstance(runner.error, Occupied)
+
+
+@pytest.mark.parametrize("end", ["stop", "failure", "start"])
+def test_the_end_of_a_pipeline_is_told_once(end: str) -> None:
+    ends = list[str]()
+
+    def begin(runner: PipelineRunner, _: bool) -> None:
+        if end == "start":
+            raise RuntimeError("torn")
+        runner.pipeline, runner.query = EndlessPipeline(), Query()  # type: ignore[assignment]
+
+    runners = PipelineRunners(
+        lambda name: PipelineRunner(Progress(name), begin, on_end=lambda: ends.append(name)), StartRequests()
+    )
+    runners.add("clicks")
+    runners.begin("clicks")
+    if end == "failure":
+        runners.all["clicks"].pipeline.error = LimitReached("too many failed")  # type: ignore[union-attr]
+        runners.all["clicks"].query.isActive = False
+    for _ in range(4):
+        runners.attend(lambda: None, stopping=end == "stop")
+    assert ends == ["clicks"]
+
+
+def test_only_the_supervisor_of_a_driver_may_end_a_pipeline() -> None:
+    asked = list[tuple[str, int, str]]()
+    progresses = PipelineProgress(["clicks"])
+    post = surrenders(progresses, "token", lambda *loss: asked.append(loss))
+    path = "/pipelines/clicks/surrender?lease=3&holder=host%2F7"
+    assert post(path, "Bearer wrong") == (403, "text/plain; charset=utf-8", b"this needs the token of the supervisor\n")
+    assert post("/pipelines/views/surrender?lease=3&holder=", "Bearer token")[0] == 404  # type: ignore[index]
+    assert post("/pipelines/clicks/start", "Bearer token") is None
+    assert asked == []
+    assert post(path, "Bearer token")[0] == 202  # type: ignore[index]
+    assert asked == [("clicks", 3, "host/7")]
+
+
+def test_one_that_waits_for_its_lease_may_be_started_by_its_supervisor() -> None:
+    progresses = PipelineProgress(["clicks"])
+    progresses["clicks"].record_failure("fenced")
+    progresses["clicks"].set(lease_wait=LeaseWait(NOW, "host/7 has its lease"))
+    asked = list[str]()
+    post = starts(progresses, "token", lambda name, *_: asked.append(name))
+    assert progresses["clicks"].view().state == "waiting"
+    assert post("/pipelines/clicks/start?new_run=false&lease=9", "Bearer token")[0] == 202  # type: ignore[index]
+    assert asked == ["clicks"]

@@ -12,6 +12,7 @@ from tests.support.pipeline_states import NOW, healthy, pipeline_states
 from writer.output import fleet_screen
 from writer.output.status_screen import line, screen
 from writer.output.tables import show
+from writer.status.collection import check_code, exit_code
 from writer.status.document import Source, document
 from writer.status.model import View
 from writer.status.progress import Progress
@@ -130,6 +131,7 @@ def test_an_open_gap_is_the_same_everywhere(state: str) -> None:
         ("fresh restart", "ok", ""),
         ("halted", "critical", "HALTED since 2026-11-20 11:51:00 UTC: another writer holds the table: epoch 4"),
         ("fenced", "critical", "failed: another writer holds the table: epoch 4"),
+        ("waits for its lease", "warning", "waits since 2026-11-20 11:51:00 UTC: host/7 has its lease since"),
         ("held for a schema", "warning", "the batch waits for schema id 11 until 2026-11-20 12:02:00 UTC"),
         ("registry 401", "warning", "the batch waits for schema id 11: the registry refuses the login (401)"),
         ("paused", "warning", "paused"),
@@ -194,3 +196,17 @@ def test_a_count_of_another_client_is_not_known() -> None:
 def test_every_state_fits_its_width(state: str, width: int) -> None:
     text = printed(screen({"pipelines": {"clicks": described(STATES[state])}}), width)
     assert all(len(row) <= width for row in text.splitlines())
+
+
+def test_a_wait_for_another_process_is_no_decision_of_a_person() -> None:
+    view = STATES["waits for its lease"]
+    pipeline = described(view)
+    text = printed(screen({"pipelines": {"clicks": pipeline}}))
+    assert text.startswith("clicks  WAITS since 2026-11-20 11:51:00 UTC: host/7 has its lease since ")
+    assert "it goes on by itself when that process has ended" in text
+    assert "HALTED" not in text
+    assert "trouble" not in text
+    assert pipeline["halted"] is None
+    assert exit_code({"pipelines": {"clicks": pipeline}}) == check_code({"pipelines": {"clicks": pipeline}}) == 0
+    assert metrics(view)["headrace_lease_waits"] == 1
+    assert all(metrics(other)["headrace_lease_waits"] == 0 for other in STATES.values() if other is not view)

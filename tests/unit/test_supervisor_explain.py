@@ -15,10 +15,11 @@ from recovery.escalation.error_catalogue import Verdict
 from recovery.escalation.levels import RecoveryLevel
 from recovery.supervisor.endpoints import CATALOGUE, SupervisorStatus, supervisor_endpoints
 from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
-from recovery.supervisor.settings import store, with_short_timeouts
+from recovery.supervisor.settings import with_short_timeouts
 from tests.support.sample_records import config
 from writer.clients.supervisor_record import NAME, find_halt
 from writer.config.pipelines import Config
+from writer.lease.factory import pipeline_store
 from writer.lease.holder import LeaseHolder
 from writer.lease.lease import StoreLeases
 
@@ -57,8 +58,8 @@ def test_explain_tells_the_failure_the_decision_the_budget_and_the_next_step(set
     supervised, now = SupervisedPipeline("clicks"), datetime.now(UTC)
     for n in range(3):
         failed(supervised, KILLED, now - timedelta(seconds=60 - n))
-    state.write(store(settings, "clicks"), supervised.memory)
-    assert StoreLeases(store(settings, "clicks")).take(1, "host/7")
+    state.write(pipeline_store(settings, "clicks"), supervised.memory)
+    assert StoreLeases(pipeline_store(settings, "clicks")).take(1, "host/7")
     message = told(settings)
     assert "epoch 1, taken by host/7" in message
     assert "exit code -9" in message
@@ -73,7 +74,7 @@ def test_explain_tells_the_failure_the_decision_the_budget_and_the_next_step(set
 def test_a_pipeline_that_is_given_up_is_exit_code_1(settings: Config) -> None:
     supervised = SupervisedPipeline("clicks")
     failed(supervised, WRONG, datetime.now(UTC), 2)
-    state.write(store(settings, "clicks"), supervised.memory)
+    state.write(pipeline_store(settings, "clicks"), supervised.memory)
     message = told(settings, code=1)
     assert "halted The topic is not there." in message
     assert "if it came again halt: The topic is not there." in message
@@ -87,7 +88,7 @@ def test_a_halt_has_the_sentence_of_the_driver_wherever_it_is_told(settings: Con
     foreign = Verdict("foreign", None, halt=True, message="Another client changed the table. The sentence says what.")
     decision = decide(Policy(), supervised.memory.state, Failed(foreign), now, 1.0)
     supervised.note_failure(failure_of(foreign, 2, error, 1, Frontier.HELD, now), decision, 10.0)
-    state.write(store(settings, "clicks"), supervised.memory)
+    state.write(pipeline_store(settings, "clicks"), supervised.memory)
     reason = f"Another client changed the table. The sentence says what. ({error})"
     assert supervised.halted == reason
     assert f"halted {reason}" in told(settings, code=1)
@@ -103,8 +104,8 @@ def test_a_halt_has_the_sentence_of_the_driver_wherever_it_is_told(settings: Con
 def test_the_document_has_the_memory_as_it_is_stored_and_budgets_by_level(settings: Config) -> None:
     supervised = SupervisedPipeline("clicks")
     failed(supervised, KILLED, datetime.now(UTC))
-    state.write(store(settings, "clicks"), supervised.memory)
-    stored = json.loads((store(settings, "clicks").read(NAME) or pytest.fail("nothing is stored")).content)
+    state.write(pipeline_store(settings, "clicks"), supervised.memory)
+    stored = json.loads((pipeline_store(settings, "clicks").read(NAME) or pytest.fail("nothing is stored")).content)
     clicks = supervisor.explain_recovery(settings, ["clicks"]).document()["pipelines"]["clicks"]
     assert {"format": 1, **clicks["memory"]} == stored
     assert clicks["budgets"]["L1"] == {

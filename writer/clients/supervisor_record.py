@@ -1,4 +1,4 @@
-"""Reads what a supervisor left of a pipeline beside its checkpoints: whether it gave the pipeline up, and why."""
+"""Reads what a supervisor decided of a pipeline: whether it gave the pipeline up, or leaves it to another process."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from writer.core.text import iso
 from writer.storage.base import S3Settings
 from writer.storage.locations import store_at
 
 # `recovery.escalation.state` writes it, beside the runs, whose names are numbers.
 NAME = "_recovery.json"
 HALTED = "halted"
+# Where a decision leads to, as HALTED.
+WAITS = "waits"
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,18 @@ class HaltRecord:
     # When it failed last.
     since: datetime
     reason: str
+
+
+@dataclass(frozen=True)
+class LeaseWait:
+    """Another process has the lease of a pipeline: this one goes on by itself when that process has ended."""
+
+    since: datetime
+    reason: str
+
+    def to_json(self) -> dict[str, str]:
+        """Describe it as JSON values."""
+        return {"since": iso(self.since), "reason": self.reason}
 
 
 def find_halt(checkpoints: str, pipeline: str, s3: S3Settings | None = None) -> HaltRecord | None:
@@ -45,6 +60,13 @@ def add_error(reason: str, error: str) -> str:
     if not error or error in reason:
         return reason
     return f"{reason} ({error})"
+
+
+def wait_of_decisions(decisions: Sequence[Mapping[str, Any]]) -> LeaseWait | None:
+    """Return the wait of the newest decision of a supervisor, the first one; None: it decided otherwise."""
+    if not decisions or decisions[0]["to"] != WAITS:
+        return None
+    return LeaseWait(datetime.fromisoformat(decisions[0]["at"]), decisions[0]["reason"])
 
 
 def _parse_halt(content: bytes) -> HaltRecord | None:

@@ -11,7 +11,7 @@ HeadraceError            1  crash: restart
 ├── CheckpointUnusable   3  Spark's checkpoint disagrees with the table: run again with --new-run --yes
 ├── FrontierLost         3  the table does not say how far it has come: it must be put together anew
 ├── Fenced               4  another run owns the pipeline: do not restart this one
-├── Occupied             6  a supervisor runs the pipeline: nothing was begun
+├── Occupied             6  another process runs the pipeline: nothing was begun
 └── LimitReached         5  stopped by a limit of the configuration
 
 Every message says what happened, where, and what to do.
@@ -146,7 +146,7 @@ class Fenced(HeadraceError):
 
 
 class Occupied(HeadraceError):
-    """A supervisor runs this pipeline; a run by hand has to say `--take-over`."""
+    """Another process holds the lease of this pipeline; a run by hand has to say `--take-over`."""
 
     exit_code = ExitCode.OCCUPIED
 

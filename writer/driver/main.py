@@ -13,11 +13,11 @@ from typing import Any
 from writer.clients import notifications
 from writer.clients.driver_endpoint import announce, retract, this_driver
 from writer.clients.kafka import Cluster
-from writer.clients.supervisor_record import halt_of_decisions
+from writer.clients.supervisor_record import halt_of_decisions, wait_of_decisions
 from writer.config.loader import ConfigChanges, ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.errors import Draining, HeadraceError
+from writer.core.errors import Draining, HeadraceError, Occupied
 from writer.core.signals import StopEvents, describe_process, stop_on_signals
 from writer.driver import supervisor_channel
 from writer.driver.batches.batch_queue import BatchQueue
@@ -27,6 +27,8 @@ from writer.driver.sealing import pipeline_seals
 from writer.driver.spark import query, session, stop_session
 from writer.driver.start.topic_choice import report_beyond
 from writer.driver.table_watch import TableWatch
+from writer.lease.holder import LeaseLoss
+from writer.lease.run_leases import RunLeases
 from writer.scaling import spark_settings
 from writer.scaling.executor_manager import ExecutorManager
 from writer.scaling.spark_executors import SparkExecutors
@@ -46,15 +48,38 @@ _CLOSE_TIMEOUT = timedelta(seconds=5)
 
 
 def run(
-    file: ReloadableConfig, *, once: bool, new_run: bool, listening: Callable[[str], object] = lambda _: None
+    file: ReloadableConfig,
+    *,
+    once: bool,
+    new_run: bool,
+    listening: Callable[[str], object] = lambda _: None,
+    leases: RunLeases | None = None,
 ) -> Mapping[str, BaseException | None]:
     """Run the pipelines until they are done, fail, or a signal asks to stop. Returns what each ended with.
 
     Unless `once`, the file is read again when that is requested. `listening` is called with the URL where this driver
-    answers, if it does.
+    answers, if it does. `leases` are held meanwhile; None: a supervisor holds them, or none is needed. Raises
+    ConfigError, Draining, Occupied.
     """
-    config = file.config
     events = StopEvents()
+    with stop_on_signals(events):
+        if leases is None:
+            return _run_pipelines(file, events, None, listening, once=once, new_run=new_run)
+        with leases.held(file.names, events.stop):
+            return _run_pipelines(file, events, leases, listening, once=once, new_run=new_run)
+
+
+def _run_pipelines(
+    file: ReloadableConfig,
+    events: StopEvents,
+    leases: RunLeases | None,
+    listening: Callable[[str], object],
+    *,
+    once: bool,
+    new_run: bool,
+) -> Mapping[str, BaseException | None]:
+    """Run the pipelines, whose leases are held, as `run` says."""
+    config = file.config
     requests = StartRequests()
     progresses = PipelineProgress(file.names)
     receivers = Receivers()
@@ -65,7 +90,7 @@ def run(
     executor_manager = _build_executor_manager(config, progresses)
     server = _build_server(file, progresses, orders, requests, executor_manager)
     # HTTP before Spark: a port that is taken is said at once.
-    with stop_on_signals(events), server as url, ExitStack() as cleanup:
+    with server as url, ExitStack() as cleanup:
         cleanup.callback(notifier.close, _CLOSE_TIMEOUT)
         cleanup.callback(receivers.close, _CLOSE_TIMEOUT)
         for progress in progresses.values():
@@ -73,13 +98,17 @@ def run(
         _announce_url(config, url, channel, listening)
         spark_cleanup = cleanup.enter_context(ExitStack())
         spark = _lazy_session(config, file.names, executor_manager, spark_cleanup)
-        begin = partial(start_pipeline, spark, lambda: file.config, url, notifier, receivers, once, queue, events.stop)
+        begin = partial(
+            start_pipeline, spark, lambda: file.config, url, notifier, receivers, once, queue, events.stop, leases
+        )
 
         def build_runner(name: str) -> PipelineRunner:
             if name not in progresses:
                 progresses.add(name)
+                if leases is not None:
+                    leases.add(name)
             queue.join(name, file.config.pipelines[name].scheduling)
-            runner = _build_runner(progresses[name], begin, config, events, channel, once=once)
+            runner = _build_runner(progresses[name], begin, config, events, channel, leases, once=once)
             runner.lease = orders.of(name).lease
             return runner
 
@@ -94,7 +123,8 @@ def run(
             if runners.are_waited_for and not events.stop.is_set():
                 # A paused pipeline begins at once when the pause is over.
                 spark()
-            runners.watch(events.stop, lambda: _beat(channel, events.stop, progresses, None if once else file))
+            watched_file = None if once else file
+            runners.watch(events.stop, lambda: _beat(channel, events.stop, progresses, watched_file, leases, requests))
         finally:
             # Executors that go with the application are not lost.
             executor_manager.close()
@@ -108,9 +138,14 @@ def _build_runner(
     config: Config,
     events: StopEvents,
     channel: supervisor_channel.ChannelFolder | None,
+    leases: RunLeases | None,
     *,
     once: bool,
 ) -> PipelineRunner:
+    def give_lease_back() -> None:
+        if leases is not None:
+            leases.release(progress.pipeline)
+
     return PipelineRunner(
         progress,
         begin,
@@ -118,7 +153,20 @@ def _build_runner(
         stop_timeout=config.stop_timeout,
         is_hurried=events.hurry.is_set,
         report=None if channel is None else channel.report,
+        on_end=give_lease_back,
     )
+
+
+def _enter_lease(leases: RunLeases | None, runner: PipelineRunner) -> None:
+    """Take the lease of a pipeline for a start. Raises Occupied while another process has it."""
+    progress = runner.progress
+    if leases is not None:
+        try:
+            runner.lease = leases.enter(progress.pipeline)
+        except Occupied:
+            progress.set(lease_wait=leases.lease_wait(progress.pipeline))
+            raise
+    progress.set(lease_wait=None)
 
 
 def _announce_url(
@@ -162,6 +210,7 @@ def _build_server(
 ) -> AbstractContextManager[str | None]:
     """Prepare the HTTP server. It yields its URL; None where the configuration wants none."""
     starts = endpoints.starts(progresses, orders.token, lambda *request: requests.put(StartRequest(*request)))
+    surrenders = endpoints.surrenders(progresses, orders.token, lambda *loss: requests.put(LeaseLoss(*loss)))
 
     def sections() -> dict[str, Any]:
         writer_process = describe_process(orders.supervisor or os.getpid())
@@ -173,7 +222,7 @@ def _build_server(
     return endpoints.serving(
         file.config.http,
         progresses,
-        http_server.first_of(starts, executor_manager.post),
+        http_server.first_of(starts, surrenders, executor_manager.post),
         live_records.record_guard(file.config, lambda: file.config),
         sections,
     )
@@ -217,16 +266,25 @@ def _beat(
     stop: threading.Event,
     progresses: PipelineProgress,
     file: ReloadableConfig | None,
+    leases: RunLeases | None,
+    requests: StartRequests,
 ) -> ConfigChanges | None:
     """Send the supervisor a heartbeat, and read the file again if that is due. Returns what changed of it.
 
-    Without its supervisor nothing could drain this driver later: it stops.
+    Without its supervisor nothing could drain this driver later: it stops. What lost its lease is to be surrendered.
     """
+    if leases is not None:
+        for loss in leases.take_losses():
+            requests.put(loss)
     if channel is not None:
         channel.beat()
         for name, decisions in channel.new_decisions().items():
             if name in progresses:
-                progresses[name].set(recovery=tuple(decisions), halt=halt_of_decisions(decisions))
+                progresses[name].set(
+                    recovery=tuple(decisions),
+                    halt=halt_of_decisions(decisions),
+                    lease_wait=wait_of_decisions(decisions),
+                )
         if not stop.is_set() and channel.is_orphaned():
             logging.warning("supervisor_lost", reason="its lock is free")
             stop.set()
@@ -242,6 +300,7 @@ def start_pipeline(
     once: bool,
     queue: BatchQueue,
     stop: threading.Event,
+    leases: RunLeases | None,
     runner: PipelineRunner,
     new_run: bool,
 ) -> None:
@@ -249,9 +308,10 @@ def start_pipeline(
 
     `session_of` returns the Spark session, which may have to start: what can be checked without it is checked first.
     `config_of` returns the configuration in force. `queue`: where the batches of all pipelines wait. Raises Draining
-    when `stop` is set before the table knows of this start.
+    when `stop` is set before the table knows of this start, and Occupied while another process has its lease.
     """
     _check_stop(stop, runner.progress.pipeline)
+    _enter_lease(leases, runner)
     config = config_of()
     progress = runner.progress
     name = progress.pipeline

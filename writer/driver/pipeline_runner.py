@@ -12,11 +12,22 @@ from typing import Any
 from writer.clients.kafka import BrokerUnreachable
 from writer.config.loader import ConfigChanges
 from writer.core import logging
-from writer.core.errors import DiskFull, Draining, ExitCode, Fenced, HeadraceError, LogMoved, TopicMissing, exit_code
+from writer.core.errors import (
+    DiskFull,
+    Draining,
+    ExitCode,
+    Fenced,
+    HeadraceError,
+    LogMoved,
+    Occupied,
+    TopicMissing,
+    exit_code,
+)
 from writer.driver import restart_policy
 from writer.driver.clock_steps import ClockComparison
 from writer.driver.pipeline import PipelineRun
 from writer.driver.restart_policy import sentence
+from writer.lease.holder import LeaseLoss
 from writer.status.model import View
 from writer.status.pause import LOOK_S, Paused
 from writer.status.progress import Progress
@@ -26,6 +37,8 @@ from writer.storage import disk_space
 _LOOK_S = 0.2
 # A step of the wall clock that is as long as a query takes to begin anew.
 _STEP_BACK_S = 10.0
+# A batch of a pipeline whose lease is lost may take so long: the table refuses it once the other writer has begun.
+_BATCH_WITHOUT_LEASE_S = 10.0
 # Phases of a batch that nothing interrupts.
 _COMMITTING = ("commit", "redo")
 
@@ -42,22 +55,25 @@ class PipelineRunner:
         stop_timeout: timedelta = timedelta.max,
         is_hurried: Callable[[], bool] = lambda: False,
         report: Callable[[View, BaseException | None, bool], None] | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         """`begin` makes the next start (its flag: leave Spark's checkpoint aside); sets `pipeline`, `query`, `cancel`.
 
-        `waits`: the start of a pipeline that is paused is made when the pause is over; else it fails.
+        `waits`: a start is made when the pause is over, or the lease is free; else one that is paused fails.
         `stop_timeout`: a batch that takes longer after a stop was asked for is cancelled; at once when `is_hurried`.
         `report`: is called with how it ended, and whether the configuration no longer has it, for a supervisor.
+        `on_end`: is called when it has ended for good.
         """
         self.progress = progress
         self._begin = begin
         self._waits = waits
         self._report = report
+        self._on_end = on_end
         self._stop_timeout_s = stop_timeout.total_seconds()
         self._is_hurried = is_hurried
-        # For a start that waits for the end of a pause.
+        # For a start that waits for the end of a pause, or for a lease.
         self._new_run = False
-        # Epoch of the lease that a supervisor holds.
+        # Epoch of the lease under which it is started.
         self.lease: int | None = None
         # Whether the configuration no longer has it: it drains, and ends for good.
         self.removed = False
@@ -80,9 +96,11 @@ class PipelineRunner:
         # When the next start is to be made.
         self._due_s: float | None = None
         # Why the query has to end.
-        self._end_reason: LogMoved | Draining | None = None
+        self._end_reason: LogMoved | Draining | Fenced | None = None
+        # Who has its lease by now; None: nobody else.
+        self._fence: Fenced | None = None
         self._is_cancelled = False
-        # Since when a stop is asked for.
+        # Since when a stop is asked for, or its lease is lost.
         self._stopping_since_s: float | None = None
 
     def begin(self, *, new_run: bool = False) -> None:
@@ -95,6 +113,7 @@ class PipelineRunner:
         self._end_reason = None
         self._is_cancelled = False
         self._renewal_reason = ""
+        self._fence = None
         self._stopping_since_s = None
         try:
             with logging.bound(pipeline=self.progress.pipeline):
@@ -102,7 +121,7 @@ class PipelineRunner:
             self._forget_restarts()
             self._failed_restarts = 0
             self.progress.set_running()
-        except Paused as error:
+        except (Occupied, Paused) as error:
             self._new_run = new_run
             if self._waits:
                 self._due_s = time.monotonic() + LOOK_S
@@ -127,6 +146,16 @@ class PipelineRunner:
         self.removed = False
         self._renewal_reason = "its configuration changed"
 
+    def surrender(self, holder: str) -> None:
+        """Let it end after its batch, as fenced: another process has taken its lease. `holder`: its name, or empty."""
+        if self._fence is not None:
+            return
+        taker = f"process {holder}" if holder else "another process"
+        self._fence = Fenced(
+            f"pipeline {self.progress.pipeline!r} was taken over by {taker}, which has its lease. Leave it to that "
+            "one, or stop that one."
+        )
+
     def step_clock(self, step_s: float) -> None:
         """Take a step of the wall clock into account, in seconds.
 
@@ -146,12 +175,14 @@ class PipelineRunner:
         """Attend to it. True once it has ended for good. `begin`: a start that is due may be made now."""
         stopping = stopping or self.removed
         if self.query is not None and self.query.isActive:
-            self._end_query(stopping=stopping or bool(self._renewal_reason))
-            if self.pipeline is not None and not stopping:
+            self._end_query(stopping=stopping or bool(self._renewal_reason or self._fence))
+            if self.pipeline is not None and not stopping and self._fence is None:
                 self.pipeline.catch_up()
             return False
         if self._due_s is None:
             self.error = self._query_error()
+        elif self._fence is not None:
+            self.error = self._fence
         elif stopping:
             # Nothing is under way; what is left is the next start's.
             self.error = None
@@ -171,6 +202,7 @@ class PipelineRunner:
         self.cleanup.close()
         if self._report is not None:
             self._report(self.progress.view(), self.error, self.removed)
+        self._on_end()
         self.progress.record_failure(sentence(self.error))
         code = exit_code(self.error)
         logging.error("pipeline_failed", pipeline=self.progress.pipeline, exit_code=code, error=sentence(self.error))
@@ -193,7 +225,12 @@ class PipelineRunner:
             return
         if stopping and self._stopping_since_s is None:
             self._stopping_since_s = now_s
-        self._end_reason = Draining(f"pipeline {name!r} was asked to stop") if stopping else LogMoved(reason)
+        if self._fence is not None:
+            self._end_reason = self._fence
+        elif stopping:
+            self._end_reason = Draining(f"pipeline {name!r} was asked to stop")
+        else:
+            self._end_reason = LogMoved(reason)
         cancel_reason = view.log_moved or self._late_reason(now_s)
         if self.pipeline.drain():
             self.query.stop()
@@ -209,6 +246,8 @@ class PipelineRunner:
             return ""
         if self._is_hurried():
             return "a second signal asks for a stop"
+        if self._fence is not None and now_s - self._stopping_since_s >= _BATCH_WITHOUT_LEASE_S:
+            return "another process has its lease"
         if now_s - self._stopping_since_s >= self._stop_timeout_s:
             return "it took longer than stop_timeout"
         return ""
@@ -244,6 +283,7 @@ class PipelineRunner:
             self.cleanup.close()
             if self._report is not None:
                 self._report(self.progress.view(), None, self.removed)
+            self._on_end()
             self.progress.record_stop()
             logging.event("pipeline_stopped", pipeline=self.progress.pipeline)
             return True
@@ -327,7 +367,7 @@ class PipelineRunner:
 class StartRequest:
     """A pipeline that has ended is to be started once more.
 
-    `lease`: epoch of the lease that a supervisor holds by now.
+    `lease`: epoch of the lease that the supervisor holds by now.
     """
 
     pipeline: str
@@ -335,7 +375,8 @@ class StartRequest:
     lease: int | None = None
 
 
-StartRequests = SimpleQueue[StartRequest]
+# Starts, and pipelines that are to be left to another process.
+StartRequests = SimpleQueue[StartRequest | LeaseLoss]
 
 
 class PipelineRunners:
@@ -427,6 +468,9 @@ class PipelineRunners:
         changes = beat()
         if changes is not None and not stopping:
             self.change(changes)
+        if isinstance(request, LeaseLoss):
+            self._surrender(request)
+            request = None
         # A start takes seconds: with one in each round, many never keep the heartbeat waiting.
         has_started = not stopping and self._begin_for_request(request)
         due = None if has_started else self._due_pipeline()
@@ -444,10 +488,16 @@ class PipelineRunners:
             return None
         return name
 
-    def _next_request(self) -> StartRequest | None:
+    def _next_request(self) -> StartRequest | LeaseLoss | None:
         with suppress(Empty):
             return self._requests.get_nowait()
         return None
+
+    def _surrender(self, loss: LeaseLoss) -> None:
+        """Let a pipeline end that another process has taken, unless it was started under a newer lease since."""
+        runner = self._unfinished.get(loss.pipeline)
+        if runner is not None and (runner.lease is None or runner.lease <= loss.epoch):
+            runner.surrender(loss.holder)
 
     def _begin_for_request(self, request: StartRequest | None) -> bool:
         """Begin the pipeline that is asked for. False where it runs already, or the configuration has none such."""

@@ -1,21 +1,51 @@
-"""Creates the lease of a pipeline: beside its checkpoints, or in Kubernetes."""
+"""Creates the leases of pipelines, beside their checkpoints or in Kubernetes, and their holder."""
 
 import os
+import socket
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
+from writer.lease.holder import LeaseHolder
 from writer.lease.kubernetes_api import in_pod
 from writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
 from writer.lease.lease import Leases, StoreLeases
 from writer.storage.base import Store
+from writer.storage.locations import store_at
+from writer.table.factory import main_table
+from writer.table.log.foreign_writes import CommitFailed
 
 
-def leases_of(config: Config, pipeline: str, store: Store) -> Leases:
-    """Return the lease of a pipeline. `store`: of what lies beside its checkpoints. Raises ConfigError."""
+def open_holder(config: Config, pipelines: Iterable[str], current_config: Callable[[], Config]) -> LeaseHolder:
+    """Return the holder of these pipelines' leases, by this process. Raises ConfigError.
+
+    `current_config` returns the configuration in force, in which a pipeline's table is looked up.
+    """
+    return LeaseHolder(
+        {name: leases_of(config, name) for name in pipelines},
+        this_holder(),
+        expires_after=config.supervisor.lease_expiry,
+        epoch_floor=lambda name: highest_epoch(current_config(), name),
+    )
+
+
+def this_holder() -> str:
+    """Name this process, for those that wait for it."""
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
+def pipeline_store(config: Config, pipeline: str) -> Store:
+    """Return the store of what lies beside a pipeline's checkpoints."""
+    return store_at(f"{config.checkpoints.rstrip('/')}/{pipeline}", config.s3.settings)
+
+
+def leases_of(config: Config, pipeline: str) -> Leases:
+    """Return the lease of a pipeline. Raises ConfigError."""
     settings = config.supervisor
     match settings.lease:
         case "store":
-            return StoreLeases(store)
+            return StoreLeases(pipeline_store(config, pipeline))
         case "kubernetes":
             name = lease_name(settings.lease_prefix, pipeline)
             return KubernetesLeases(in_pod(os.environ), LeaseContent(name, pipeline, settings.lease_expiry))
@@ -32,3 +62,22 @@ def replaced_store_epoch(config: Config, store: Store) -> int:
         return 0
     record = StoreLeases(store).look()
     return 0 if record is None else record.epoch
+
+
+def highest_epoch(config: Config, pipeline: str) -> int:
+    """Return the highest epoch that a lease of this pipeline may have had. Raises OSError."""
+    return max(newest_lease(config, pipeline), replaced_store_epoch(config, pipeline_store(config, pipeline)))
+
+
+def newest_lease(config: Config, pipeline: str) -> int:
+    """Return the newest lease that the table knows: leases that were removed go on above it. Raises OSError."""
+    try:
+        table = main_table(pipeline, config)
+        if not table.exists():
+            return 0
+        return table.snapshot().lease
+    except CommitFailed as error:
+        raise OSError(str(error)) from error
+    except (ValueError, KeyError, TypeError, HeadraceError):
+        # A table that cannot be read refuses a start by itself.
+        return 0

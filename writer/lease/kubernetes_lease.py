@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from writer.lease.kubernetes_api import Api, ApiFailed, Json, Verb
-from writer.lease.lease import LeaseRecord
+from writer.lease.lease import LeaseRecord, parse_time
 
 # Annotations of a Lease.
 PIPELINE = "headrace/pipeline"
@@ -63,7 +63,8 @@ def parse_record(lease: Json) -> LeaseRecord:
     holder = str(spec.get("holderIdentity") or "")
     released_by = str((metadata.get("annotations") or {}).get(RELEASED_BY) or "")
     epoch = int(spec.get("leaseTransitions") or 0)
-    return LeaseRecord(epoch, holder or released_by, _mark(lease), released=not holder)
+    taken_at = parse_time(spec.get("acquireTime"))
+    return LeaseRecord(epoch, holder or released_by, _mark(lease), released=not holder, taken_at=taken_at)
 
 
 def decide_take(

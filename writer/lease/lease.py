@@ -1,4 +1,4 @@
-"""The lease of a pipeline: only its holder runs a driver. The table's fence holds even if a lease fails.
+"""The lease of a pipeline: only its holder writes to it. The table's fence holds even if a lease fails.
 
 A lease has an epoch, one higher with each holder. No clocks are compared: a candidate watches whether the holder
 still renews it, for an interval of its own; a holder that finds a higher epoch has lost. Between the two a loser may
@@ -7,9 +7,10 @@ under an older epoch is refused there.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from writer.storage.base import Mark, Store
@@ -30,6 +31,8 @@ class LeaseRecord:
     # It changes with each renewal.
     mark: Mark | None
     released: bool = False
+    # When the holder took it, by the holder's clock: for people. None: it does not say.
+    taken_at: datetime | None = None
 
 
 class Leases(Protocol):
@@ -51,9 +54,10 @@ class Leases(Protocol):
 class StoreLeases:
     """A lease as objects of a store: `_lease/<epoch>` is put when taken, `_lease/<epoch>.beat` at each renewal."""
 
-    def __init__(self, store: Store) -> None:
-        """`store`: of what lies below `<checkpoints>/<pipeline>`."""
+    def __init__(self, store: Store, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """`store`: of what lies below `<checkpoints>/<pipeline>`. `clock` tells people when the lease was taken."""
         self._store = store
+        self._clock = clock
 
     def look(self) -> LeaseRecord | None:
         """Read the object with the highest number."""
@@ -65,11 +69,18 @@ class StoreLeases:
         if newest is None:
             return LeaseRecord(epoch, "", None)
         document = _parse_json(newest.content)
-        return LeaseRecord(epoch, str(document.get("holder", "")), newest.mark, bool(document.get("released", False)))
+        taken_at = None if taken is None else parse_time(_parse_json(taken.content).get("taken_at"))
+        return LeaseRecord(
+            epoch,
+            str(document.get("holder", "")),
+            newest.mark,
+            bool(document.get("released", False)),
+            taken_at,
+        )
 
     def take(self, epoch: int, holder: str) -> bool:
         """Put the object where none is; then look whether it is the highest."""
-        if not self._store.put_if_absent(_object_name(epoch), _content(holder)):
+        if not self._put_taken(epoch, holder):
             return False
         epochs = sorted(self._epochs())
         if epochs[-1] != epoch:
@@ -90,7 +101,7 @@ class StoreLeases:
         if self._store.mark(_object_name(epoch)) is None:
             if any(other > epoch for other in self._epochs()):
                 return False
-            if not self._store.put_if_absent(_object_name(epoch), _content(holder)):
+            if not self._put_taken(epoch, holder):
                 return False
         self._store.put(_beat_name(epoch), _content(holder))
         return True
@@ -98,6 +109,10 @@ class StoreLeases:
     def release(self, epoch: int, holder: str) -> None:
         """Say so in the place of a renewal."""
         self._store.put(_beat_name(epoch), _content(holder, released=True))
+
+    def _put_taken(self, epoch: int, holder: str) -> bool:
+        taken_at = self._clock().isoformat(timespec="seconds")
+        return self._store.put_if_absent(_object_name(epoch), _content(holder, taken_at=taken_at))
 
     def _epochs(self) -> Iterator[int]:
         return (int(name) for name in self._store.list(FOLDER) if name.isdigit())
@@ -133,8 +148,17 @@ def _beat_name(epoch: int) -> str:
     return f"{_object_name(epoch)}.beat"
 
 
-def _content(holder: str, *, released: bool = False) -> bytes:
-    return (json.dumps({"holder": holder, "released": released}, ensure_ascii=False) + "\n").encode()
+def _content(holder: str, **details: str | bool) -> bytes:
+    return (json.dumps({"holder": holder, **details}, ensure_ascii=False) + "\n").encode()
+
+
+def parse_time(value: object) -> datetime | None:
+    """Parse a time with a zone, in ISO 8601; None where it is none."""
+    with suppress(ValueError):
+        time = datetime.fromisoformat(str(value))
+        if time.tzinfo is not None:
+            return time.astimezone(UTC)
+    return None
 
 
 def _parse_json(content: bytes) -> dict[str, object]:

@@ -56,6 +56,9 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
     if pipeline.get("halted"):
         halted = pipeline["halted"]
         yield "critical", f"HALTED since {instant(halted['since'])}: {halted['reason']}"
+    elif pipeline.get("lease_wait"):
+        lease_wait = pipeline["lease_wait"]
+        yield "warning", f"waits since {instant(lease_wait['since'])}: {lease_wait['reason']}"
     elif pipeline["state"] in ("failed", "unreadable"):
         yield "critical", f"{pipeline['state']}: {pipeline['error']}"
     elif pipeline["state"] in ("stopped", "unknown", "not started"):
@@ -64,8 +67,8 @@ def _reasons(pipeline: Mapping[str, Any]) -> Iterator[tuple[Level, str]]:
         yield "warning", "paused"
     if pipeline.get("retention_waits"):
         yield "warning", "a shorter retention waits for `headrace retention --yes`"
-    # One that failed or was stopped asks Kafka nothing, and that is told.
-    is_asking = pipeline["state"] not in ("failed", "stopped", "unreadable")
+    # One that failed, was stopped or waits for its lease asks Kafka nothing, and that is told.
+    is_asking = pipeline["state"] not in ("failed", "stopped", "waiting", "unreadable")
     if is_asking and (lag["source_age_seconds"] or 0) > SOURCE_OLD_S:
         yield "warning", f"Kafka has not answered for {span(lag['source_age_seconds'])}"
     elif (

@@ -176,6 +176,7 @@ _STYLES = {
     "unknown": "bold yellow",
     "not started": "bold yellow",
     "paused": "bold yellow",
+    "waiting": "bold yellow",
 }
 # A smaller share of all records is shown as a number, not in percent.
 _SHARE_SMALL = 0.0001
@@ -251,6 +252,10 @@ def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
     if halted:
         text = f"HALTED since {instant(halted['since'])}: {halted['reason']}"
         return Text.assemble((name, "bold"), "  ", (text, "bold red"))
+    lease_wait = pipeline.get("lease_wait")
+    if lease_wait:
+        text = f"WAITS since {instant(lease_wait['since'])}: {lease_wait['reason']}"
+        return Text.assemble((name, "bold"), "  ", (text, "bold yellow"))
     head = Text.assemble((name, "bold"), "  ", (state, _STYLES.get(state, "")))
     details = []
     driver = pipeline.get("driver")

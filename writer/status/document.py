@@ -40,6 +40,7 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "state": view.state,
         "error": view.error,
         "halted": _halt(view.current_halt),
+        "lease_wait": None if view.current_lease_wait is None else view.current_lease_wait.to_json(),
         "pause": None if view.pause is None else _pause(view.pause),
         "rate_limit": _rate_limit(view.rate_limit, now),
         # Without a driver it is not looked at.

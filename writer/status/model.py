@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from writer.batch.lateness import Lateness
 from writer.batch.task_report import RAW
-from writer.clients.supervisor_record import HaltRecord
+from writer.clients.supervisor_record import HaltRecord, LeaseWait
 from writer.config.sections.resource_limits import Scheduling
 from writer.core.offsets import OffsetRange, Source
 from writer.hooks.outbox import Health
@@ -34,7 +34,7 @@ _APPENDED_EVERY = timedelta(seconds=10)
 # Why a name that goes by a rule has no table.
 WITHOUT_TABLE = ("refused", "beyond_max")
 DECODERS = ("native", "single", "rejected")
-State = Literal["starting", "running", "paused", "draining", "failed", "stopped"]
+State = Literal["starting", "running", "paused", "waiting", "draining", "failed", "stopped"]
 # Without a driver that tells.
 ShownState = State | Literal["not started", "unknown", "unreadable"]
 # An offset, and the newest timestamp of the records up to it.
@@ -282,6 +282,8 @@ class View:
     recovery: tuple[Mapping[str, Any], ...] = ()
     # The supervisor gave the pipeline up; None: it did not, or there is none.
     halt: HaltRecord | None = None
+    # Another process has its lease; None: it waits for none.
+    lease_wait: LeaseWait | None = None
 
     def shift_times(self, step: timedelta) -> "View":
         """Move the times that the driver took of the wall clock along with its step, so that ages and waits stay.
@@ -320,6 +322,11 @@ class View:
         if self.state in ("failed", "stopped", "unknown", "not started", "unreadable"):
             return self.halt
         return None
+
+    @property
+    def current_lease_wait(self) -> LeaseWait | None:
+        """The wait for its lease, unless the pipeline runs since."""
+        return self.lease_wait if self.state == "waiting" else None
 
     @property
     def unread(self) -> dict[str, int]:

@@ -47,7 +47,7 @@ class Progress:
         self._now = now
         self._seconds = seconds
         self.pipeline = pipeline
-        # Its `state` is the driver's own. A pause replaces it when it is read.
+        # Its `state` is the driver's own. A pause, or the wait for a lease, replaces it when it is read.
         self._view = View(pipeline, now())
         self._buckets: set[BucketKey] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -268,6 +268,8 @@ class Progress:
             view = self._view
         if view.pause is not None and view.state in ("starting", "running"):
             return replace(view, state="paused")
+        if view.lease_wait is not None and view.state in ("starting", "failed", "stopped"):
+            return replace(view, state="waiting", error="")
         return view
 
     def _with_own_commits(self, recent: list[Commit]) -> list[Commit]:

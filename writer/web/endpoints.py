@@ -1,9 +1,9 @@
 """The driver's HTTP endpoints: `/status`, `/metrics`, health checks and others.
 
 A page for people, `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, `/rolloutz` for the rollout of
-a version, `/status` for `headrace status`. Two requests change something, from this machine and with a token: a
-supervisor may start a pipeline that has ended, and an autoscaler may set how many executors there should be. Live
-records need another token, where they are switched on.
+a version, `/status` for `headrace status`. Three requests change something, from this machine and with a token: a
+supervisor may start a pipeline that has ended, or end one whose lease it has lost, and an autoscaler may set how many
+executors there should be. Live records need another token, where they are switched on.
 """
 
 import re
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
 from writer.config.sections.connections import Http
 from writer.status.document import document, overview
@@ -22,9 +23,12 @@ from writer.web.http_server import NOT_HERE, TEXT, Answer, Guarded, Post, answer
 from writer.web.metrics_export import exposition
 
 _INDEX = b"headrace; a browser is shown a page here\n\n/metrics\n/healthz\n/readyz\n/rolloutz\n/status\n/buckets\n"
+_TOKEN_WANTED = b"this needs the token of the supervisor\n"
 # Returns what `/status` says beside the pipelines.
 More = Callable[[], Mapping[str, Any]]
 _START = re.compile(r"/pipelines/([a-z0-9_-]+)/start(\?new_run=(true|false)(&lease=([0-9]{1,18}))?)?")
+
+_SURRENDER = re.compile(r"/pipelines/([a-z0-9_-]+)/surrender\?lease=([0-9]{1,18})&holder=([^&]*)")
 
 
 def alive(views: list[View]) -> list[str]:
@@ -47,6 +51,8 @@ def committed_since_start(views: list[View]) -> list[str]:
 
 
 def _missing_commit(view: View) -> str:
+    if view.current_lease_wait is not None:
+        return f"no commit yet: it waits, as {view.current_lease_wait.reason}"
     if view.rate_limit.holds:
         return "records waiting and no commit yet: its rate limit holds the first batch back"
     return "records waiting and no commit yet"
@@ -94,15 +100,35 @@ def starts(progress_by_name: Mapping[str, Progress], token: str, ask: Callable[[
         if match is None:
             return None
         if not has_token(token, authorization):
-            return HTTPStatus.FORBIDDEN, TEXT, b"this needs the token of the supervisor\n"
+            return HTTPStatus.FORBIDDEN, TEXT, _TOKEN_WANTED
         progress = progress_by_name.get(match[1])
         if progress is None:
             return HTTPStatus.NOT_FOUND, TEXT, f"there is no pipeline {match[1]} here\n".encode()
         state = progress.view().state
-        if state not in ("failed", "stopped"):
+        if state not in ("failed", "stopped", "waiting"):
             return HTTPStatus.CONFLICT, TEXT, f"pipeline {match[1]} has not ended: {state}\n".encode()
         epoch = None if match[5] is None else int(match[5])
         ask(match[1], match[3] == "true", epoch)
+        return HTTPStatus.ACCEPTED, TEXT, b"asked\n"
+
+    return respond
+
+
+def surrenders(progress_by_name: Mapping[str, Progress], token: str, ask: Callable[[str, int, str], None]) -> Post:
+    """Answer `POST /pipelines/<name>/surrender` with the right token: request that a pipeline ends as fenced.
+
+    `ask` takes its name, the epoch of the lease that was lost, and the name of the new holder.
+    """
+
+    def respond(path: str, authorization: str) -> Answer | None:
+        match = _SURRENDER.fullmatch(path)
+        if match is None:
+            return None
+        if not has_token(token, authorization):
+            return HTTPStatus.FORBIDDEN, TEXT, _TOKEN_WANTED
+        if match[1] not in progress_by_name:
+            return HTTPStatus.NOT_FOUND, TEXT, f"there is no pipeline {match[1]} here\n".encode()
+        ask(match[1], int(match[2]), unquote(match[3]))
         return HTTPStatus.ACCEPTED, TEXT, b"asked\n"
 
     return respond

@@ -30,10 +30,17 @@ PIPELINE_METRICS: tuple[Metric[Reading], ...] = (
     ),
     Metric(
         "headrace_pipeline_alive",
-        "1 while the pipeline starts, runs, is paused or drains; 0 when it failed or ended.",
+        "1 while the pipeline starts, runs, is paused or drains; 0 when it failed, ended, or another process has it.",
         "1",
         Window.NOW,
         plain(lambda r: float(r.view.state in ("starting", "running", "paused", "draining"))),
+    ),
+    Metric(
+        "headrace_lease_waits",
+        "1 while another process has the pipeline's lease: this driver begins it when that one has ended.",
+        "1",
+        Window.NOW,
+        plain(lambda r: float(r.view.current_lease_wait is not None)),
     ),
     Metric(
         "headrace_paused",

@@ -17,7 +17,7 @@ from recovery.supervisor import frontier_check
 from recovery.supervisor.main import supervise
 from recovery.supervisor.pipeline_state import describe
 from recovery.supervisor.recovery_actions import actions
-from recovery.supervisor.settings import policy, store, with_short_timeouts
+from recovery.supervisor.settings import policy, with_short_timeouts
 from writer.config.loader import ReloadableConfig
 from writer.config.pipelines import Config
 from writer.core import logging
@@ -25,7 +25,7 @@ from writer.core.errors import ConfigError
 from writer.core.signals import on_hangup
 from writer.core.text import instant
 from writer.core.units import show_duration
-from writer.lease.factory import leases_of
+from writer.lease.factory import leases_of, pipeline_store
 from writer.lease.lease import LeaseRecord
 from writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
 from writer.output.command import command
@@ -40,13 +40,17 @@ class LeaseLine:
 
     epoch: int
     holder: str
+    # None: it does not say.
+    taken_at: datetime | None
     released: bool
 
     @property
     def text(self) -> str:
         """What a person reads of it."""
-        verb = "released" if self.released else "taken"
-        return f"epoch {self.epoch}, {verb} by {self.holder}"
+        if self.released:
+            return f"epoch {self.epoch}, released by {self.holder}"
+        since = "" if self.taken_at is None else f" at {instant(self.taken_at)}"
+        return f"epoch {self.epoch}, taken by {self.holder}{since}"
 
 
 @dataclass(frozen=True)
@@ -123,13 +127,12 @@ class RecoveryReport(Report):
 
 def collect_state(config: Config, name: str, now: datetime) -> RecoveryState:
     """Collect what the supervisor has of one pipeline, and what it would do."""
-    state_store = store(config, name)
     memory: Memory = Memory()
     lease: LeaseRecord | None = None
     error = None
     try:
-        memory = read(state_store)
-        lease = leases_of(config, name, state_store).look()
+        memory = read(pipeline_store(config, name))
+        lease = leases_of(config, name).look()
     except (OSError, ConfigError) as unreadable:
         error = str(unreadable)
     rules = policy(config, actions(config))
@@ -137,7 +140,7 @@ def collect_state(config: Config, name: str, now: datetime) -> RecoveryState:
     return RecoveryState(
         at=now,
         error=error,
-        lease=LeaseLine(lease.epoch, lease.holder, lease.released) if lease else None,
+        lease=_lease_line(lease),
         frontier=frontier,
         silent=silence,
         memory=memory,
@@ -174,6 +177,12 @@ def next_step(rules: Policy, memory: Memory, frontier: Frontier | None, silence:
     return describe(decide(rules, memory.state, event, now, 1.0))
 
 
+def _lease_line(record: LeaseRecord | None) -> LeaseLine | None:
+    if record is None:
+        return None
+    return LeaseLine(record.epoch, record.holder, record.taken_at, record.released)
+
+
 def _check_frontier(config: Config, name: str) -> tuple[Frontier | None, str | None]:
     """Return the state of the table's frontier, or why it is not known."""
     try:
@@ -203,7 +212,7 @@ def _failure_rows(memory: Memory) -> list[tuple[str, str]]:
         1: "nothing is left to be tried",
         2: "configuration",
         3: "nothing is left to be tried for a checkpoint",
-        4: "another supervisor or writer has taken over",
+        4: "another writer without a lease has taken over",
         5: "a limit",
     }
 )
@@ -218,7 +227,7 @@ def run(
 ) -> None:
     """Start the writer, watch it, and start it again by the recovery levels. Can be process 1 of a container.
 
-    Takes the lease of each pipeline before its start; one whose lease another supervisor has waits for it. SIGTERM and
+    Takes the lease of each pipeline before its start; one whose lease another process has waits for it. SIGTERM and
     SIGINT drain the driver.
     SIGHUP, or `headrace reload`, lets it and the driver read the file again: pipelines come, change and go one by one.
     Without a command runs `headrace run CONFIG`. Answers at 127.0.0.1:9644 (`supervisor` in the configuration).

@@ -18,8 +18,7 @@ from writer.core.signals import on_hangup
 from writer.core.text import join_first
 from writer.driver import main as job, supervisor_channel
 from writer.driver.restart_policy import sentence
-from writer.lease.factory import leases_of
-from writer.lease.occupancy import check_unoccupied
+from writer.lease.run_leases import RunLeases, open_run_leases
 from writer.offsets.spark_checkpoint import Checkpoints
 from writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
 from writer.output.command import command
@@ -58,7 +57,7 @@ class NewRunReport(Report):
         3: "checkpoint unusable (run again with --new-run --yes)",
         4: "fenced by another run",
         5: "stopped by a limit",
-        6: "a supervisor runs it",
+        6: "another process runs it",
     },
     json_form=None,
 )
@@ -76,7 +75,7 @@ def run(
     watch_config: WatchConfig = False,
     take_over: Annotated[
         bool,
-        typer.Option("--take-over", help="Also while a supervisor runs it: the supervisor's driver ends with exit 4."),
+        typer.Option("--take-over", help="Also while another process runs it: that one ends with exit 4, or waits."),
     ] = False,
     dry_run: bool = False,
     *,
@@ -87,8 +86,8 @@ def run(
     SIGHUP, or `headrace reload`, reads the file again: pipelines that were added, changed or removed begin, begin anew
     or drain, beside the others.
 
-    While a supervisor runs one of the pipelines, it is refused. After a supervisor that was killed it waits for the end
-    of its lease (`supervisor.lease_expiry`).
+    It holds the lease of each pipeline. While another run or a supervisor holds one, it is refused. After one that was
+    killed it waits for the end of its lease (`supervisor.lease_expiry`).
     """
     options = RunOptions(once=once, watched=watch_config, takes_over=take_over)
     if new_run and not write:
@@ -106,7 +105,7 @@ class RunOptions:
     once: bool
     # It reads its file again when that changes.
     watched: bool
-    # A supervisor that runs a pipeline is no reason against it.
+    # Another process that runs a pipeline is no reason against it.
     takes_over: bool
 
 
@@ -122,28 +121,28 @@ def _run(path: Path, only: list[str] | None, options: RunOptions, *, new_run: bo
     try:
         # A supervisor may have been started with a pipeline that the file does not have now.
         file = ReloadableConfig(path, only, reload, watched=options.watched, missing_ok=link is not None)
-        if link is None and not options.takes_over:
-            _check_supervisors(file)
-        return run_writer(file, once=options.once, new_run=new_run, listening=_print_page_url)
+        # A supervisor holds the leases of its driver.
+        leases = open_run_leases(file, takes_over=options.takes_over) if link is None else None
+        return run_writer(file, once=options.once, new_run=new_run, listening=_print_page_url, leases=leases)
     except Exception as error:
         if link is not None:
             link.report(None, error)
         raise
 
 
-def _check_supervisors(file: ReloadableConfig) -> None:
-    """Raise Occupied while a supervisor runs one of the pipelines."""
-    config = file.config
-    stores = {name: Checkpoints(config.checkpoints, name, config.s3.settings).store for name in file.names}
-    looks = {name: leases_of(config, name, store).look for name, store in stores.items()}
-    check_unoccupied(looks, config.supervisor.lease_expiry)
-
-
 def run_writer(
-    file: ReloadableConfig, *, once: bool, new_run: bool = False, listening: Callable[[str], object] = lambda _: None
+    file: ReloadableConfig,
+    *,
+    once: bool,
+    new_run: bool = False,
+    listening: Callable[[str], object] = lambda _: None,
+    leases: RunLeases | None = None,
 ) -> int:
-    """Run the writer to its end, and print why pipelines failed. Returns the exit code. Raises HeadraceError."""
-    errors = job.run(file, once=once, new_run=new_run, listening=listening)
+    """Run the writer to its end, and print why pipelines failed. Returns the exit code. Raises HeadraceError.
+
+    `leases` are held meanwhile; None: it needs none.
+    """
+    errors = job.run(file, once=once, new_run=new_run, listening=listening, leases=leases)
     for line in dict.fromkeys(f"headrace: {sentence(error)}" for error in errors.values() if error is not None):
         typer.echo(line, err=True)
     return most_severe(map(exit_code, errors.values()))
