@@ -41,7 +41,7 @@ def lease_loss_event(loss: LeaseLoss, *, time: datetime) -> Event:
     """Notify that another process took a pipeline over: this one may have been paused, or two were started."""
     taker = loss.holder or "another process"
     text = (
-        f"{taker} took the lease; this supervisor ends the pipeline, and goes on by itself when that process has ended. "
-        "Was it started on purpose? Or was this machine paused, or cut off?"
+        f"{taker} took the lease; this supervisor ends the pipeline, and goes on by itself when that process has "
+        "ended. Was it started on purpose? Or was this machine paused, or cut off?"
     )
     return Event("lease_lost", "critical", loss.pipeline, text, time, {"holder": loss.holder})

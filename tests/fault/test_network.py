@@ -326,9 +326,15 @@ def test_a_supervisor_cut_from_its_lease_goes_on_until_another_takes_it(
             oracle.check_rows(lake, "events")
             time.sleep(max(0, CUT_S - (time.monotonic() - cut_s)))
             sent += site.fill(name, 1_000, seed=10)
-        assert first.wait(240) == 4, first.output()
+        first.until(lambda: "driver_ended" in first.output() and "lease_awaited" in first.output())
         wait_for_commits(lake, second, sent)
+        status = first.ask("/status")["pipelines"]["events"]
+        assert (status["up"], status["halted"], status["level"]) == (False, None, 0)
+        assert f"/{second.process.pid} has its lease" in status["lease_wait"]["reason"]
         assert second.stop() == 0, second.output()
+        sent += site.fill(name, 500, seed=11)
+        wait_for_commits(lake, first, sent)
+        assert first.stop() == 0, first.output()
         oracle.check(lake, "events", site.ends(name))
     leases = [entry["lease"] for entry in oracle.replay(lake).commits if entry["kind"] in ("start", "batch")]
     assert leases == sorted(leases), "nothing of the loser comes after"

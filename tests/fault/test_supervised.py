@@ -171,14 +171,20 @@ def test_an_action_that_refuses_gives_way_to_the_next_level(tmp_path: Path) -> N
     assert "the batch may be committed" in play.supervised_pipelines["clicks"].memory.action
 
 
-def test_a_supervisor_that_loses_its_lease_ends_and_says_so(tmp_path: Path) -> None:
-    play = Play(tmp_path, [{"clicks": "kill"}] * 4)
+def test_a_supervisor_that_loses_its_lease_waits_for_it_says_so_and_goes_on_by_itself(tmp_path: Path) -> None:
+    """Another process takes the lease over while the supervisor starts its driver, and does not renew it."""
+    play = Play(tmp_path, [{"clicks": "fenced"}, {"clicks": "done"}])
     other = StoreLeases(pipeline_store(play.config, "clicks"))
+    takes_over = [True]
 
-    def stolen(*_: object) -> None:
-        seen = other.look()
-        assert seen is not None
-        other.take(seen.epoch + 1, "another")
+    def take_over(*_: object) -> None:
+        if takes_over:
+            takes_over.pop()
+            seen = other.look()
+            assert seen is not None
+            assert other.take(seen.epoch + 1, "another")
 
-    assert play.run(before=stolen) == 4
+    assert play.run(before=take_over) == 0
     assert [event.kind for event in play.sent.events] == ["lease_lost"]
+    assert [orders["clicks"] for orders in play.orders] == [[True, False, 1], [True, False, 3]]
+    assert play.supervised_pipelines["clicks"].memory.state.attempts == ()

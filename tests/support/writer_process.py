@@ -69,6 +69,7 @@ class Site:
             "checkpoints": str(self.root / "checkpoints"),
             "spark": {"conf": {JAVA_OPTIONS: QUICK_START}},
             "http": {"port": 0},  # any free one: several writers run on this machine
+            "supervisor": {"lease_expiry": "1 s"},  # a start after a kill waits for so long
             "pipelines": self.pipelines,
             **self.overrides,
         }
