@@ -1,6 +1,7 @@
 """The leases of supervised pipelines: what follows when one is free, is waited for, or is lost."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from recovery.escalation.error_catalogue import Verdict
@@ -76,4 +77,8 @@ class PipelineLeases:
         except OSError as error:
             message = f"Another writer has taken the pipeline over, and its lease cannot be read: {error}"
             return Verdict("fenced", RecoveryLevel.WAIT, halt=False, message=message)
-        return verdict
+        message = (
+            "Another writer has taken the pipeline over without its lease, so nobody can tell when it has ended. Find "
+            "out who runs it, stop one of them, and start the supervisor again."
+        )
+        return replace(verdict, message=message)

@@ -1,1 +1,1 @@
-"""The lease that keeps a second supervisor, and a run by hand, out: local, on S3, in Kubernetes."""
+"""The lease that lets one process at a time run a pipeline, by a supervisor or by hand: local, on S3, in Kubernetes."""

@@ -277,11 +277,12 @@ class Supervisor(Strict):
     host: str = Field("127.0.0.1", min_length=1, description="address where the supervisor answers /metrics, /status")
     port: int = Field(9644, ge=0, le=65535, description="port for that; 0 takes any that is free")
     lease_expiry: Duration = Field(
-        timedelta(seconds=20), description="a supervisor that was silent for so long may be replaced by another"
+        timedelta(seconds=20),
+        description="a supervisor, or a run by hand, that was silent for so long may be replaced by another",
     )
     lease: Literal["store", "kubernetes"] = Field(
         "store",
-        description="where the lease of each pipeline is kept: beside its checkpoints, where every supervisor "
+        description="where the lease of each pipeline is kept: beside its checkpoints, where every process "
         "sees it, or as a Lease of the Kubernetes that the supervisor runs in",
     )
     lease_prefix: str = Field(
