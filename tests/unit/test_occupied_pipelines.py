@@ -193,7 +193,6 @@ def test_a_pipeline_that_comes_later_waits_for_its_lease_and_takes_it_when_it_is
     holder = LeaseHolder({}, "me/1", expires_after=EXPIRY)
     run_leases = RunLeases(holder, lambda _: leases, takes_over=True)
     with run_leases.held([], clock):  # type: ignore[arg-type]
-        run_leases.add("clicks")
         for _ in range(9):
             with pytest.raises(Occupied):
                 run_leases.enter("clicks")

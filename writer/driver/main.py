@@ -105,8 +105,6 @@ def _run_pipelines(
         def build_runner(name: str) -> PipelineRunner:
             if name not in progresses:
                 progresses.add(name)
-                if leases is not None:
-                    leases.add(name)
             queue.join(name, file.config.pipelines[name].scheduling)
             runner = _build_runner(progresses[name], begin, config, events, channel, leases, once=once)
             runner.lease = orders.of(name).lease

@@ -80,6 +80,10 @@ class LeaseHolder:
         self._lock = threading.Lock()
         self._thread = PeriodicThread("leases", self._run_round)
 
+    def __contains__(self, pipeline: str) -> bool:
+        """Whether it has the lease of a pipeline to take."""
+        return pipeline in self._leases
+
     def add(self, pipeline: str, leases: Leases) -> None:
         """Add the lease of a pipeline that came while others are held. `try_take` takes it."""
         self._leases[pipeline] = leases

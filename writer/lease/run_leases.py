@@ -38,7 +38,7 @@ class RunLeases:
         """
         try:
             for pipeline in pipelines:
-                self.add(pipeline)
+                self._add(pipeline)
             if self._takes_over:
                 self._take_over(pipelines)
             else:
@@ -47,23 +47,12 @@ class RunLeases:
         finally:
             self._holder.close()
 
-    def add(self, pipeline: str) -> None:
-        """Add a pipeline. Raises ConfigError where leases are kept in a Kubernetes that this process is not in.
-
-        A run that takes over goes on without such a lease.
-        """
-        try:
-            self._holder.add(pipeline, self._open_leases(pipeline))
-        except ConfigError as error:
-            if not self._takes_over:
-                raise
-            logging.warning("lease_unreadable", pipeline=pipeline, error=str(error))
-
     def enter(self, pipeline: str) -> int | None:
-        """Return the epoch of a lease for a start, after it was taken if it was not held. Raises Occupied.
+        """Return the epoch of a lease for a start, after it was taken if it was not held. Raises ConfigError, Occupied.
 
         None: the start is made without a lease, as that cannot be read. The table fences its other writer anyway.
         """
+        self._add(pipeline)
         if self._holder.try_take(pipeline):
             return self._holder.epochs.get(pipeline)
         awaited = self._holder.awaited(pipeline)
@@ -82,6 +71,20 @@ class RunLeases:
     def take_losses(self) -> list[LeaseLoss]:
         """Return the leases that other processes have taken since the last call."""
         return self._holder.take_losses()
+
+    def _add(self, pipeline: str) -> None:
+        """Add a pipeline, unless it is there. Raises ConfigError for leases of a Kubernetes without this process.
+
+        A run that takes over goes on without such a lease.
+        """
+        if pipeline in self._holder:
+            return
+        try:
+            self._holder.add(pipeline, self._open_leases(pipeline))
+        except ConfigError as error:
+            if not self._takes_over:
+                raise
+            logging.warning("lease_unreadable", pipeline=pipeline, error=str(error))
 
     def _wait_until_held(self, pipelines: Sequence[str], stop: threading.Event) -> None:
         awaited = list(pipelines)

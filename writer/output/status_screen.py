@@ -248,14 +248,10 @@ def _limit_numbers(limit: Mapping[str, Any] | None) -> dict[str, float | None]:
 
 def _headline(name: str, pipeline: Mapping[str, Any]) -> Text:
     state = pipeline["state"]
-    halted = pipeline.get("halted")
-    if halted:
-        text = f"HALTED since {instant(halted['since'])}: {halted['reason']}"
-        return Text.assemble((name, "bold"), "  ", (text, "bold red"))
-    lease_wait = pipeline.get("lease_wait")
-    if lease_wait:
-        text = f"WAITS since {instant(lease_wait['since'])}: {lease_wait['reason']}"
-        return Text.assemble((name, "bold"), "  ", (text, "bold yellow"))
+    for key, word, style in (("halted", "HALTED", "bold red"), ("lease_wait", "WAITS", "bold yellow")):
+        if record := pipeline.get(key):
+            text = f"{word} since {instant(record['since'])}: {record['reason']}"
+            return Text.assemble((name, "bold"), "  ", (text, style))
     head = Text.assemble((name, "bold"), "  ", (state, _STYLES.get(state, "")))
     details = []
     driver = pipeline.get("driver")
