@@ -1,7 +1,7 @@
 """Many pipelines, many tables, many releases on one screen: the worst first, and nothing beyond 80 columns."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,11 +15,12 @@ from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 from tests.support.fleet_status import late_target, pipeline, sixty_pipelines
-from writer.cli.look.status import Screen, choose_screen, run_status
+from writer.cli.look.status import StatusReport, StatusView, watch_status
 from writer.cli.main import app
 from writer.config.sections.connections import Http
 from writer.output import fleet_screen, fleet_tables
 from writer.output.health import Health, health
+from writer.output.report import Screen
 from writer.output.tables import show
 from writer.status.collection import collect_releases, exit_code
 from writer.status.progress import PipelineProgress
@@ -216,8 +217,8 @@ RELEASES = {
 }
 
 
-def screen(**options: Any) -> Screen:
-    return choose_screen(**{"long": False, "tables": False, "search": "", "sort": "worst", **options})
+def screen(**options: Any) -> Callable[[dict[str, Any]], RenderableType]:
+    return lambda state: StatusReport(state, StatusView(**options)).page()
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -239,15 +240,26 @@ def test_no_screen_hides_a_pipeline_of_the_same_name_or_a_silent_release(option:
 
 def test_each_release_has_its_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     look = {"at": "2026-11-20T12:00:00Z", "releases": RELEASES}
-    code = run_status(
-        [look], screen(), every=timedelta(seconds=1), as_json=False, console=Console(file=StringIO(), width=80)
-    )
+    reports = iter([StatusReport(look)])
+    code = watch_status(reports, Screen(as_json=False, has_lines=False), timedelta(seconds=1))
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1:3] for line in lines] == [
         ["eu/clicks", "state=failed"], ["us/clicks", "state=running"], ["dead", "state=silent"],
     ]  # fmt: skip
     assert lines[2].endswith('error="nothing answers"')
     assert code == 1
+
+
+def test_json_has_a_line_for_each_look_until_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    def looks() -> Iterator[StatusReport]:
+        for state in ("running", "failed"):
+            yield StatusReport({"at": "2026-11-20T12:00:00Z", "pipelines": {"clicks": pipeline(state=state)}})
+        raise KeyboardInterrupt
+
+    code = watch_status(looks(), Screen(as_json=True, has_lines=False), timedelta(seconds=1))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["pipelines"]["clicks"]["state"] for line in lines] == ["running", "failed"]
+    assert code == 1, "of the last look"
 
 
 @pytest.mark.parametrize("width", [80, 120])

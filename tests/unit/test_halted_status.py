@@ -1,6 +1,5 @@
 """A pipeline that its supervisor gave up, on the screens: from the supervisor's record, or from the driver."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -14,14 +13,13 @@ from recovery.escalation import state
 from recovery.escalation.decide import State
 from recovery.escalation.state import Failure, Memory
 from tests.support.commits import Lake
-from writer.cli.look.status import choose_screen, run_status
+from writer.cli.look.status import StatusReport, StatusView
 from writer.clients.kafka import BrokerUnreachable
 from writer.clients.supervisor_record import find_halt, halt_of_decisions, wait_of_decisions
 from writer.config.pipelines import Config
 from writer.core.text import iso
 from writer.lease.factory import pipeline_store
 from writer.status import from_table
-from writer.status.collection import check_code, exit_code
 from writer.status.document import document
 from writer.status.progress import Progress
 
@@ -62,11 +60,11 @@ def status_of_lake(config: Config) -> dict[str, Any]:
     return document([from_table.view("clicks", config, silent, NOW)], NOW, "lake")
 
 
-def printed(status: dict[str, Any], code_of: Callable[..., int] = exit_code, *, check: bool = False) -> tuple[str, int]:
+def printed(status: dict[str, Any], *, check: bool = False) -> tuple[str, int]:
     out = Console(file=StringIO(), width=120)
-    screen = choose_screen(long=False, tables=False, search="", sort="worst", check=check)
-    code = run_status([status], screen, every=None, as_json=False, console=out, code_of=code_of)
-    return out.file.getvalue(), code  # type: ignore[attr-defined]
+    report = StatusReport(status, StatusView(check=check))
+    report.render(out)
+    return out.file.getvalue(), report.exit_code  # type: ignore[attr-defined]
 
 
 def test_the_first_line_says_since_when_and_why_a_pipeline_is_given_up(config: Config) -> None:
@@ -78,10 +76,10 @@ def test_the_first_line_says_since_when_and_why_a_pipeline_is_given_up(config: C
 
 
 def test_a_check_has_a_line_and_an_exit_code(config: Config) -> None:
-    text, code = printed(status_of_lake(config), check_code, check=True)
+    text, code = printed(status_of_lake(config), check=True)
     assert (text.strip(), code) == ("clicks  warning  no driver runs it; lag not known: no Kafka broker answers", 0)
     give_up(config, NOW)
-    text, code = printed(status_of_lake(config), check_code, check=True)
+    text, code = printed(status_of_lake(config), check=True)
     assert text.startswith("clicks  critical  HALTED since ")
     assert code == 1
 

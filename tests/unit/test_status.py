@@ -13,12 +13,13 @@ from tests.support.commits import LIMITS, PARTS, Lake, account, facts
 from tests.support.executor_status import EXECUTORS
 from tests.support.sample_records import GAP_FACTS
 from tests.support.status_cluster import NOON, A, B, Cluster
-from writer.cli.look.status import run_status
+from writer.cli.look.status import StatusReport
 from writer.clients.driver_endpoint import Driver, announce, this_driver
 from writer.config.pipeline import Pipeline
 from writer.config.pipelines import Config
 from writer.core.offsets import OffsetRange
 from writer.core.text import plural, span
+from writer.output.report import Screen
 from writer.output.status_screen import block, line, screen
 from writer.output.tables import show
 from writer.status import from_table
@@ -344,10 +345,10 @@ def test_a_pipe_that_watches_gets_one_line_each_time(progress):
 
 def test_json_is_one_document(config, written, capsys):
     written.commit(0, 100)
-    look = [collect_status(config, ["clicks"], open_cluster(config), datetime.now(UTC))]
-    code = run_status(look, screen, every=None, as_json=True, console=Console(file=StringIO()))
+    report = StatusReport(collect_status(config, ["clicks"], open_cluster(config), datetime.now(UTC)))
+    Screen(as_json=True, has_lines=False).show(report)
     found = json.loads(capsys.readouterr().out)
-    assert code == 0
+    assert report.exit_code == 0
     assert found["pipelines"]["clicks"]["source"] == "lake"
     assert "no Kafka broker answers" in found["pipelines"]["clicks"]["error"]
 

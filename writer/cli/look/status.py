@@ -1,8 +1,9 @@
 """`headrace status`: pipelines by their driver, or by table and Kafka without one; one release's or several ones'."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
@@ -13,105 +14,90 @@ from rich.live import Live
 from rich.text import Text
 
 from writer.config.loader import load
-from writer.config.pipelines import Config
 from writer.core.units import show_duration
 from writer.output import fleet_screen, fleet_tables
-from writer.output.cli_options import ConfigFile, Pipelines, duration_of, json_option
+from writer.output.cli_options import ConfigFile, Pipelines, duration_of
+from writer.output.command import Depends, Outcome, command
 from writer.output.fleet_screen import Sort
+from writer.output.report import Report, Screen
 from writer.output.status_screen import line
-from writer.output.tables import emit, emit_whole, show
+from writer.output.tables import emit, show
 from writer.status.collection import check_code, collect_releases, collect_status, exit_code, open_cluster
 
 # Pipelines of which all lines are shown.
 _BLOCKS_MAX = 4
 
-Screen = Callable[[Mapping[str, Any]], RenderableType]
+
+@dataclass(frozen=True)
+class StatusView:
+    """Which pipelines are shown, and how."""
+
+    # All lines of each, also of many.
+    long: bool = False
+    # The tables of routes, in place of the pipelines.
+    tables: bool = False
+    search: str = ""
+    sort: Sort = "worst"
+    # A line for each group.
+    group: bool = False
+    # A line for each pipeline: its health.
+    check: bool = False
 
 
-def run_status(
-    states: Iterable[Mapping[str, Any]],
-    screen: Screen,
-    *,
-    every: timedelta | None,
-    as_json: bool,
-    console: Console,
-    code_of: Callable[[Mapping[str, Any]], int] = exit_code,
-) -> int:
-    """Show each state: once, or again and again until Ctrl-C. Returns the exit code of the last one."""
-    code = 0
-    with suppress(KeyboardInterrupt):
-        if every is not None and console.is_terminal and not as_json:
-            with Live(console=console, auto_refresh=False) as live:
-                for state in states:
-                    foot = Text(f"\nevery {show_duration(every)}, Ctrl-C ends", style="dim")
-                    live.update(Group(screen(state), foot), refresh=True)
-                    code = code_of(state)
-        else:
-            for state in states:
-                _write(state, screen, console, as_json=as_json, lines=every is not None)
-                code = code_of(state)
-    return code
+@dataclass(frozen=True)
+class StatusReport(Report):
+    """How pipelines are at one moment. `state`: the document of `writer.status.collection`."""
 
+    state: Mapping[str, Any]
+    view: StatusView = field(default_factory=StatusView)
 
-def _write(state: Mapping[str, Any], screen: Screen, console: Console, *, as_json: bool, lines: bool) -> None:
-    if as_json and lines:
-        emit(state)
-    elif as_json:
-        emit_whole(state)
-    elif lines:
-        _print_lines(state)
-    else:
-        show(screen(state), console)
+    @property
+    def exit_code(self) -> int:
+        """1 where a person must act."""
+        if self.view.check:
+            return check_code(self.state)
+        return exit_code(self.state)
 
+    def document(self) -> Mapping[str, Any]:
+        """Return the state."""
+        return self.state
 
-def _print_lines(state: Mapping[str, Any]) -> None:
-    """Print a line for each pipeline, for a pipe."""
-    for release, document in state.get("releases", {"": state}).items():
-        if "error" in document:
-            print(fleet_screen.silent_line(release, document["error"], state["at"]), flush=True)  # noqa: T201
-        for name, pipeline in document.get("pipelines", {}).items():
-            full_name = f"{release}/{name}" if release else name
-            print(line(full_name, pipeline, state["at"]), flush=True)  # noqa: T201
+    def render(self, out: Console) -> None:
+        """Draw the page."""
+        show(self.page(), out)
 
-
-def choose_screen(
-    *, long: bool, tables: bool, search: str, sort: Sort, group: bool = False, check: bool = False
-) -> Screen:
-    """Return what shows a state: blocks of lines for few pipelines, a table for many, or for groups of them.
-
-    `check`: a line for each pipeline.
-    """
-
-    def screen(state: Mapping[str, Any]) -> RenderableType:
-        releases = state.get("releases", {"": state})
-        rows = fleet_screen.rows(releases, "" if tables else search, sort)
-        if check:
+    def page(self) -> RenderableType:
+        """Return blocks of lines for few pipelines, a table for many, or for groups of them."""
+        view = self.view
+        rows = fleet_screen.rows(self._releases, "" if view.tables else view.search, view.sort)
+        if view.check:
             return fleet_screen.verdicts(rows)
-        if tables:
-            return fleet_tables.tables(rows, search, by_group=group)
-        is_small = "releases" not in state and len(state["pipelines"]) <= _BLOCKS_MAX
-        if long or (is_small and not search and not group):
+        if view.tables:
+            return fleet_tables.tables(rows, view.search, by_group=view.group)
+        is_small = "releases" not in self.state and len(self.state["pipelines"]) <= _BLOCKS_MAX
+        if view.long or (is_small and not view.search and not view.group):
             return fleet_screen.long(rows)
-        return fleet_screen.fleet(rows, by_group=group)
+        return fleet_screen.fleet(rows, by_group=view.group)
 
-    return screen
+    def print_lines(self, out: Console) -> None:
+        """Print a line for each pipeline, for a pipe."""
+        for release, document in self._releases.items():
+            if "error" in document:
+                out.out(fleet_screen.silent_line(release, document["error"], self.state["at"]), highlight=False)
+            for name, pipeline in document.get("pipelines", {}).items():
+                full_name = f"{release}/{name}" if release else name
+                out.out(line(full_name, pipeline, self.state["at"]), highlight=False)
 
-
-def _collect_again(collect: Callable[[], dict[str, Any]], every: timedelta | None) -> Iterator[dict[str, Any]]:
-    """Yield the present state, once or again and again."""
-    yield collect()
-    while every is not None:
-        time.sleep(every.total_seconds())
-        yield collect()
-
-
-def _collector(config: Config, pipelines: list[str] | None) -> Callable[[], dict[str, Any]]:
-    names = config.chosen(pipelines)
-    cluster = open_cluster(config)
-    return lambda: collect_status(config, names, cluster, datetime.now(UTC))
+    @property
+    def _releases(self) -> Mapping[str, Any]:
+        releases: Mapping[str, Any] = self.state.get("releases", {"": self.state})
+        return releases
 
 
-def status(
+Collect = Callable[[], Mapping[str, Any]]
+
+
+def choose_collection(
     config: ConfigFile,
     pipeline: Pipelines = None,
     all_: Annotated[
@@ -120,12 +106,60 @@ def status(
             "--all", help="A driver's URL, or a configuration file: all releases in one table; may be repeated."
         ),
     ] = None,
+) -> Collect:
+    """Return what collects the present state: of pipelines of a file, or of several releases. Raises ConfigError."""
+    if all_:
+        return partial(collect_releases, all_)
+    settings = load(config)
+    names = settings.chosen(pipeline)
+    cluster = open_cluster(settings)
+    return lambda: collect_status(settings, names, cluster, datetime.now(UTC))
+
+
+def watch_status(reports: Iterator[StatusReport], screen: Screen, interval: timedelta) -> int:
+    """Show each report until Ctrl-C, on a terminal in the place of the one before. Returns the last one's exit code."""
+    if screen.as_json:
+        return _show_each(reports, lambda report: emit(report.document()))
+    if not screen.out.is_terminal:
+        return _show_each(reports, lambda report: report.print_lines(screen.out))
+    foot = Text(f"\nevery {show_duration(interval)}, Ctrl-C ends", style="dim")
+    with Live(console=screen.out, auto_refresh=False) as live:
+        return _show_each(reports, lambda report: live.update(Group(report.page(), foot), refresh=True))
+
+
+def _show_each(reports: Iterator[StatusReport], draw: Callable[[StatusReport], None]) -> int:
+    code = 0
+    with suppress(KeyboardInterrupt):
+        for report in reports:
+            draw(report)
+            code = report.exit_code
+    return code
+
+
+def _collect_again(collect: Collect, view: StatusView, interval: timedelta) -> Iterator[StatusReport]:
+    yield StatusReport(collect(), view)
+    while True:
+        time.sleep(interval.total_seconds())
+        yield StatusReport(collect(), view)
+
+
+@command(
+    exits={
+        0: "shown",
+        1: "a pipeline failed or was given up, its table cannot be read, a release does not answer, or with --check a "
+        "pipeline is critical",
+        2: "configuration",
+    },
+    json_form="one document; with --watch, a line for each look",
+)
+def status(
+    collect: Annotated[Collect, Depends(choose_collection)],
     tables: Annotated[bool, typer.Option("--tables", help="List the tables of routes, those behind first.")] = False,
     search: Annotated[
         str, typer.Option("--search", help="Only pipelines whose name, release, state or table has this in it.")
     ] = "",
     sort: Annotated[
-        str, typer.Option("--sort", help=f"Order of the pipelines: {', '.join(fleet_screen.SORTS)}.")
+        Sort, typer.Option("--sort", help=f"Order of the pipelines: {', '.join(fleet_screen.SORTS)}.")
     ] = "worst",
     group: Annotated[
         bool,
@@ -145,24 +179,16 @@ def status(
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
     interval: Annotated[str, typer.Option("--interval", help="Time between two looks with --watch.")] = "2 s",
-    as_json: Annotated[bool, json_option("one document; with --watch, a line for each look")] = False,
-) -> None:
+    *,
+    screen: Screen,
+) -> Outcome:
     """Show how the pipelines are: lag, last commit, rates, dead letters, retention. Asks the driver, else the lake.
 
     A driver's executors too: how many are recommended, requested and registered, and the autoscaler's last decision.
     Of many pipelines, and of several releases, a line each, the worst first.
-
-    Exit codes: 0 shown, 1 a pipeline failed or was given up, its table cannot be read, a release does not answer, or
-    with --check a pipeline is critical, 2 configuration.
     """
-    every = duration_of("--interval", interval) if watch else None
-    order = next((name for name in fleet_screen.SORTS if name == sort), None)
-    if order is None:
-        raise typer.BadParameter(f"{sort!r} is none of {', '.join(fleet_screen.SORTS)}", param_hint="--sort")
-    collect = partial(collect_releases, all_) if all_ else _collector(load(config), pipeline)
-    screen = choose_screen(long=long, tables=tables, search=search, sort=order, group=group, check=check)
-    states = _collect_again(collect, every)
-    console = Console(highlight=False)
-    code_of = check_code if check else exit_code
-    code = run_status(states, screen, every=every, as_json=as_json, console=console, code_of=code_of)
-    raise typer.Exit(code)
+    view = StatusView(long, tables, search, sort, group, check)
+    if not watch:
+        return StatusReport(collect(), view)
+    pause = duration_of("--interval", interval)
+    return watch_status(_collect_again(collect, view, pause), screen, pause)
