@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from recovery.backfill.archive_files import files, partitions
 from recovery.backfill.source import SourceFailed
@@ -31,9 +32,11 @@ from tests.support.gap_table import driver, headrace
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, event
 from writer.audit.audit import audit
+from writer.cli.main import app
 from writer.core.errors import ConfigError
 from writer.storage.locations import store_at
 from writer.table.backfill_locks import BackfillLocked, BackfillLocks
+from writer.table.gap_records import NoSuchGap
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations.gaps import Fill, Loss
 
@@ -235,13 +238,45 @@ def test_the_verb_fills_from_an_archive_and_says_how_it_went(driver, tmp_path):
     said = headrace(driver, tmp_path, "backfill", "--from-archive", str(place), "--dry-run")
     assert "140 of 140 offsets are there" in said
     assert only_gap(driver).state == "open"
+    estimate = json.loads(headrace(driver, tmp_path, "backfill", "--from-archive", str(place), "--json"))
+    assert (estimate["pipeline"], estimate["gaps"][0]["offsets"], estimate["gaps"][0]["available"]) == (
+        "clicks",
+        140,
+        140,
+    )
     out = [json.loads(line) for line in headrace(
         driver, tmp_path, "backfill", "--from-archive", str(place), "--chunk-rows", "50", "--yes", "--json"
     ).splitlines() if line.startswith("{")]  # fmt: skip
     assert [one["event"] for one in out][-1] == "ended"
-    assert out[-1]["gaps"][0]["state"] == "done"
+    done = out[-1]["gaps"][0]
+    assert (done["state"], done["absent"], done["chunks"]) == ("done", [], sum(one["event"] == "chunk" for one in out))
     check(driver, 220 - 22, 22)
     assert pq.read_schema(next(Path(driver.lake).rglob("*backfill*.parquet"))).field("_offset").type == pa.int64()
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_what_became_of_a_pipeline_is_said_where_the_next_one_fails(driver, tmp_path):
+    other = Driver(tmp_path / "other")
+    other.start()
+    gap = only_gap(driver).id
+    headrace(driver, tmp_path, "gaps", "show", gap)
+    document = json.loads((tmp_path / "headrace.yaml").read_text())
+    document["pipelines"]["other"] = {**document["pipelines"]["clicks"], "table": {"location": other.lake}}
+    (tmp_path / "both.yaml").write_text(json.dumps(document))
+    write_archive(tmp_path, values(0, 120))
+    flags = [
+        "--gap",
+        gap,
+        "--from-archive",
+        str(write_archive(tmp_path, values(0, 80), partition=1)),
+        "--yes",
+        "--json",
+    ]
+    done = CliRunner().invoke(app, ["backfill", str(tmp_path / "both.yaml"), *flags])
+    assert isinstance(done.exception, NoSuchGap)
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [(one["event"], one["pipeline"]) for one in said] == [("chunk", "clicks"), ("ended", "clicks")]
+    assert said[-1]["gaps"][0]["state"] == "done"
 
 
 def test_options_that_do_not_go_together_are_a_sentence(driver, tmp_path):

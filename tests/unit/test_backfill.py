@@ -13,7 +13,7 @@ from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, select_gap_
 from recovery.backfill.read_order import instants
 from recovery.backfill.source_factory import mirror, mirror_segments
 from recovery.backfill.throttle import BackfillPace, Delay, lag_delay, lag_max, rate_delay
-from recovery.cli.fix.backfill import ProgressListener, show_outcomes
+from recovery.cli.fix.backfill import BackfillReport, ProgressListener, describe_outcomes
 from recovery.identity import is_gone, process
 from tests.support.sample_records import GAP_FACTS, config, records
 from writer.config.pipelines import Config
@@ -21,6 +21,7 @@ from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.local_pipeline import LocalPipeline, Piece
 from writer.maintenance.record_commit import RecordTable
+from writer.output.report import Screen
 from writer.table.gap_records import NoSuchGap
 from writer.table.ledger.gap_record import GapRecord, from_json, merge_gap_record, parse_gap, to_json
 from writer.table.log.operations.gaps import Fill
@@ -180,8 +181,9 @@ def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
     chunk = ChunkCommit(version=9, offsets=60, rows=58, files=2, bytes=10, left=40, done=False)
     said = {}
     for terminal in (True, False):
-        out = Console(file=StringIO(), force_terminal=terminal, width=140)
-        with ProgressListener("clicks", out, as_json=False) as board:
+        screen = Screen(as_json=False, has_lines=True)
+        screen.out = out = Console(file=StringIO(), force_terminal=terminal, width=140)
+        with ProgressListener("clicks", screen) as board:
             board.on_begin(opened, 100)
             board.on_chunk(opened, chunk)
             board.on_wait("the live writer is 90 s behind, beyond 60 s")
@@ -191,6 +193,8 @@ def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
     assert "waits: the live writer is 90 s behind" in said[True]
     assert "version 9: 60 offsets, 58 rows in 2 files; 40 left" in said[False]
     out = Console(file=StringIO(), width=140)
-    assert show_outcomes("clicks", [GapOutcome(opened, [chunk], opened.unfilled_offsets)], as_json=False, out=out) == 1
+    report = BackfillReport([describe_outcomes("clicks", [GapOutcome(opened, [chunk], opened.unfilled_offsets)])])
+    report.render(out)
+    assert report.exit_code == 1
     assert isinstance(out.file, StringIO)
     assert "100 offsets are not in this source: t/0 [0, 100)" in " ".join(out.file.getvalue().split())

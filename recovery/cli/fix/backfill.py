@@ -1,8 +1,8 @@
 """`headrace backfill`: fills gaps from Kafka, a mirror or an archive."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Self
@@ -15,17 +15,18 @@ from recovery.backfill import archive_source, source_factory
 from recovery.backfill.chunk_commit import ChunkCommit
 from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps, read_gap_records, select_gap_records
 from recovery.backfill.source import Source
+from recovery.cli.fix.wait_line import WaitLine
 from writer.commit.builder import bytes_per_row
-from writer.config.loader import load
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, HeadraceError
 from writer.core.offsets import OffsetRange
 from writer.core.text import join_first, plural
 from writer.core.units import duration, show_size
 from writer.maintenance.record_commit import RecordTable
-from writer.output import tables
-from writer.output.cli_options import By, ConfigFile, Pipelines, json_option
-from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import console
+from writer.output.cli_options import By
+from writer.output.command import command
+from writer.output.command_inputs import PipelineNames
+from writer.output.report import SCREEN_ONLY, Report, Screen, json_value
+from writer.output.tables import sentence
 from writer.schemas import registry
 from writer.table.ledger.gap_record import GapRecord
 
@@ -40,91 +41,98 @@ _RANGES_SHOWN = 3
 Sources = Callable[[GapRecord], Sequence[Source]]
 
 
-class ProgressListener:
-    """Tells a terminal."""
+@dataclass(frozen=True)
+class ChunkLine(Report):
+    """One chunk that is in the table."""
 
-    def __init__(self, pipeline: str, out: Console, *, as_json: bool) -> None:
-        """`as_json`: one line for each chunk."""
-        self._pipeline = pipeline
-        self._out = out
-        self._json = as_json
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("offsets"),
-            TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[note]}"),
-            console=out,
-            disable=as_json or not out.is_terminal,
-        )
-        self._task: TaskID | None = None
+    pipeline: str
+    gap: str
+    chunk: ChunkCommit
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
+    def render(self, out: Console) -> None:
+        """Draw what it brought, and what is left."""
+        chunk = self.chunk
+        rows = f"{plural(chunk.offsets, 'offset')}, {plural(chunk.rows, 'row')} in {plural(chunk.files, 'file')}"
+        sentence(out, f"  version {chunk.version}: {rows}; {chunk.left:,} left")
 
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def on_begin(self, gap_record: GapRecord, offsets: int) -> None:
-        """A gap record is being filled."""
-        gap = gap_record.id[:_ID_LENGTH]
-        self._task = self._bar.add_task(f"{self._pipeline} gap {gap}", total=offsets, note="")
-        if not self._out.is_terminal and not self._json:
-            tables.sentence(self._out, f"{self._pipeline}: gap {gap}, {plural(offsets, 'offset')} open")
-
-    def on_chunk(self, gap_record: GapRecord, chunk: ChunkCommit) -> None:
-        """One chunk more is in the table."""
-        if self._json:
-            tables.emit({"event": "chunk", "pipeline": self._pipeline, "gap": gap_record.id, **vars(chunk)})
-        elif not self._out.is_terminal:
-            rows = f"{plural(chunk.offsets, 'offset')}, {plural(chunk.rows, 'row')} in {plural(chunk.files, 'file')}"
-            tables.sentence(self._out, f"  version {chunk.version}: {rows}; {chunk.left:,} left")
-        if self._task is not None:
-            self._bar.update(self._task, advance=chunk.offsets, note="")
-
-    def on_wait(self, why: str) -> None:
-        """It waits."""
-        if self._task is not None:
-            self._bar.update(self._task, note=f"waits: {why}")
-        if self._json and "behind" in why:
-            tables.emit({"event": "waits", "pipeline": self._pipeline, "reason": why})
-
-
-def show_outcomes(name: str, outcomes: Sequence[GapOutcome], *, as_json: bool, out: Console) -> int:
-    """Show what became of the gap records. Returns 1 when one of them is open still."""
-    if as_json:
-        tables.emit({"event": "ended", "pipeline": name, "gaps": [_to_dict(outcome) for outcome in outcomes]})
-    elif not outcomes:
-        tables.sentence(out, f"{name}: no gap is open.")
-    else:
-        for outcome in outcomes:
-            _show_outcome(name, outcome, out)
-    return int(any(outcome.gap_record.state == "open" for outcome in outcomes))
-
-
-def _show_outcome(name: str, outcome: GapOutcome, out: Console) -> None:
-    gap_record = outcome.gap_record
-    gap = f"{name}: gap {gap_record.id[:_ID_LENGTH]}"
-    rows = plural(outcome.rows, "row")
-    if gap_record.state == "open":
-        tables.sentence(
-            out,
-            f"{gap} got {rows}; {plural(outcome.absent.count, 'offset')} are not in this source: "
-            f"{_list_ranges(outcome.absent.ranges())}. Try --from-mirror, --from-raw or --from-archive; "
-            "`headrace gaps close` gives up.",
-            "yellow",
-        )
-        return
-    if gap_record.unplaced:
-        rows += f" about right, by event time: {gap_record.unplaced:,} rows in all"
-    tables.sentence(out, f"{gap} is {gap_record.state}: {rows}.", "green")
+    def document(self) -> Any:
+        """Return it with the fields of the chunk."""
+        return json_value({"event": "chunk", "pipeline": self.pipeline, "gap": self.gap, **vars(self.chunk)})
 
 
 @dataclass(frozen=True)
-class _Estimate:
-    """What filling a gap takes. JSON names the fields as they are."""
+class BackfilledGap:
+    """What became of a gap. `absent`: open offsets that no source has; `approximate`: rows came by event time."""
+
+    gap: str
+    state: str
+    rows: int
+    chunks: int
+    left: int
+    approximate: bool
+    absent: Sequence[OffsetRange]
+    # Rows that came by event time, in all.
+    unplaced: int = field(metadata=SCREEN_ONLY)
+
+    def render(self, pipeline: str, out: Console) -> None:
+        """Draw its state, and where else to look."""
+        gap = f"{pipeline}: gap {self.gap[:_ID_LENGTH]}"
+        rows = plural(self.rows, "row")
+        if self.state == "open":
+            absent = plural(sum(r.count for r in self.absent), "offset")
+            ranges = join_first([r.name for r in self.absent], _RANGES_SHOWN)
+            sentence(
+                out,
+                f"{gap} got {rows}; {absent} are not in this source: {ranges}. Try --from-mirror, --from-raw or "
+                "--from-archive; `headrace gaps close` gives up.",
+                "yellow",
+            )
+            return
+        if self.approximate:
+            rows += f" about right, by event time: {self.unplaced:,} rows in all"
+        sentence(out, f"{gap} is {self.state}: {rows}.", "green")
+
+
+@dataclass(frozen=True)
+class PipelineBackfill:
+    """What became of the gaps of a pipeline."""
+
+    event: str = field(default="ended", init=False)
+    pipeline: str
+    gaps: Sequence[BackfilledGap]
+
+    def render(self, out: Console) -> None:
+        """Draw each gap."""
+        if not self.gaps:
+            sentence(out, f"{self.pipeline}: no gap is open.")
+        for gap in self.gaps:
+            gap.render(self.pipeline, out)
+
+
+@dataclass(frozen=True)
+class BackfillReport(Report):
+    """What became of the gaps of each pipeline: a line each."""
+
+    pipelines: Sequence[PipelineBackfill]
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a gap is open still."""
+        return int(any(gap.state == "open" for pipeline in self.pipelines for gap in pipeline.gaps))
+
+    def render(self, out: Console) -> None:
+        """Draw each pipeline."""
+        for pipeline in self.pipelines:
+            pipeline.render(out)
+
+    def lines(self) -> Iterable[Any]:
+        """Return a line for each pipeline."""
+        return [json_value(pipeline) for pipeline in self.pipelines]
+
+
+@dataclass(frozen=True)
+class GapEstimate:
+    """What filling a gap takes."""
 
     gap: str
     # Open offsets.
@@ -139,66 +147,95 @@ class _Estimate:
     cpu_seconds: float
 
 
-def show_estimate(
-    record_table: RecordTable, sources: Sources, request: BackfillRequest, *, as_json: bool, out: Console
-) -> bool:
-    """Show what a backfill would take: rows, time, and what it costs. Returns whether there is anything to bring."""
-    _, gap_records = read_gap_records(record_table)
-    row_bytes = bytes_per_row(record_table.table.recent_commits(10)) or _BYTES_PER_ROW
-    speed = min(request.rate or ROWS_A_SECOND, ROWS_A_SECOND)
-    file_bytes = record_table.settings.roll.target_file_size
-    estimates: list[_Estimate] = []
-    for gap_record in select_gap_records(gap_records, request):
-        unfilled_offsets = gap_record.unfilled_offsets
-        available = sum(source.available(unfilled_offsets).count for source in sources(gap_record))
-        chunks = -(-available // request.rows_max)
-        files = max(chunks, round(available * row_bytes / file_bytes))
-        estimates.append(
-            _Estimate(
-                gap_record.id,
-                offsets=unfilled_offsets.count,
-                available=available,
-                chunks=chunks,
-                seconds=round(available / speed + chunks, 1),
-                bytes=round(available * row_bytes),
-                files_min=files,
-                objects_put_min=files + chunks,
-                cpu_seconds=round(available / speed, 1),
-            )
-        )
-    name = record_table.name
-    if as_json:
-        gaps = [vars(estimate) for estimate in estimates]
-        tables.emit_whole({"pipeline": name, "rows_a_second": speed, "gaps": gaps})
-    elif not estimates:
-        tables.sentence(out, f"{name}: no gap is open.")
-    else:
-        for estimate in estimates:
-            tables.sentence(
+@dataclass(frozen=True)
+class PipelineEstimate:
+    """What filling the gaps of a pipeline takes."""
+
+    pipeline: str
+    rows_a_second: float
+    gaps: Sequence[GapEstimate]
+
+    def render(self, out: Console) -> None:
+        """Draw rows, time and cost of each gap."""
+        if not self.gaps:
+            sentence(out, f"{self.pipeline}: no gap is open.")
+        for gap in self.gaps:
+            sentence(
                 out,
-                f"{name}: gap {estimate.gap[:_ID_LENGTH]}: {estimate.available:,} of "
-                f"{plural(estimate.offsets, 'offset')} are there; {plural(estimate.chunks, 'chunk')}, about "
-                f"{estimate.seconds:,.0f} s at {speed:,.0f} rows a second on one core, {show_size(estimate.bytes)} in "
-                f"{estimate.files_min:,} files or more, {estimate.objects_put_min:,} objects put or more.",
+                f"{self.pipeline}: gap {gap.gap[:_ID_LENGTH]}: {gap.available:,} of {plural(gap.offsets, 'offset')} "
+                f"are there; {plural(gap.chunks, 'chunk')}, about {gap.seconds:,.0f} s at {self.rows_a_second:,.0f} "
+                f"rows a second on one core, {show_size(gap.bytes)} in {gap.files_min:,} files or more, "
+                f"{gap.objects_put_min:,} objects put or more.",
             )
-    return any(estimate.available for estimate in estimates)
 
 
-def _to_dict(outcome: GapOutcome) -> dict[str, Any]:
-    gap_record = outcome.gap_record
-    return {
-        "gap": gap_record.id,
-        "state": gap_record.state,
-        "rows": outcome.rows,
-        "chunks": len(outcome.chunks),
-        "left": gap_record.unfilled_offsets.count,
-        "approximate": gap_record.unplaced > 0,
-        "absent": [r.to_json() for r in outcome.absent.ranges()],
-    }
+@dataclass(frozen=True)
+class BackfillPreview(Report):
+    """What filling the gaps of each pipeline takes: a line each."""
+
+    pipelines: Sequence[PipelineEstimate]
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether there is anything to bring."""
+        return any(gap.available for pipeline in self.pipelines for gap in pipeline.gaps)
+
+    def render(self, out: Console) -> None:
+        """Draw each pipeline."""
+        for pipeline in self.pipelines:
+            pipeline.render(out)
+
+    def lines(self) -> Iterable[Any]:
+        """Return a line for each pipeline."""
+        return [json_value(pipeline) for pipeline in self.pipelines]
 
 
-def _list_ranges(ranges: Sequence[OffsetRange]) -> str:
-    return join_first([offset_range.name for offset_range in ranges], _RANGES_SHOWN)
+class ProgressListener:
+    """Shows a backfill's progress: a bar on a terminal, else a line for each chunk."""
+
+    def __init__(self, pipeline: str, screen: Screen) -> None:
+        self._pipeline = pipeline
+        self._screen = screen
+        self._has_bar = screen.out.is_terminal and not screen.as_json
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("offsets"),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
+            console=screen.out,
+            disable=not self._has_bar,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def on_begin(self, gap_record: GapRecord, offsets: int) -> None:
+        """A gap record is being filled."""
+        gap = gap_record.id[:_ID_LENGTH]
+        self._task = self._bar.add_task(f"{self._pipeline} gap {gap}", total=offsets, note="")
+        if not self._has_bar and not self._screen.as_json:
+            sentence(self._screen.out, f"{self._pipeline}: gap {gap}, {plural(offsets, 'offset')} open")
+
+    def on_chunk(self, gap_record: GapRecord, chunk: ChunkCommit) -> None:
+        """One chunk more is in the table."""
+        if not self._has_bar:
+            self._screen.show(ChunkLine(self._pipeline, gap_record.id, chunk))
+        if self._task is not None:
+            self._bar.update(self._task, advance=chunk.offsets, note="")
+
+    def on_wait(self, why: str) -> None:
+        """It waits."""
+        if self._task is not None:
+            self._bar.update(self._task, note=f"waits: {why}")
+        if self._screen.as_json and "behind" in why:
+            self._screen.show(WaitLine(self._pipeline, why))
 
 
 _Gaps = Annotated[
@@ -249,9 +286,18 @@ _LagMax = Annotated[
 ]
 
 
+@command(
+    exits={
+        0: "nothing is left open, or it was only shown",
+        1: "something is open, or it failed",
+        2: "configuration",
+        5: "too many failed records",
+    },
+    json_form="a line for each chunk, and one at the end of each pipeline",
+    has_lines=True,
+)
 def backfill(
-    config: ConfigFile,
-    pipeline: Pipelines = None,
+    pipelines: PipelineNames,
     gap: _Gaps = None,
     mirror: _Mirror = None,
     mapped: _Mapped = None,
@@ -262,44 +308,83 @@ def backfill(
     chunk_rows: _ChunkRows = 500_000,
     rate: _Rate = None,
     lag_max: _LagMax = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
     by: By = None,
-    as_json: Annotated[bool, json_option("a line for each chunk, and one at the end")] = False,
-) -> None:
+    *,
+    write: bool,
+    screen: Screen,
+) -> Report:
     """Bring the records of gaps: from Kafka as far as it holds them, a mirror, a raw table, or an archive.
 
     Oldest first, in chunks that are one commit each, while the live writer goes on. If the command is interrupted, run
     it again: each offset is settled once. It waits while the live writer is behind.
-
-    Exit codes: 0 nothing is left open, or it was only shown, 1 something is open, or it failed, 2 configuration,
-    5 too many failed records.
     """
-    settings = load(config)
     create_sources = _source_creator(mirror, mapped or [], raw, archive or [], columns, by_time)
     request = BackfillRequest(tuple(gap or ()), chunk_rows, rate, _parse_lag_max(lag_max), by or "")
-    record_tables = [
-        RecordTable(name, settings, registry.source(settings.registry)) for name in settings.chosen(pipeline)
-    ]
-
-    def work(*, write: bool) -> bool:
-        out = console()
-        if not write:
-            has_work = [
-                show_estimate(table, partial(create_sources, table), request, as_json=as_json, out=out)
-                for table in record_tables
-            ]
-            return any(has_work)
-        # The live writer comes first where both share a machine.
-        os.nice(5)
-        code = 0
-        for table in record_tables:
-            with ProgressListener(table.name, out, as_json=as_json) as listener:
+    settings = pipelines.config
+    tables = [RecordTable(name, settings, registry.source(settings.registry)) for name in pipelines.names]
+    if not write:
+        return BackfillPreview([estimate_backfill(table, partial(create_sources, table), request) for table in tables])
+    # The live writer comes first where both share a machine.
+    os.nice(5)
+    reports: list[PipelineBackfill] = []
+    try:
+        for table in tables:
+            with ProgressListener(table.name, screen) as listener:
                 outcomes = fill_gaps(table, partial(create_sources, table), request, listener)
-            code = max(code, show_outcomes(table.name, outcomes, as_json=as_json, out=out))
-        raise typer.Exit(code)
+            reports.append(describe_outcomes(table.name, outcomes))
+    except HeadraceError:
+        # What became of the pipelines before stays said.
+        screen.show(BackfillReport(reports))
+        raise
+    return BackfillReport(reports)
 
-    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
+
+def describe_outcomes(name: str, outcomes: Sequence[GapOutcome]) -> PipelineBackfill:
+    """Return what became of the gap records of a pipeline."""
+    return PipelineBackfill(
+        name,
+        [
+            BackfilledGap(
+                gap=outcome.gap_record.id,
+                state=outcome.gap_record.state,
+                rows=outcome.rows,
+                chunks=len(outcome.chunks),
+                left=outcome.gap_record.unfilled_offsets.count,
+                approximate=outcome.gap_record.unplaced > 0,
+                absent=outcome.absent.ranges(),
+                unplaced=outcome.gap_record.unplaced,
+            )
+            for outcome in outcomes
+        ],
+    )
+
+
+def estimate_backfill(record_table: RecordTable, sources: Sources, request: BackfillRequest) -> PipelineEstimate:
+    """Estimate what a backfill would take: rows, time, and what it costs. Raises HeadraceError."""
+    _, gap_records = read_gap_records(record_table)
+    row_bytes = bytes_per_row(record_table.table.recent_commits(10)) or _BYTES_PER_ROW
+    speed = min(request.rate or ROWS_A_SECOND, ROWS_A_SECOND)
+    file_bytes = record_table.settings.roll.target_file_size
+    estimates: list[GapEstimate] = []
+    for gap_record in select_gap_records(gap_records, request):
+        unfilled_offsets = gap_record.unfilled_offsets
+        available = sum(source.available(unfilled_offsets).count for source in sources(gap_record))
+        chunks = -(-available // request.rows_max)
+        files = max(chunks, round(available * row_bytes / file_bytes))
+        estimates.append(
+            GapEstimate(
+                gap_record.id,
+                offsets=unfilled_offsets.count,
+                available=available,
+                chunks=chunks,
+                seconds=round(available / speed + chunks, 1),
+                bytes=round(available * row_bytes),
+                files_min=files,
+                objects_put_min=files + chunks,
+                cpu_seconds=round(available / speed, 1),
+            )
+        )
+    return PipelineEstimate(record_table.name, speed, estimates)
 
 
 def _parse_lag_max(text: str | None) -> timedelta | None:
