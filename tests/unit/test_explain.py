@@ -153,7 +153,8 @@ def written_kinds() -> set[str]:
     """Every `kind` that a module of the table puts into an entry."""
     found = set()
     for path in (Path(__file__).parents[2] / "writer" / "table").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "kind" in text else ():
             match node:
                 case ast.AnnAssign(target=ast.Name("kind"), value=ast.Constant(kind)):
                     found.add(kind)
