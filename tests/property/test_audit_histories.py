@@ -218,7 +218,7 @@ class History:
         return found
 
 
-@settings(max_examples=share(60), suppress_health_check=list(HealthCheck))
+@settings(max_examples=share(40), suppress_health_check=list(HealthCheck))
 @given(steps=STEPS, tables=TABLES)
 def test_an_audit_adds_up_after_any_history(steps: list[tuple[str, object]], tables: dict[str, Any]) -> None:
     with TemporaryDirectory() as root:
@@ -296,7 +296,7 @@ def test_a_row_that_is_gone_or_doubled_by_hand_never_adds_up(
         assert not run_audit(history.driver).adds_up
 
 
-@settings(max_examples=share(40), suppress_health_check=list(HealthCheck))
+@settings(max_examples=share(25), suppress_health_check=list(HealthCheck))
 @given(steps=STEPS, tables=TABLES)
 def test_a_range_of_offsets_that_the_log_lacks_never_adds_up(
     steps: list[tuple[str, object]], tables: dict[str, Any]

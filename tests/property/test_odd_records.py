@@ -136,7 +136,7 @@ def last_of_each(headers: Sequence[Header]) -> dict[str, bytes | None] | None:
 
 @given(log=logs())
 @settings(
-    max_examples=share(40), deadline=None,
+    max_examples=share(25), deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )  # fmt: skip
 def test_odd_records_become_rows_dead_letters_and_raw_records(

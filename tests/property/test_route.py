@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.support import oracle
 from tests.support.effect_failures import Died, die_after
+from tests.support.example_counts import share
 from tests.support.route_targets import RouteTables, SchemaStub
 from writer.audit.audit import audit
 from writer.avro.wire_format import CONFLUENT, HEADERS
@@ -314,7 +315,7 @@ def records_of(world: World, batch: Sequence[Message], start: Mapping[tuple[str,
     return [pa.RecordBatch.from_pylist(share, pa.schema(kinds)) for share in shares]
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=share(60), suppress_health_check=[HealthCheck.too_slow])
 @given(world=worlds())
 def test_each_record_is_in_exactly_one_table_or_exit_whenever_the_driver_dies(
     tmp_path_factory: pytest.TempPathFactory, world: World

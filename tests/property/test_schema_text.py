@@ -25,7 +25,8 @@ from writer.avro.schema_text import UnsupportedSchema, parse_schema
 pytestmark = pytest.mark.timeout(3600)
 IS_LONG = settings.default.max_examples >= 1_000
 TEXTS_OF_START = 10 if IS_LONG else 1
-STARTS_OF_EXAMPLE = 10 if IS_LONG else 4
+STARTS_OF_EXAMPLE = 10 if IS_LONG else 3
+JUDGED_TEXTS = 20 if IS_LONG else 12
 SECONDS_MAX = 20.0  # of the processor, for one text on one way; the largest takes a tenth of a second on its own
 REASON_MAX = 1_100
 SAMPLES = 6
@@ -111,7 +112,7 @@ def test_any_text_is_admitted_or_rejected_on_each_way(
 @given(seed=st.integers(0, 2**63))
 @settings(print_blob=True)
 def test_a_text_that_java_takes_is_a_schema_and_its_values_are_read_alike(judge: AvroJudge, seed: int) -> None:
-    for number in range(20):
+    for number in range(JUDGED_TEXTS):
         text = random_text(random.Random(f"{seed} {number}"))
         is_schema = judge.accepts(text)
         refusal = refusal_of(text)

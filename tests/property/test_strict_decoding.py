@@ -28,7 +28,7 @@ from writer.avro.decoding.decode import decode, is_native
 from writer.avro.decoding.record_decoder import SingleDecoder
 
 # Values of each example.
-DAMAGED = 110 if settings.default.max_examples >= 1_000 else 40
+DAMAGED = 110 if settings.default.max_examples >= 1_000 else 25
 BLOCKS = 5
 NUMBERS = ("int", "long", "length", "index", "count", "size")
 EXTREMES = [2**31 - 1, -(2**31), 2**31, 2**32, 2**63 - 1, -(2**63), -(2**63) + 1]
