@@ -208,6 +208,14 @@ def same_priority() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def no_waits_for_the_disk() -> Iterator[None]:
+    """Let no file of this process wait until it is on the disk: tests kill processes, and cut no power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def documented_json() -> Iterator[None]:
     """Hold all JSON that a command prints in this process against docs/json_keys.yaml."""
     from tests.support import json_keys
