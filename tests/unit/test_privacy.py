@@ -11,6 +11,7 @@ from tests.support.avro_records import record
 from tests.support.tagged_schemas import KEYS, nest, places, tagged
 from writer.avro import schema as avro
 from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from writer.privacy import protected_schema
 from writer.privacy.column_protection import MASK, protect_scalars, value_bytes, value_text
 from writer.privacy.encryption import CannotDecrypt, decrypt_text, derive_key, encrypt_values, key_id_of
 from writer.privacy.hashing import hash_values
@@ -461,13 +462,13 @@ def fields_with_tags(name: str, count: int) -> str:
     return json.dumps(columns | {"fields": [{**one, "pii": "hash"} for one in columns["fields"]]})
 
 
-def test_paths_of_the_log_go_before_those_of_a_schema_that_are_too_many() -> None:
+def test_paths_of_the_log_go_before_those_of_a_schema_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """The schemas of the log's paths may be gone, so a start knows the other schema first."""
-    recorded = (
-        Privacy(Policies(attributes=("pii",)), KEYS).with_schemas([avro.parse(fields_with_tags("Old", 6_000))]).news
-    )
-    start = SchemaPlan(pa.schema([]), privacy=Privacy(Policies(attributes=("pii",)), KEYS))
-    start = start.extend(1, fields_with_tags("New", 6_000)).restore_policies(recorded, SchemaPlan.extend)
+    monkeypatch.setattr(protected_schema, "PATHS_MAX", 100)
+    privacy = Privacy(Policies(attributes=("pii",)), KEYS)
+    recorded = privacy.with_schemas([avro.parse(fields_with_tags("Old", 60))]).news
+    start = SchemaPlan(pa.schema([]), privacy=privacy)
+    start = start.extend(1, fields_with_tags("New", 60)).restore_policies(recorded, SchemaPlan.extend)
     plan = start.extend(2, fields_with_tags("Old", 10)).extend(3, json.dumps(tagged("string")))
     assert [type(plan.schemas[number]) for number in (1, 2, 3)] == [RejectedSchema, WriterSchema, WriterSchema]
 
