@@ -151,6 +151,12 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(Driver(tmp_path, request.param))
 
 
+@pytest.fixture(scope="module", params=["delta", "parquet"])
+def unchanged_lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Return the lake of all tests that leave it as it is, which each of them checks at its end."""
+    return Lake(Driver(tmp_path_factory.mktemp("unchanged"), request.param))
+
+
 def raise_error(error: BaseException) -> NoReturn:
     raise error
 
@@ -181,32 +187,34 @@ def test_rows_columns_and_dead_letters_come_with_one_entry(lake: Lake) -> None:
     assert commit.moves({P0: {"rows": 0, "dead_letters": 3}}) == {P0: {"rows": 2, "dead_letters": -2}}
 
 
-def test_what_is_not_committed_is_removed(lake: Lake) -> None:
-    with lake.commit() as commit:
-        lake.run_task(commit)
-        lake.remove_rows(commit)
-        assert len(lake.files()) >= len(lake.files_before) + 3
-    check_nothing_is_left(lake)
+def test_what_is_not_committed_is_removed(unchanged_lake: Lake) -> None:
+    with unchanged_lake.commit() as commit:
+        unchanged_lake.run_task(commit)
+        unchanged_lake.remove_rows(commit)
+        assert len(unchanged_lake.files()) >= len(unchanged_lake.files_before) + 3
+    check_nothing_is_left(unchanged_lake)
 
 
 @pytest.mark.parametrize(
     "error", [RuntimeError("failed"), KeyboardInterrupt(), CommitFailed("none"), UNKNOWN], ids=name_error
 )
 @pytest.mark.parametrize("step", STEPS)
-def test_a_failure_before_the_entry_is_written_leaves_no_file(lake: Lake, step: str, error: BaseException) -> None:
+def test_a_failure_before_the_entry_is_written_leaves_no_file(
+    unchanged_lake: Lake, step: str, error: BaseException
+) -> None:
     actions: dict[str, Callable[[], None]] = dict.fromkeys(STEPS, lambda: None)
     actions[step] = partial(raise_error, error)
     with pytest.raises(type(error)):
-        fail_before_the_entry(lake, actions, error)
-    check_nothing_is_left(lake)
+        fail_before_the_entry(unchanged_lake, actions, error)
+    check_nothing_is_left(unchanged_lake)
 
 
-def test_files_that_a_vacuum_may_remove_are_not_committed(lake: Lake) -> None:
-    orphan_retention = lake.driver.settings.table.orphan_retention
+def test_files_that_a_vacuum_may_remove_are_not_committed(unchanged_lake: Lake) -> None:
+    orphan_retention = unchanged_lake.driver.settings.table.orphan_retention
     start = datetime.now(UTC) - orphan_retention / 2 - timedelta(seconds=1)
     with pytest.raises(StagedTooLongAgo):
-        lake.commit_records(start=start)
-    check_nothing_is_left(lake)
+        unchanged_lake.commit_records(start=start)
+    check_nothing_is_left(unchanged_lake)
 
 
 def test_a_column_that_does_not_fit_leaves_no_file(lake: Lake) -> None:
@@ -228,12 +236,12 @@ def test_of_two_commits_on_the_same_records_the_second_leaves_no_file(lake: Lake
 
 @pytest.mark.parametrize("error", REFUSALS, ids=name_error)
 def test_an_entry_that_the_log_refuses_leaves_no_file(
-    lake: Lake, error: Exception, monkeypatch: pytest.MonkeyPatch
+    unchanged_lake: Lake, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake.driver.table, "append", lambda *_: raise_error(error))
+    monkeypatch.setattr(unchanged_lake.driver.table, "append", lambda *_: raise_error(error))
     with pytest.raises(type(error)):
-        lake.commit_records()
-    check_nothing_is_left(lake)
+        unchanged_lake.commit_records()
+    check_nothing_is_left(unchanged_lake)
 
 
 @pytest.mark.parametrize("is_written", [True, False], ids=["written", "not-written"])
