@@ -170,7 +170,7 @@ def test_a_shorter_retention_of_a_watched_file_drops_nothing_until_it_is_accepte
     writer = site.start()
     writer.until(lambda: "retention_waits" in writer.output())
     assert len(oracle.rows(lake, "_offset")) == rows
-    accepted = json.loads(say("retention", str(site.config), "--yes", "--json"))["pipelines"]["clicks"]
+    accepted = json.loads(say("retention", str(site.config), "--yes", "--json"))["pipelines"]["clicks"]["table"]
     assert (accepted["rows_dropped"], oracle.rows(lake, "_offset")) == (rows, [])
     writer.until(lambda: driver(site)["clicks"]["retention_waits"] == [])
     writer.stop()
