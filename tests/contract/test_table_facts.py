@@ -1,13 +1,15 @@
 """What a pipeline's tables hold and which gaps are open, read again and again beside a writer."""
 
+import json
 import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.backfill_gaps import skip_offsets, values
+from tests.support.backfill_gaps import fill_from_archives, skip_offsets, values, write_archive
 from tests.support.local_driver import Driver, log
 from writer.clients.kafka import BrokerUnreachable
 from writer.core.offsets import TopicPartition
@@ -17,6 +19,7 @@ from writer.status.model import View
 from writer.status.progress import Progress
 from writer.status.table_facts import GapFacts, TableContents, TableFactsReader
 from writer.table.log.snapshot import PipelineSnapshot
+from writer.web.endpoints import FRESH_STATUS, answer
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -179,3 +182,49 @@ def test_a_gap_is_gone_at_once_when_it_ends(driver: Driver) -> None:
     assert gaps.offsets_in_kafka({"clicks": 2}, {("clicks", 0): 0}, {("clicks", 0): 500}) == 0, "another incarnation"
     assert gaps.offsets_in_kafka({"clicks": 1}, {}, {}) is None, "Kafka was not asked"
     assert GapFacts(1, 40).offsets_in_kafka({"clicks": 1}, {("clicks", 0): 0}, {("clicks", 0): 500}) is None
+
+
+def status_of(progress: Progress, path: str) -> dict[str, Any]:
+    _, _, body = answer(path, "", {"clicks": progress}, datetime.now(UTC))
+    pipeline: dict[str, Any] = json.loads(body)["pipelines"]["clicks"]
+    return pipeline
+
+
+def test_a_gap_that_was_filled_is_gone_from_the_next_status_that_a_person_asks_for(
+    driver: Driver, tmp_path: Path
+) -> None:
+    driver.carry([log(values(0, 20))], {0: 20})
+    skip_offsets(driver, 60)
+    progress = Progress("clicks")
+    watch = TableWatch("clicks", driver.config, progress)
+    watch.start()
+    try:
+        shown = status_of(progress, FRESH_STATUS)
+        assert (shown["gaps"]["count"], shown["gaps"]["offsets"]) == (1, 40)
+        rows = shown["table"]["rows"]
+        fill_from_archives(driver, write_archive(tmp_path, values(20, 60)))
+        shown = status_of(progress, FRESH_STATUS)
+        assert (shown["gaps"]["count"], shown["gaps"]["offsets"]) == (0, 0)
+        assert shown["gaps"]["age_seconds"] < 60
+        assert driver.table.rows().count_rows() > rows
+        assert status_of(progress, "/status")["gaps"]["count"] == 0, "and from those that others ask for"
+    finally:
+        watch.close()
+
+
+def test_a_status_does_not_wait_long_for_a_storage_that_hangs(driver: Driver) -> None:
+    progress = Progress("clicks")
+    progress.set(gaps=GapFacts(1, 40, read_at=datetime.now(UTC) - timedelta(minutes=10)))
+    reader = HangingReader(driver)
+    watch = TableWatch("clicks", driver.config, progress)
+    watch._reader = reader
+    watch.start()
+    try:
+        began_s = time.monotonic()
+        gaps = status_of(progress, FRESH_STATUS)["gaps"]
+        assert time.monotonic() - began_s < 1.9, "`headrace status` waits two seconds"
+        assert gaps["count"] == 1
+        assert gaps["age_seconds"] >= 600
+    finally:
+        reader.may_answer.set()
+        watch.close()

@@ -36,7 +36,7 @@ def _gaps(now: datetime) -> GapFacts:
     opened = GapOpening(
         3, now - _HOUR, "latest", (OffsetRange(TopicPartition("clicks", 1, 0), 100, 400),), (), "", "", {}
     )
-    return GapFacts(1, 300, 0, (GapRecord("0123456789abcdef", opened),))
+    return GapFacts(1, 300, 0, (GapRecord("0123456789abcdef", opened),), read_at=now)
 
 
 def _retention_waits(now: datetime) -> dict[str, RetentionWait]:
@@ -69,7 +69,7 @@ def healthy(now: datetime = NOW) -> View:
         committed_at=now - timedelta(seconds=30),
         totals=_totals(),
         logs=_logs(now, 1_000),
-        gaps=GapFacts(0, 0, 0, ()),
+        gaps=GapFacts(0, 0, 0, (), read_at=now),
         contents=TableContents(now, 1_200_000, 41, 12 * 2**20, 17),
         hooks={"druid": Health("http://druid", delivered=40, delivered_since_start=3)},
         committed_since_start=True,

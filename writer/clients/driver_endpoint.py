@@ -80,10 +80,16 @@ def ask_at(
     return ask(url, method=method, headers=headers, timeout_s=timeout_s, trust=trust, proxies=False)
 
 
-def status_at(url: str, certificate: str = "", timeout_s: float = _ANSWER_WITHIN_S) -> dict[str, Any] | None:
-    """Return the JSON document that a process of headrace serves at `url`/status; None when none answers with one."""
+def status_at(
+    url: str, certificate: str = "", timeout_s: float = _ANSWER_WITHIN_S, *, fresh: bool = False
+) -> dict[str, Any] | None:
+    """Return the JSON document that a process of headrace serves at `url`/status; None when none answers with one.
+
+    `fresh`: a driver looks at its tables before, for a second at most.
+    """
+    path = "/status?fresh=true" if fresh else "/status"
     try:
-        answer = ask_at(f"{url}/status", certificate, timeout_s=timeout_s)
+        answer = ask_at(f"{url}{path}", certificate, timeout_s=timeout_s)
         if not answer.ok:
             return None
         document = answer.json()

@@ -368,6 +368,7 @@ def _start_watches(config: Config, pipeline: PipelineRun, notifier: notification
     table_watch.start()
     cleanup.callback(table_watch.close)
     pipeline.gate.watch()
+    pipeline.progress.set_reader("pause", pipeline.gate.request_look)
     cleanup.callback(pipeline.gate.close)
 
 

@@ -4,6 +4,7 @@ Others change the tables, too: a backfill fills a gap, a replay takes dead lette
 makes the facts old, and nothing else: they say when they were counted.
 """
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +34,7 @@ class TableWatch:
     def start(self) -> None:
         """Begin."""
         self._progress.on_commit(self._thread.wake)
+        self._progress.set_reader("tables", self._thread.request_round)
         self._thread.start()
 
     def close(self) -> None:
@@ -47,7 +49,7 @@ class TableWatch:
         except LedgerUnreadable:
             # `headrace gaps list` and `headrace audit` say what is wrong with it.
             gaps = GapFacts.of(snapshot)
-        self._show(gaps=gaps)
+        self._show(gaps=replace(gaps, read_at=datetime.now(UTC)))
         self._show(contents=self._reader.contents(snapshot, datetime.now(UTC)))
 
     def _show(self, **facts: Any) -> None:

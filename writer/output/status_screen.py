@@ -93,7 +93,7 @@ def _within(bounds: Sequence[int], bins: Sequence[int], share: float) -> str:
     return f"after more than {span(bounds[-1])}"
 
 
-# A count of what a table holds that is older says so.
+# What was read of a table longer ago says so.
 _COUNT_OLD_S = 60
 # The autoscaler asks every few seconds. Beyond this it does not run, or cannot reach the driver.
 _SILENT_S = 120
@@ -488,9 +488,15 @@ def _contents(contents: Mapping[str, Any] | None) -> Text:
     if contents["rows"] is not None:
         rows = plural(contents["rows"], "row")
     text = Text(f"{rows} in {plural(contents['files'], 'file')}, {show_size(contents['bytes'])}")
-    if contents["age_seconds"] > _COUNT_OLD_S:
-        text.append(f", counted {span(contents['age_seconds'])} ago", style="dim")
-    return text
+    return text.append(_age_text(contents, "counted"), style="dim")
+
+
+def _age_text(facts: Mapping[str, Any], verb: str) -> str:
+    """Return how old facts of the tables are; empty while they are young."""
+    age_s = facts.get("age_seconds")
+    if age_s is None or age_s <= _COUNT_OLD_S:
+        return ""
+    return f", {verb} {span(age_s)} ago"
 
 
 def _gaps(gaps: Mapping[str, Any]) -> Text:
@@ -505,7 +511,7 @@ def _gaps(gaps: Mapping[str, Any]) -> Text:
         text.append(
             f"; the last at {instant(last['at'])}, {name_ranges(last['ranges'], _GAP_RANGES)} ({last['cause']})"
         )
-    return text
+    return text.append(_age_text(gaps, "read"), style="dim")
 
 
 def gap_remedy(gaps: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ def collect_status(config: Config, names: Sequence[str], cluster: Cluster, now: 
     status = document((), now)
     probed_cluster: Cluster | BrokerUnreachable | None = None
     # Several pipelines have one driver, which is asked once.
-    ask_driver = cache(status_at)
+    ask_driver = cache(partial(status_at, fresh=True))
     find_driver = cache(partial(find_announcement, config.checkpoints, s3=config.s3.settings))
 
     def driver_answers() -> Iterator[Mapping[str, Any]]:
@@ -113,7 +113,7 @@ def _collect_release(address: str) -> dict[str, Any]:
     """Describe one release; what does not answer has an `error`."""
     if address.startswith(("http://", "https://")):
         url = address.rstrip("/")
-        return _check_answer(status_at(url), url)
+        return _check_answer(status_at(url, fresh=True), url)
     try:
         config = load(Path(address))
         return collect_status(config, list(config.pipelines), open_cluster(config), datetime.now(UTC))

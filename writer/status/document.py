@@ -73,7 +73,7 @@ def _describe_pipeline(view: View, now: datetime, source: Source) -> dict[str, A
         "offset_commit_failures": view.offset_commit_failures,
         "clock_steps": view.clock_steps,
         "table": None if view.contents is None else _contents(view.contents, now),
-        "gaps": _gaps(view),
+        "gaps": _gaps(view, now),
         "restarts": view.restarts,
         "targets": _targets(view, now),
         "max_held_bytes": view.max_held_bytes,
@@ -173,11 +173,11 @@ def _contents(contents: TableContents, now: datetime) -> dict[str, Any]:
     }
 
 
-def _gaps(view: View) -> dict[str, Any]:
+def _gaps(view: View, now: datetime) -> dict[str, Any]:
     """Describe the open gaps, and the newest of them; all is null while the table was not read."""
     gaps = view.gaps
     if gaps is None:
-        return {"count": None, "offsets": None, "in_kafka": None, "last": None}
+        return {"at": None, "age_seconds": None, "count": None, "offsets": None, "in_kafka": None, "last": None}
     ends = view.logs.samples[-1].ends if view.logs.samples else {}
     newest = gaps.records[-1].opened if gaps.records else None
     last = None
@@ -190,6 +190,8 @@ def _gaps(view: View) -> dict[str, Any]:
             "ranges": [offset_range.to_json() for offset_range in newest.ranges],
         }
     return {
+        "at": _iso(gaps.read_at),
+        "age_seconds": _age(gaps.read_at, now),
         "count": gaps.open,
         "offsets": gaps.offsets,
         "in_kafka": gaps.offsets_in_kafka(view.incarnations, view.logs.starts, ends),

@@ -86,6 +86,8 @@ def view(name: str, config: Config, cluster: Cluster | BrokerUnreachable, now: d
     status = replace(status, error="; ".join(errors), log_moved=log_change({}, {}, status.frontier, ends))
     if snapshot is not None:
         status = _add_entries(status, snapshot, entries)
+    if status.gaps is not None:
+        status = replace(status, gaps=replace(status.gaps, read_at=now))
     halt = _current_halt(halt, entries)
     if halt is not None and status.state in ("unknown", "not started"):
         status = replace(status, state="failed")

@@ -299,6 +299,9 @@ class View:
         contents = self.contents
         if contents is not None:
             contents = replace(contents, counted_at=contents.counted_at + step)
+        gaps = self.gaps
+        if gaps is not None:
+            gaps = replace(gaps, read_at=_shift(gaps.read_at, step))
         bucket_counts = self.bucket_counts
         if bucket_counts is not None:
             bucket_counts = replace(bucket_counts, counted_at=bucket_counts.counted_at + step)
@@ -312,6 +315,7 @@ class View:
             batch=batch,
             registry_wait=registry_wait,
             contents=contents,
+            gaps=gaps,
             bucket_counts=bucket_counts,
             logs=self.logs.shift_times(step),
         )

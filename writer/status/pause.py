@@ -13,7 +13,7 @@ from datetime import datetime
 
 from writer.core import logging
 from writer.core.errors import Draining, ExitCode, HeadraceError
-from writer.core.periodic_thread import PeriodicThread
+from writer.core.periodic_thread import Await, PeriodicThread
 from writer.core.text import instant, iso
 from writer.storage.base import Store, StoreError
 
@@ -118,6 +118,10 @@ class PauseGate:
     def watch(self) -> None:
         """Start to look again and again, in a thread."""
         self._thread.start()
+
+    def request_look(self) -> Await:
+        """Let the thread look now. Returns what waits for it."""
+        return self._thread.request_round()
 
     def close(self) -> None:
         """End the thread. Nothing waits for a look that is under way, however long the storage takes."""

@@ -13,6 +13,7 @@ from typing import Any
 from writer.avro.schema_plan import RejectedSchema, WriterSchema
 from writer.core.files import BucketKey
 from writer.core.offsets import OffsetRange, Source
+from writer.core.periodic_thread import Await
 from writer.sealing.retention_wait import RetentionWait
 from writer.status.model import (
     DECODERS,
@@ -51,6 +52,8 @@ class Progress:
         self._view = View(pipeline, now())
         self._buckets: set[BucketKey] = set()
         self._listeners: list[Callable[[], None]] = []
+        # By what a thread reads: what requests a round of it.
+        self._readers: dict[str, Callable[[], Await]] = {}
         self._idle_since: float | None = None
         # Wall seconds of the batch, by phase.
         self._phases: dict[str, float] = {}
@@ -85,7 +88,7 @@ class Progress:
                 frontier=dict(frontier),
                 limits=dict(limits),
                 buckets=len(self._buckets),
-                gaps=gaps,
+                gaps=None if gaps is None else replace(gaps, read_at=self._now()),
                 log_moved="",
                 topics_appeared="",
                 incarnations=dict(incarnations or {}),
@@ -213,6 +216,14 @@ class Progress:
     def on_commit(self, listener: Callable[[], None]) -> None:
         """Call back after each commit, on the thread of the batch: return at once."""
         self._listeners.append(listener)
+
+    def set_reader(self, facts: str, request_round: Callable[[], Await]) -> None:
+        """Set what requests that facts are read anew, in place of the reader of an earlier start."""
+        self._readers[facts] = request_round
+
+    def request_facts(self) -> list[Await]:
+        """Request that all facts are read anew. Returns at once, with what waits for each reader."""
+        return [request_round() for request_round in list(self._readers.values())]
 
     def count_mirror_failure(self) -> None:
         """Count that the frontier could not be written to the consumer group."""

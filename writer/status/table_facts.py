@@ -31,6 +31,8 @@ class GapFacts:
     offsets_closed: int | None = None
     # The open gaps, oldest first; None: their records were not read.
     records: tuple[GapRecord, ...] | None = None
+    # When they were read.
+    read_at: datetime | None = None
 
     @classmethod
     def of(cls, snapshot: PipelineSnapshot) -> "GapFacts":

@@ -7,7 +7,8 @@ executors there should be. Live records need another token, where they are switc
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -24,6 +25,9 @@ from writer.web.metrics_export import exposition
 
 _INDEX = b"headrace; a browser is shown a page here\n\n/metrics\n/healthz\n/readyz\n/rolloutz\n/status\n/buckets\n"
 _TOKEN_WANTED = b"this needs the token of the supervisor\n"
+FRESH_STATUS = "/status?fresh=true"
+# A person waits, and what is late says how old it is.
+_REFRESH_WITHIN_S = 1.0
 # Returns what `/status` says beside the pipelines.
 More = Callable[[], Mapping[str, Any]]
 _START = re.compile(r"/pipelines/([a-z0-9_-]+)/start(\?new_run=(true|false)(&lease=([0-9]{1,18}))?)?")
@@ -63,10 +67,20 @@ def pause_notes(views: list[View]) -> list[str]:
     return [f"pipeline {view.pipeline} is paused {view.pause.text}" for view in views if view.pause is not None]
 
 
+def refresh(progresses: Iterable[Progress], within_s: float) -> None:
+    """Let pipelines read anew what others may have changed, and wait for that so many seconds at most, for all."""
+    awaits = [await_facts for progress in progresses for await_facts in progress.request_facts()]
+    deadline_s = time.monotonic() + within_s
+    for await_facts in awaits:
+        await_facts(deadline_s - time.monotonic())
+
+
 def answer(
     path: str, accept: str, progress_by_name: Mapping[str, Progress], now: datetime, more: More = dict
 ) -> Answer:
-    """Answer a GET."""
+    """Answer a GET. `/status?fresh=true`: after a look at the tables, if that does not take too long."""
+    if path == FRESH_STATUS:
+        refresh(progress_by_name.values(), _REFRESH_WITHIN_S)
     views = [progress.view() for progress in progress_by_name.values()]
     match path.split("?", 1)[0]:
         case "/metrics":
