@@ -521,7 +521,7 @@ def test_what_a_start_refuses_is_an_error_of_the_file(files: Files) -> None:
     ("change", "message"),
     [
         ({"expct": {}}, "file: unknown key 'expct'; did you mean 'expect'?"),
-        ({"now": "2026-11-20T12:00:00"}, "now: 2026-11-20T12:00:00 has no zone; write 2026-11-20T12:00:00Z for UTC"),
+        ({"now": "noon"}, "now: 'noon' is no time; write 2026-11-20T12:00:00Z"),
         ({"config": "../nope.yaml"}, "cannot read nope.yaml"),
         ({"pipeline": "click"}, "the configuration has no pipeline 'click'; did you mean 'clicks'?"),
         ({"records": {"a": {"vale": 1}}}, "records.a: unknown key 'vale'; did you mean 'value'?"),

@@ -172,18 +172,17 @@ def test_a_pipeline_starts_where_it_is_told(file, start, read):
     assert loaded(file, smallest_config(start=start)).pipelines["clicks"].start == read
 
 
-def test_a_timestamp_of_yaml_itself_needs_a_zone_too(file):
+@pytest.mark.parametrize("when", ["2026-11-20T05:00:00Z", "2026-11-20T05:00:00", "2026-11-20T06:00:00+01:00"])
+def test_a_timestamp_of_yaml_itself_is_of_utc_where_it_has_no_zone(file, when):
     text = yaml.safe_dump(smallest_config(start="WHEN"))
-    assert loaded(file, text.replace("WHEN", "{timestamp: 2026-11-20T05:00:00Z}")).pipelines["clicks"].start == {
-        "timestamp": datetime(2026, 11, 20, 5, tzinfo=UTC)
-    }
-    assert "has no zone" in refusal(file, text.replace("WHEN", "{timestamp: 2026-11-20T05:00:00}"))
+    start = loaded(file, text.replace("WHEN", f"{{timestamp: {when}}}")).pipelines["clicks"].start
+    assert start == {"timestamp": datetime(2026, 11, 20, 5, tzinfo=UTC)}
 
 
 @pytest.mark.parametrize(
     "start",
     [
-        "newest", 5, None, {}, {"timestamp": "2026-11-20T05:00:00"}, {"timestamp": "yesterday"}, {"timestamp": 5},
+        "newest", 5, None, {}, {"timestamp": "2026-11-31"}, {"timestamp": "yesterday"}, {"timestamp": 5},
         {"timestamp": "2026-11-20T05:00:00Z", "offsets": {}}, {"offsets": [1]}, {"offsets": {"clicks": 5}},
         {"offsets": {"clicks": {"zero": 1}}}, {"offsets": {"clicks": {0: "soon"}}}, {"offsets": {"clicks": {0: -3}}},
         {"offsets": {"clicks": {-1: 0}}}, {"offsets": {"clicks": {0: None}}},

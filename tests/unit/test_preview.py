@@ -247,9 +247,9 @@ def test_a_position_is_a_word_or_an_instant(text, found):
     assert kafka_sample.position(text) == found
 
 
-@pytest.mark.parametrize(("text", "said"), [("yesterday", "write earliest"), ("2026-11-20T05:00:00", "has no zone")])
-def test_another_position_is_refused_with_the_mend(text, said):
-    with pytest.raises(ConfigError, match=said):
+@pytest.mark.parametrize("text", ["yesterday", "0001-01-01T00:00+14:00"])
+def test_another_position_is_refused_with_the_mend(text):
+    with pytest.raises(ConfigError, match="write earliest, latest or a time"):
         kafka_sample.position(text)
 
 

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from writer.clients.kafka import BrokerUnreachable, Cluster, consumer
 from writer.config.sections.connections import Kafka
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
-from writer.core.units import show_size
+from writer.core.units import parse_instant, show_size
 from writer.kafka_reader.columns import ColumnChoice
 from writer.kafka_reader.errors import LostRecords, OldRecordFormat, Unavailable, UnsupportedBroker
 from writer.kafka_reader.reader import RangeReader
@@ -59,19 +59,16 @@ def open_cluster(kafka: Kafka) -> Cluster:
 
 
 def position(text: str) -> Position:
-    """Read `earliest`, `latest` or an instant such as 2026-11-20T05:00:00Z. Raises ConfigError."""
+    """Read `earliest`, `latest` or a time such as 2026-11-20T05:00Z; UTC where it has no zone. Raises ConfigError."""
     match text:
         case "earliest" | "latest":
             return text
     try:
-        instant = datetime.fromisoformat(text)
+        return parse_instant(text)
     except ValueError as error:
         raise ConfigError(
-            f"--from {text} is no position; write earliest, latest or a time such as 2026-11-20T05:00:00Z"
+            f"--from {text} is no position; write earliest, latest or a time such as 2026-11-20T05:00Z"
         ) from error
-    if instant.tzinfo is None:
-        raise ConfigError(f"--from {text} has no zone; write {instant.isoformat()}Z for UTC")
-    return instant.astimezone(UTC)
 
 
 def spread(available: Mapping[Source, int], count: int) -> dict[Source, int]:

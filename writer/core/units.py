@@ -118,13 +118,20 @@ def from_iso(text: str | None) -> datetime | None:
 
 
 def parse_instant(value: Any) -> datetime:
-    """Return a time of a YAML file, which has a datetime or ISO 8601 text; without a zone if it names none.
+    """Return a time that a person wrote: ISO 8601, as screens show it, or a datetime of YAML. UTC where it has no zone.
 
     Raises ValueError.
     """
-    if isinstance(value, datetime):
-        return value
-    return datetime.fromisoformat(str(value))
+    time = value
+    if not isinstance(time, datetime):
+        # Screens show a time with this zone.
+        time = datetime.fromisoformat(str(value).removesuffix(" UTC"))
+    if time.tzinfo is None:
+        return time.replace(tzinfo=UTC)
+    try:
+        return time.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{value} is before the year 1 or after the year 9999 in UTC") from error
 
 
 def microseconds(time: datetime) -> int:

@@ -3,7 +3,7 @@
 import getpass
 import socket
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -15,7 +15,7 @@ from writer.config.loader import load
 from writer.config.pipelines import Config
 from writer.core.config_location import SHOWN, default_config
 from writer.core.errors import ConfigError
-from writer.core.units import duration
+from writer.core.units import duration, parse_instant
 
 
 def config_argument(meaning: str = "Configuration file (YAML).") -> Any:
@@ -114,7 +114,7 @@ def time_of(option: str, text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        return _time(text)
+        return parse_instant(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is no time; write 2026-11-20T05:00Z", param_hint=option) from error
 
@@ -122,14 +122,8 @@ def time_of(option: str, text: str | None) -> datetime | None:
 def version_or_time(option: str, text: str) -> int | datetime:
     """Read a table version, or a time as `time_of` does. Raises ConfigError."""
     try:
-        return int(text) if text.isdigit() else _time(text)
+        return int(text) if text.isdigit() else parse_instant(text)
     except ValueError as error:
         raise ConfigError(
             f"{option} {text!r} is neither a version nor a time; write 120 or 2026-11-20T05:00Z"
         ) from error
-
-
-def _time(text: str) -> datetime:
-    # Screens show a time with this zone.
-    time = datetime.fromisoformat(text.removesuffix(" UTC"))
-    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
@@ -132,12 +132,9 @@ def start_position(value: Any) -> Any:
 
 def _instant(when: Any) -> datetime:
     try:
-        instant = parse_instant(when)
+        return parse_instant(when)
     except ValueError as error:
         raise ValueError(f"timestamp {when!r} is none; it {_POSITIONS}") from error
-    if instant.tzinfo is None:
-        raise ValueError(f"timestamp {when} has no zone; write {instant.isoformat()}Z for UTC")
-    return instant.astimezone(UTC)
 
 
 def _offsets(partitions: Any) -> dict[int, int]:

@@ -172,10 +172,7 @@ def _time(value: Any, name: str, logical: str, path: ValuePath) -> int:
         unit = _PER_SECOND.get(logical.rpartition("-")[2])
     try:
         if unit is not None:
-            time = parse_instant(value)
-            if time.tzinfo is None:
-                time = time.replace(tzinfo=UTC)
-            return (time - _EPOCH) // timedelta(microseconds=1) * unit // 10**6
+            return (parse_instant(value) - _EPOCH) // timedelta(microseconds=1) * unit // 10**6
         if logical == "date":
             return (date.fromisoformat(str(value)) - _EPOCH.date()).days
     except ValueError as error:

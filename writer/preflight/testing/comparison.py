@@ -4,8 +4,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -189,11 +190,9 @@ def _count_differences(counts: Mapping[Any, Count], outcomes: Mapping[RecordPosi
 
 
 def _instant(value: Any) -> datetime | None:
-    try:
-        time = parse_instant(value)
-    except ValueError:
-        return None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+    with suppress(ValueError):
+        return parse_instant(value)
+    return None
 
 
 def _decimal(value: Any) -> Decimal | None:
