@@ -7,7 +7,7 @@ when the driver puts it there.
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from math import ceil
@@ -40,7 +40,7 @@ from writer.batch.staging.parquet_files import (
     unmeasured_columns,
     value_bounds,
 )
-from writer.batch.staging.sorting import Dedupe, RowBits, dedupe_columns, mark_repeats, sort_rows
+from writer.batch.staging.sorting import Dedupe, RowBits, TakenLimit, dedupe_columns, mark_repeats, sort_rows
 from writer.core import fault_points
 from writer.core.files import BucketKey, StagedFile
 from writer.storage.base import S3Settings, Store
@@ -106,6 +106,10 @@ class Job:
     s3: S3Settings | None = None
     # None: dedupe looks at this bucket alone.
     window: Window | None = None
+    # None: a person has asked for it, or nothing is taken.
+    taken_limit: TakenLimit | None = None
+    # Count the rows that dedupe would take, and write nothing.
+    only_counts: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,10 +118,12 @@ class RewriteResult:
 
     removed: tuple[str, ...] = ()
     files: tuple[StagedFile, ...] = ()
-    # Rows of the files that go.
+    # Rows of the files that go; where nothing is written, of all files.
     rows: int = 0
-    # Rows of them that dedupe took.
+    # Rows of them that dedupe took, or would take.
     taken: int = 0
+    # Nothing was done: it takes more rows than it may without a person.
+    exceeds_limit: bool = False
     # Numbers of other buckets that hold repeats of rows of this one.
     repeats_in: tuple[int, ...] = ()
 
@@ -154,6 +160,11 @@ def rewrite(job: Job, scratch: str | None = None) -> RewriteResult:
     with tempfile.TemporaryDirectory(prefix="headrace-rewrite-", dir=scratch, ignore_cleanup_errors=True) as folder:
         files = _read_footers(job, store)
         marks, repeats_in = _mark_repeats(job, store, files, Path(folder))
+        sums = RewriteResult(rows=sum(file.rows for file in files), taken=sum(file.repeats for file in files))
+        if job.only_counts:
+            return sums
+        if job.taken_limit is not None and job.taken_limit.is_exceeded(sums.taken, sums.rows):
+            return replace(sums, exceeds_limit=True)
         chosen = [file for file in files if file.needs_rewrite or not file.source.is_well_sized]
         # One file alone cannot be merged.
         if len(chosen) <= 1 and not any(file.needs_rewrite for file in chosen):

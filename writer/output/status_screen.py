@@ -209,10 +209,7 @@ def block(name: str, pipeline: Mapping[str, Any]) -> RenderableType:
 
 
 def line(name: str, pipeline: Mapping[str, Any], time: str) -> str:
-    """Return the state on one line, for a pipe or a log: what is wrong, as lists of pipelines say it, comes last.
-
-    `time`: of the state.
-    """
+    """Return the state on one line, for a pipe or a log; what is wrong comes last. `time`: of the state."""
     lag = pipeline["lag"]
     rates = pipeline["rates"]
     last = pipeline["last_commit"]

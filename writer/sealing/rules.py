@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Literal
 
 from writer.config.sections.bucket_upkeep import Seal
+from writer.core.errors import HeadraceError
 from writer.core.files import BucketKey
 from writer.core.units import shift_instant
 from writer.sealing.manifest import Reason
@@ -82,6 +83,10 @@ class SealNow:
     """Seal this bucket now."""
 
     bucket: BucketKey
+
+
+class SealRefused(HeadraceError):
+    """What prepares a bucket for its seal does not do so until a person acts."""
 
 
 @dataclass(frozen=True)

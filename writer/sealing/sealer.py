@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import uuid4
 
@@ -18,7 +18,16 @@ from writer.core.offsets import Source
 from writer.core.units import instant
 from writer.sealing.bucket_states import BucketCounts, SealFacts, bucket_counts
 from writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path
-from writer.sealing.rules import MissingRange, SealBlocked, SealDecision, SealNow, Unsealed, choose_seals, is_closed
+from writer.sealing.rules import (
+    MissingRange,
+    SealBlocked,
+    SealDecision,
+    SealNow,
+    SealRefused,
+    Unsealed,
+    choose_seals,
+    is_closed,
+)
 from writer.sealing.unsealed import (
     BucketQuestions,
     IndexCheckpoint,
@@ -40,6 +49,8 @@ from writer.table.pipeline_tables import Tables
 
 # Entries of the log that the next process reads again.
 _ENTRIES_UNSAVED_MAX = 50
+# So long a bucket stays blocked that a step before its seal refused; each try reads keys of it.
+_REFUSAL_HOLDS = timedelta(minutes=5)
 # Buckets that one entry seals.
 _BUCKETS_PER_ENTRY_MAX = 100
 # Buckets whose files are asked for one by one; for more, all files are listed once.
@@ -117,6 +128,8 @@ class Sealer:
         self.watermark = Watermark(None)
         # Buckets whose rows are not as the log has them.
         self._unsound: dict[Unsealed, SealBlocked] = {}
+        # Buckets that are not prepared for their seal, and when that is tried again.
+        self._refused: dict[Unsealed, tuple[SealBlocked, datetime]] = {}
         self._index_checkpoint = IndexCheckpoint(self.table.store)
         self._saved_version = -1
         self._unsealed: UnsealedIndex | None = None
@@ -231,7 +244,14 @@ class Sealer:
         decisions = choose_seals(
             self.policy, unsealed.buckets.values(), unsealed.missing_ranges, snapshot.closed_until, now
         )
-        return [self._unsound.get(unsealed.buckets[decision.bucket], decision) for decision in decisions]
+        return [self._find_block(unsealed.buckets[decision.bucket], now) or decision for decision in decisions]
+
+    def _find_block(self, bucket: Unsealed, now: datetime) -> SealBlocked | None:
+        """Return why a bucket that did not change since is not sealed; None: nothing blocks it."""
+        block, retry_at = self._refused.get(bucket, (None, now))
+        if now < retry_at:
+            return block
+        return self._unsound.get(bucket)
 
     def seal(self, ready: Sequence[SealNow], now: datetime) -> None:
         """Seal buckets, after all that prepares them. Those whose rows are not as the log has them are blocked.
@@ -283,14 +303,13 @@ class Sealer:
         return event_times
 
     def _seal_in_one_entry(self, ready: Sequence[SealNow], now: datetime) -> None:
-        for decision in ready:
-            for prepare in self.prepare:
-                prepare(decision.bucket)
+        refused = [block for decision in ready if (block := self._prepare(decision.bucket)) is not None]
         fault_points.point("before_verify")
         snapshot = self.follow()
         unsealed = snapshot.unsealed.buckets
-        still_ready = [decision for decision in ready if decision.bucket in unsealed]
-        manifests, blocked = self.build_manifests(snapshot, still_ready, now)
+        not_ready = {block.bucket for block in refused}
+        still_ready = [decision for decision in ready if decision.bucket in unsealed.keys() - not_ready]
+        manifests, unsound = self.build_manifests(snapshot, still_ready, now)
         if manifests:
             sealing = Sealing(uuid4().hex, [manifest.to_json() for manifest in manifests], {"at": now.isoformat()})
             version = self.table.append(sealing, snapshot.table_snapshot)
@@ -308,10 +327,23 @@ class Sealer:
                     reason=manifest.reason,
                 )
             self.follow()
-        for block in blocked:
-            self._unsound[unsealed[block.bucket]] = block
+        self._unsound |= {unsealed[block.bucket]: block for block in unsound}
+        # A person may take rows out of another bucket, or rows of this one may go.
+        self._refused |= {
+            unsealed[block.bucket]: (block, now + _REFUSAL_HOLDS) for block in refused if block.bucket in unsealed
+        }
+        for block in (*refused, *unsound):
             name = bucket_path(self.columns, block.bucket)
             logging.warning("bucket_blocked", **self.about, bucket=name, reason=block.why)
+
+    def _prepare(self, bucket: BucketKey) -> SealBlocked | None:
+        """Do what is to be done to a bucket before its seal. Returns why that is refused; None: it is ready."""
+        try:
+            for prepare in self.prepare:
+                prepare(bucket)
+        except SealRefused as refusal:
+            return SealBlocked(bucket, str(refusal))
+        return None
 
     def _build_manifest(
         self, snapshot: BucketSnapshot, key: BucketKey, files: Sequence[BucketFile], now: datetime

@@ -35,6 +35,19 @@ class Dedupe:
     keep: Literal["first", "last"] = "first"
 
 
+@dataclass(frozen=True)
+class TakenLimit:
+    """How many rows dedupe takes of a bucket without a person."""
+
+    max_ratio: float
+    # Fewer are taken, whatever their share.
+    min_rows: int
+
+    def is_exceeded(self, taken: int, rows: int) -> bool:
+        """Return whether a person is to be asked before so many of a bucket's rows go."""
+        return taken >= self.min_rows and taken > self.max_ratio * rows
+
+
 class RowBits:
     """A bit for each row, by its number."""
 

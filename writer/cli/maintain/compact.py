@@ -26,11 +26,12 @@ _NOTHING_TO_DO = "the files are as they should be"
 
 @dataclass(frozen=True)
 class FilesToRewrite:
-    """The files of a bucket that are worth a rewrite. `files`: their paths."""
+    """The files of a bucket that are worth a rewrite. `files`: their paths; `taken`: rows that dedupe would take."""
 
     bucket: BucketKey
     files: Sequence[str]
     bytes: int
+    taken: int
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,14 @@ class CompactionPreview(Report):
         if self.buckets:
             files = plural(sum(len(bucket.files) for bucket in self.buckets), "file")
             scope = f"would look at {files} of {plural(len(self.buckets), 'bucket')}"
+            taken = sum(bucket.taken for bucket in self.buckets)
+            if taken:
+                scope += f"; dedupe would take {plural(taken, 'row')}"
         sentence(out, f"{self.pipeline}: {scope}", "bold")
-        table = TextTable(out, [_BUCKET_COLUMN, *numbers("files", "size")])
+        table = TextTable(out, [_BUCKET_COLUMN, *numbers("files", "size", "taken")])
         for bucket in self.buckets:
-            table.add([[bucket_path(self.columns, bucket.bucket), f"{len(bucket.files):,}", show_size(bucket.bytes)]])
+            name = bucket_path(self.columns, bucket.bucket)
+            table.add([[name, f"{len(bucket.files):,}", show_size(bucket.bytes), f"{bucket.taken:,}"]])
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,9 @@ def open_compaction(name: str, config: Config, bucket_names: Sequence[str] | Non
 
 def _preview(pipeline: str, run: CompactionRun) -> CompactionPreview:
     buckets = [
-        FilesToRewrite(bucket, [file.path for file in files], sum(file.bytes for file in files))
+        FilesToRewrite(
+            bucket, [file.path for file in files], sum(file.bytes for file in files), run.count_taken(bucket)
+        )
         for bucket, files in run.list_files().items()
     ]
     return CompactionPreview(pipeline, buckets, run.columns)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from writer.batch.lateness import LATE_POLICIES, LatePolicy, LateTier
-from writer.batch.staging.sorting import Dedupe as Rule
+from writer.batch.staging.sorting import Dedupe as Rule, TakenLimit
 from writer.config.base import Strict
 from writer.config.sections.table import Location
 from writer.core.units import Duration, Slack
@@ -104,6 +104,16 @@ class Dedupe(Strict):
         description="also across buckets: a row goes if one that came before it stays in a bucket that is at most this "
         "far away, such as `24 h`; default: within one bucket only",
     )
+    max_taken_ratio: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="share of a bucket's rows that are taken before it is sealed; beyond it the bucket is blocked "
+        "until `headrace compact --yes` takes them; 1: any",
+    )
+    min_taken_rows: int = Field(
+        1000, ge=1, description="as long as fewer rows of a bucket would be taken, their share does not matter"
+    )
 
     @model_validator(mode="after")
     def _first_stays(self) -> "Dedupe":
@@ -118,6 +128,11 @@ class Dedupe(Strict):
     def rule(self) -> Rule:
         """What tasks get."""
         return Rule(tuple(self.key), self.keep)
+
+    @property
+    def limit(self) -> TakenLimit:
+        """How many rows go without a person."""
+        return TakenLimit(self.max_taken_ratio, self.min_taken_rows)
 
 
 class Compact(Strict):

@@ -16,18 +16,20 @@ from uuid import uuid4
 import pyarrow as pa
 
 import bucketers
+from writer.batch.staging.sorting import TakenLimit
 from writer.commit.builder import check_age
 from writer.config.pipeline import Pipeline
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.files import BucketFile, BucketKey, group_by_bucket
+from writer.core.text import plural
 from writer.maintenance.compaction.plan import Piece, Policy, RewritePace, plan
 from writer.maintenance.dedupe.across_buckets import AcrossBuckets, Comparison
 from writer.maintenance.dedupe.neighbours import TableBucket
 from writer.maintenance.rewrite import Job, RewriteResult, Source, UnknownColumn, rewrite
 from writer.schemas.format_detection import unit_of
 from writer.sealing.manifest import bucket_path
-from writer.sealing.rules import is_closed
+from writer.sealing.rules import SealRefused, is_closed
 from writer.storage.base import S3Settings
 from writer.storage.disk_space import scratch
 from writer.table.log.entries import added_file
@@ -91,6 +93,8 @@ class Compactor:
             tuple(settings.compact.sort_by),
             dedupe.rule if dedupe else None,
         )
+        # A late row may repeat one of the table, whatever their number.
+        self._taken_limit = dedupe.limit if dedupe and not of_late_rows else None
         self._bucketer = bucketers.build(settings.bucket)
         # The version up to which the files of open buckets were counted.
         self._counted_version = -1
@@ -126,11 +130,14 @@ class Compactor:
             pieces_by_bucket[bucket] = pieces
         return pieces_by_bucket
 
-    def carry_out(self, snapshot: PipelineSnapshot, pieces: Sequence[Piece], run: Run) -> Iterator[CompactionResult]:
+    def carry_out(
+        self, snapshot: PipelineSnapshot, pieces: Sequence[Piece], run: Run, taken_limit: TakenLimit | None = None
+    ) -> Iterator[CompactionResult]:
         """Rewrite, a piece at a time; each is an entry of its own. Pieces with nothing to do give nothing.
 
-        `snapshot`: where the files were listed. Raises HeadraceError when a file is gone, ConfigError for columns that
-        cannot be sorted or deduped by, CommitFailed, ForeignChange.
+        `snapshot`: where the files were listed. `taken_limit`: of rows that dedupe takes; None: any number. Raises
+        HeadraceError when a file is gone, ConfigError for columns that cannot be sorted or deduped by, SealRefused
+        beyond the limit, CommitFailed, ForeignChange.
         """
         if not pieces:
             return
@@ -141,7 +148,8 @@ class Compactor:
         self._table.publish(snapshot.state.table_version)
         comparisons = [self._compare(piece, snapshot) for piece in pieces]
         jobs = [
-            self._job(piece, comparison, snapshot, unit) for piece, comparison in zip(pieces, comparisons, strict=True)
+            replace(self._job(piece, comparison, snapshot, unit), taken_limit=taken_limit)
+            for piece, comparison in zip(pieces, comparisons, strict=True)
         ]
         results = iter(run(jobs))
         for piece, comparison in zip(pieces, comparisons, strict=True):
@@ -160,6 +168,8 @@ class Compactor:
                 return
             except UnknownColumn as error:
                 raise ConfigError(f"pipelines.{self._name}: {error}") from error
+            if result.exceeds_limit:
+                raise self._refusal(piece.files[0].bucket, result)
             if result.removed:
                 seconds = time.monotonic() - started_s
                 yield self._commit(snapshot, piece, comparison, result, started_at, seconds)
@@ -167,6 +177,30 @@ class Compactor:
                 repeats_in = [comparison.buckets[number] for number in result.repeats_in]
                 self._across.add_result(comparison.buckets[0], repeats_in)
             started_s = time.monotonic()
+
+    def count_taken(self, snapshot: PipelineSnapshot, pieces: Sequence[Piece], run: Run) -> int:
+        """Count the rows that dedupe would take of pieces, and write nothing. Raises as `carry_out` does."""
+        jobs = [
+            replace(self._job(piece, self._compare(piece, snapshot), snapshot, "us"), only_counts=True)
+            for piece in pieces
+            if piece.dedupe is not None
+        ]
+        try:
+            return sum(result.taken for result in run(jobs))
+        except UnknownColumn as error:
+            raise ConfigError(f"pipelines.{self._name}: {error}") from error
+
+    def _refusal(self, bucket: BucketKey, result: RewriteResult) -> SealRefused:
+        """Return why a bucket is not deduped, and what a person may do."""
+        dedupe = self._settings.compact.dedupe
+        assert dedupe is not None, "rows are taken by a key"
+        name = self._name_of(bucket)
+        share = f"{result.taken:,} of {plural(result.rows, 'row')} of {name} ({result.taken / result.rows:.0%})"
+        return SealRefused(
+            f"dedupe by {', '.join(dedupe.key)} would take {share}, more than compact.dedupe.max_taken_ratio "
+            f"{dedupe.max_taken_ratio:g} allows. If they are repeats, `headrace compact --bucket {name} --yes` takes "
+            "them; if not, correct compact.dedupe.key"
+        )
 
     def before_seal(self, bucket: BucketKey, run: Run) -> None:
         """Rewrite a bucket until nothing is left to do. Raises as `carry_out` does, and when others are faster.
@@ -202,7 +236,7 @@ class Compactor:
         for _ in range(_TRIES):
             snapshot = self._table.snapshot()
             try:
-                results = list(self.carry_out(snapshot, self.plan(snapshot, [bucket])[bucket], run))
+                results = list(self.carry_out(snapshot, self.plan(snapshot, [bucket])[bucket], run, self._taken_limit))
             except LiveDeleteFiles as error:
                 # A sealed bucket has each key once.
                 if self.policy.dedupe is not None:

@@ -46,6 +46,11 @@ class CompactionRun:
                 files.setdefault(bucket, []).extend(piece.files)
         return files
 
+    def count_taken(self, bucket: BucketKey) -> int:
+        """Count the rows that dedupe would take of a bucket. Raises as `Compactor.count_taken`."""
+        pieces = self._compactor.plan(self._snapshot, [bucket], open_too=True)[bucket]
+        return self._compactor.count_taken(self._snapshot, pieces, here)
+
     def carry_out(self) -> Iterator[CompactionResult]:
         """Rewrite what is worth it, and yield each result once it is in the log. Raises as `Compactor.carry_out`."""
         # What a crash broke off is ended, also where nothing is left to rewrite.
