@@ -490,10 +490,8 @@ def _contents(contents: Mapping[str, Any] | None) -> Text:
 
 def _age_text(facts: Mapping[str, Any], verb: str) -> str:
     """Return how old facts of the tables are; empty while they are young."""
-    age_s = facts.get("age_seconds")
-    if age_s is None or age_s <= _COUNT_OLD_S:
-        return ""
-    return f", {verb} {span(age_s)} ago"
+    age_s = facts.get("age_seconds") or 0.0
+    return f", {verb} {span(age_s)} ago" if age_s > _COUNT_OLD_S else ""
 
 
 def _gaps(gaps: Mapping[str, Any]) -> Text:
