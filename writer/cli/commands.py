@@ -362,7 +362,7 @@ COMMANDS: Mapping[str, Sequence[Command | CommandGroup]] = {
         Command(
             "simulate",
             "bench.simulation.cli:simulate",
-            "headrace simulate --trace daily --set utilization_target=0.6",
+            "headrace simulate --trace day --set utilization_target=0.7",
             "Play days of traffic against a scaling policy",
         ),
     ),
