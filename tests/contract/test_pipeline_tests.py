@@ -326,6 +326,13 @@ def test_no_code_and_no_setting_of_the_directory_has_an_effect(files: Files, wor
     assert made <= {"conftest.py", "test_other.py", "json.py", "yaml.py", "sitecustomize.py", "pytest.ini"}
 
 
+def test_an_option_of_pytest_keeps_its_value(files: Files) -> None:
+    files.case({"a row": good(2)}, {"a row": {"bucket": "hour=2026-11-20T11"}})
+    assert "slowest 3 durations" in files.passes("specs/", "--", "--durations", "3", "-vv")
+    assert "slowest 3 durations" in files.passes("--", "--durations", "3", "-vv")
+    assert "1 passed" in files.passes("--", "specs/clicks.test.yaml")
+
+
 def test_without_pytest_the_extra_is_named(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xdist", None)
     assert files.mistake() == "headrace test needs pytest and pytest-xdist: pip install 'headrace[test]'"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import unified_diff
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,8 +109,10 @@ def run_tests(
     if update and (expression or workers is not None):
         raise ConfigError("--update rewrites whole files; name the files, and leave -k and -n out")
     words = paths or []
-    options = [word for word in words if word.startswith("-")]
-    files = [word for word in words if not word.startswith("-")] or ["specs"]
+    # The parser drops the --, and takes no unknown option before it.
+    files = list(takewhile(lambda word: not word.startswith("-"), words))
+    options = words[len(files) :]
+    files = files or ["specs"]
     _check_exist(files)
     if expression:
         options += ["-k", expression]
