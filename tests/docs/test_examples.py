@@ -113,7 +113,7 @@ def judge_commands(block: Block) -> None:
             parse_command(headrace_part(command))
         if command.program != "headrace":
             assert command.program in OTHER_PROGRAMS, f"say in OTHER_PROGRAMS why no test runs {command.line}"
-        for word in command.words:
+        for word in command.arguments:
             assert not word.startswith(FOLDERS) or (ROOT / word).exists(), f"there is no {word}"
 
 
@@ -136,7 +136,7 @@ def judge_yaml(block: Block) -> None:
     elif list(block_commands(block)):
         judge_commands(block)
     else:
-        checked(whole_config(block), block.place, References(lambda kind, name: f"the value of {kind} {name}"))
+        checked(whole_config(block), block.position, References(lambda kind, name: f"the value of {kind} {name}"))
 
 
 def judge_excerpt(block: Block, text: str) -> None:
@@ -161,15 +161,15 @@ def judge_python(block: Block) -> None:
 def judge_json(block: Block) -> None:
     """Read one or more documents. A record is a schema of Avro that headrace reads."""
     decoder = json.JSONDecoder()
-    rest = block.text.strip()
-    while rest:
-        document, length = decoder.raw_decode(rest)
-        rest = rest[length:].strip()
+    text = block.text.strip()
+    while text:
+        document, length = decoder.raw_decode(text)
+        text = text[length:].strip()
         if document.get("type") == "record":
             parse_schema(json.dumps(document))
 
 
-def judge_indented(block: Block) -> None:
+def judge_help_example(block: Block) -> None:
     """Find it in the reference, which shows the examples of help so."""
     is_help = block.page == "docs/REFERENCE.md" and block.text.strip() in help_examples().values()
     assert is_help, "put it between fences, with its language"
@@ -192,18 +192,18 @@ JUDGES: Mapping[str, Callable[[Block], None]] = {
     "python": judge_python,
     "sql": judge_when_run,
     "json": judge_json,
-    "indented": judge_indented,
+    "indented": judge_help_example,
     **dict.fromkeys(("diff", "ini", "properties", "text"), judge_by_reason),
 }
 
 
 def judge(block: Block) -> None:
-    """Judge a block by its language. Raises AssertionError, and what the judges raise, with the place."""
-    assert block.language in JUDGES, f"{block.place}: name its language behind the fence, one of {', '.join(JUDGES)}"
+    """Judge a block by its language. Raises AssertionError, and what the judges raise, with the position."""
+    assert block.language in JUDGES, f"{block.position}: name its language behind the fence, one of {', '.join(JUDGES)}"
     try:
         JUDGES[block.language](block)
     except BaseException as error:
-        error.add_note(f"of the block at {block.place}")
+        error.add_note(f"of the block at {block.position}")
         raise
 
 
@@ -258,12 +258,12 @@ def test_each_command_that_a_sentence_names_exists_with_its_options() -> None:
     commands = [command for command in inline_commands() if "<" not in command.line]
     assert len(commands) > 100
     for command in commands:
-        parser, words = find_command(command.words[1:])
+        parser, arguments = find_command(command.arguments[1:])
         options = {"--help"}
         for parameter in parser.params:
             options |= {*parameter.opts, *parameter.secondary_opts}
-        unknown = {word for word in words if word.startswith("-")} - options
-        assert not unknown, f"{command.place}: {command.line} has no {unknown}"
+        unknown = {word for word in arguments if word.startswith("-")} - options
+        assert not unknown, f"{command.position}: {command.line} has no {unknown}"
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +297,7 @@ def clicks(places: Mapping[str, str]) -> Iterator[None]:
     duckdb.unregister("files")
 
 
-@pytest.mark.parametrize("block", [b for b in CODE if not reason_not_to_run(b)], ids=lambda block: block.place)
+@pytest.mark.parametrize("block", [b for b in CODE if not reason_not_to_run(b)], ids=lambda block: block.position)
 @pytest.mark.usefixtures("clicks")
 def test_code_of_a_page_runs(block: Block, places: Mapping[str, str]) -> None:
     code = adapt(block, places)

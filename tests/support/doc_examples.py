@@ -36,7 +36,7 @@ class Block:
     text: str
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         return f"{self.page}:{self.line}"
 
 
@@ -51,18 +51,18 @@ _SECTIONS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Command:
-    """A command that a page or a help shows. `words`: as a shell splits them, the program first."""
+    """A command that a page or a help shows. `arguments`: as a shell splits them, the program first."""
 
-    place: str
-    words: tuple[str, ...]
+    position: str
+    arguments: tuple[str, ...]
 
     @property
     def line(self) -> str:
-        return shlex.join(self.words)
+        return shlex.join(self.arguments)
 
     @property
     def program(self) -> str:
-        return Path(self.words[0]).name
+        return Path(self.arguments[0]).name
 
 
 def list_pages() -> list[Path]:
@@ -119,25 +119,25 @@ def documented_configs() -> list[dict[str, Any]]:
 def block_commands(block: Block) -> Iterator[Command]:
     """Yield the commands of a block: of all lines of a shell's block, of those behind "$ " of a session."""
     if block.language == SHELL:
-        yield from _shell_commands(block.place, block.text)
+        yield from _shell_commands(block.position, block.text)
     elif block.language == SESSION:
         shown = "\n".join(line[2:] for line in block.text.splitlines() if line.startswith("$ "))
-        yield from _shell_commands(block.place, shown)
+        yield from _shell_commands(block.position, shown)
     elif block.language == "yaml":
         # Steps of a workflow of GitHub.
-        yield from _shell_commands(block.place, "\n".join(re.findall(r"^- run: (.+)$", block.text, re.MULTILINE)))
+        yield from _shell_commands(block.position, "\n".join(re.findall(r"^- run: (.+)$", block.text, re.MULTILINE)))
 
 
-def _shell_commands(place: str, text: str) -> Iterator[Command]:
+def _shell_commands(position: str, text: str) -> Iterator[Command]:
     """Yield each command of a script, without its comment. Operators of the shell separate commands."""
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
-        words: list[str] = []
+        arguments: list[str] = []
         for word in [*shlex.split(line, comments=True), ";"]:
             if word not in _OPERATORS:
-                words.append(word)
-            elif words:
-                yield Command(place, tuple(words))
-                words = []
+                arguments.append(word)
+            elif arguments:
+                yield Command(position, tuple(arguments))
+                arguments = []
 
 
 @cache
@@ -153,10 +153,10 @@ def headrace_commands() -> tuple[Command, ...]:
 
 def headrace_part(command: Command) -> Command | None:
     """Return the headrace command that a command is, or gives another program behind "--"; None where it has none."""
-    words = command.words
-    for position, word in enumerate(words):
-        if Path(word).name == "headrace" and (position == 0 or words[position - 1] == "--"):
-            return Command(command.place, ("headrace", *words[position + 1 :]))
+    arguments = command.arguments
+    for index, word in enumerate(arguments):
+        if Path(word).name == "headrace" and (index == 0 or arguments[index - 1] == "--"):
+            return Command(command.position, ("headrace", *arguments[index + 1 :]))
     return None
 
 
@@ -165,22 +165,22 @@ def inline_commands() -> Iterator[Command]:
     for path in list_pages():
         text = _FENCE.sub(lambda match: "\n" * match[0].count("\n"), path.read_text(encoding="utf-8"))
         for match in _INLINE.finditer(text):
-            place = f"{path.relative_to(ROOT)}:{_line_of(text, match.start())}"
-            yield Command(place, tuple(shlex.split(" ".join(match[1].split()))))
+            position = f"{path.relative_to(ROOT)}:{_line_of(text, match.start())}"
+            yield Command(position, tuple(shlex.split(" ".join(match[1].split()))))
 
 
-def find_command(words: Sequence[str]) -> tuple[Any, list[str]]:
-    """Return the command that words behind `headrace` begin with, and the words after it. Raises LookupError."""
+def find_command(arguments: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the command that arguments of headrace begin with, and the remaining ones. Raises LookupError."""
     command: Any = typer.main.get_command(app)
-    rest = list(words)
-    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
-        if rest[0] not in command.commands:
-            raise LookupError(f"there is no {rest[0]}")
-        command = command.commands[rest.pop(0)]
-    return command, rest
+    remaining = list(arguments)
+    while hasattr(command, "commands") and remaining and not remaining[0].startswith("-"):
+        if remaining[0] not in command.commands:
+            raise LookupError(f"there is no {remaining[0]}")
+        command = command.commands[remaining.pop(0)]
+    return command, remaining
 
 
 def parse_command(command: Command) -> None:
     """Let the real command line parse a command. Raises for an option or a value that it does not take."""
-    parser, words = find_command(command.words[1:])
-    parser.make_context(command.line, words)
+    parser, arguments = find_command(command.arguments[1:])
+    parser.make_context(command.line, arguments)

@@ -36,6 +36,7 @@ def log(
     values: Mapping[int, bytes | None],
     partition: int = 0,
     *,
+    topic: str = "clicks",
     kafka_time: datetime = NOW,
     headers: Mapping[int, Mapping[str, bytes]] | None = None,
     keys: Mapping[int, bytes | None] | None = None,
@@ -50,7 +51,7 @@ def log(
     ]
     return pa.record_batch(
         [
-            pa.array(["clicks"] * len(rows), pa.string()),
+            pa.array([topic] * len(rows), pa.string()),
             pa.array([partition] * len(rows), pa.int32()),
             pa.array([offset for offset, _ in rows], pa.int64()),
             pa.array([kafka_time] * len(rows), pa.timestamp("us", "UTC")),
@@ -79,11 +80,15 @@ class Driver:
         schemas: Schemas | None = None,
         interval: int = 50,
         configuration: Config | None = None,
+        topic: str = "clicks",
+        topic_id: str = "uuid-1",
         budget: int = 2**20,
         **settings: Any,
     ) -> None:
         """`configuration`: in place of one that is made from the rest; `budget`: bytes before rows spill."""
         self.budget = budget
+        self.topic = topic
+        self.topic_id = topic_id
         self.config = configuration or pipeline_config(root, form, interval=interval, **settings)
         self.settings = self.config.pipelines["clicks"]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
@@ -105,7 +110,7 @@ class Driver:
     def start(self, partitions: int = 1, offset: int = 0) -> None:
         check_rules("clicks", self.settings, self._pipeline.schemas, RecordedPrivacy.of(self.table.snapshot()))
         self.epoch = self.table.begin(
-            {TopicPartition("clicks", 1, p): offset for p in range(partitions)}, {"clicks": ["uuid-1"]}
+            {TopicPartition(self.topic, 1, p): offset for p in range(partitions)}, {self.topic: [self.topic_id]}
         )
         self.tables.enter_raw(self.epoch, self.settings.raw_place)
         self.tables.apply_side_files()
@@ -121,10 +126,10 @@ class Driver:
         """Commit all up to these ends of the partitions. Returns the version; None when the table had it."""
         snapshot = self.table.snapshot()
         self.tables.apply_side_files()
-        parts = {("clicks", p): TopicPartition("clicks", 1, p) for p in ends}
+        parts = {(self.topic, p): TopicPartition(self.topic, 1, p) for p in ends}
         frontier = {part: snapshot.frontier(part) for part in parts.values()}
         start = dict.fromkeys(parts, 0)
-        committing = builder.ranges(start, {("clicks", p): end for p, end in ends.items()}, frontier, parts)
+        committing = builder.ranges(start, {(self.topic, p): end for p, end in ends.items()}, frontier, parts)
         if not committing:
             return None
         starts = {source: frontier[part] or 0 for source, part in parts.items()}
@@ -179,7 +184,7 @@ class Driver:
         pipeline = self._pipeline
         while True:
             plan = replace(
-                pipeline.task_plan(now, "000001", {"clicks": 1}),
+                pipeline.task_plan(now, "000001", {self.topic: 1}),
                 frontier=frontier,
                 budget=self.budget,
                 target_file_size=2**20,
