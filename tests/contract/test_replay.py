@@ -283,7 +283,7 @@ def say(*words: str) -> str:
 def test_the_verbs_list_show_and_replay(driver, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     file = config_file(driver, tmp_path)
-    listed = json.loads(say("list", file, "--json"))
+    listed = json.loads(say("list", file, "--json"))["groups"]
     assert sorted((k["outcome"], k["schema_id"], k["records"]) for k in listed) == [
         ("dead_letter", 1, 7), ("dead_letter", 2, 7), ("quarantined", 1, 7)
     ]  # fmt: skip
@@ -300,11 +300,23 @@ def test_the_verbs_list_show_and_replay(driver, tmp_path, monkeypatch):
         json.loads(line) for line in say("show", file, "--outcome", "quarantined", "--json", "--values").splitlines()
     ]
     assert len(told) == 7
-    assert told[0]["decoded"]["id"] == 4
+    assert (told[0]["decoded"]["id"], told[0]["not_decoded"]) == (4, None)
+    assert told[0]["kafka_time"].endswith(".000Z"), "as all times of documents"
     assert "clicks: 7 dead letters and 0 quarantined, of 1 kind" in say("replay", file, "--schema-id", "2")
+    preview = json.loads(say("replay", file, "--schema-id", "2", "--json"))
+    assert (preview["chosen"], preview["rows"], preview["versions"], preview["failed"]) == (7, 0, [], [])
     done = json.loads(say("replay", file, "--schema-id", "2", "--yes", "--json"))
     assert (done["chosen"], done["rows"], len(done["versions"])) == (7, 7, 1)
     check(driver, 56, 14)
+
+
+@pytest.mark.parametrize("form", ["delta"])
+def test_without_a_registry_dead_letters_are_shown_and_each_line_says_why_they_are_not_decoded(driver, tmp_path):
+    file = Path(config_file(driver, tmp_path))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"registry": {"url": "http://127.0.0.1:1"}}))
+    assert "not decoded: the schema registry at http://127.0.0.1:1" in say("show", str(file), "--values", "-n", "2")
+    shown = [json.loads(line) for line in say("show", str(file), "--values", "-n", "2", "--json").splitlines()]
+    assert [(one["decoded"], "does not answer" in one["not_decoded"]) for one in shown] == [(None, True)] * 2
 
 
 def test_a_replay_that_brings_no_row_says_so_and_exits_1(driver, tmp_path, monkeypatch):
@@ -318,5 +330,7 @@ def test_a_replay_that_brings_no_row_says_so_and_exits_1(driver, tmp_path, monke
     assert "none became a row" in none_decodes.output
     assert "failed again and stay" in none_decodes.output
     as_json = CliRunner().invoke(app, ["dlq", "replay", file, "--schema-id", "1", "--yes", "--json"])
-    assert (as_json.exit_code, json.loads(as_json.output)["rows"]) == (1, 0)
+    document = json.loads(as_json.output)
+    assert (as_json.exit_code, document["rows"]) == (1, 0)
+    assert sum(failed["records"] for failed in document["failed"]) == document["chosen"] > 0
     say("replay", file, "--schema-id", "1")

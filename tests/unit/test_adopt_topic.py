@@ -6,7 +6,7 @@ from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError
 from writer.core.offsets import TopicPartition
 from writer.offsets.start_decision import LogRange, incarnation_number, incarnations
-from writer.offsets.topic_adoption_plan import AdoptionRequest, find_topic_moves, plan_adoption, to_dict
+from writer.offsets.topic_adoption_plan import AdoptionRequest, find_topic_moves, plan_adoption, to_json
 
 KNOWN = {"clicks": ["a", "b"], "installs": ["c"]}
 FRONTIER = {
@@ -38,7 +38,7 @@ def test_another_id_with_the_same_offsets_goes_on_as_the_same_incarnation():
     assert [(line.part, line.start, line.same_records) for line in one.partitions] == [
         (TopicPartition("clicks", 2, 0), 50, True), (TopicPartition("clicks", 2, 1), 60, None),
     ]  # fmt: skip
-    assert to_dict(one) == {
+    assert to_json(one) == {
         "topics": [
             {
                 "from": {"topic": "clicks", "incarnation": 2, "id": "b"},

@@ -18,7 +18,7 @@ from writer.offsets.topic_adoption_plan import (
     TopicMove,
     find_topic_moves,
     plan_adoption,
-    to_dict,
+    to_json,
 )
 from writer.table.factory import main_table
 from writer.table.kafka_timestamps import read_kafka_timestamps
@@ -70,7 +70,7 @@ class TopicAdoption:
         check_no_driver(self.config, self.pipeline, "Stop it, then adopt: it may commit once more.")
         # The runs up to this one read other offsets, and are not continued.
         newest_run = Checkpoints(self.config.checkpoints, self.pipeline, self.config.s3.settings).newest() or 0
-        facts = {"at": now.isoformat(), **to_dict(plan)}
+        facts = {"at": now.isoformat(), **to_json(plan)}
         operation = Adoption(plan.incarnations, plan.starts, newest_run, facts)
         return self._table.adopt(self._snapshot, operation)
 

@@ -6,7 +6,7 @@ copy of the log) or not (a copy of the records). Without an adoption a start tak
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from writer.clients.kafka import Topic
 from writer.core.errors import ConfigError
@@ -196,8 +196,8 @@ def _plan_partition(
     return PartitionAdoption(old_part, table_end, part, log_range, table_end or 0, same_records)
 
 
-def to_dict(plan: AdoptionPlan) -> dict[str, object]:
-    """Describe the adoption as JSON values: what its entry of the log carries."""
+def to_json(plan: AdoptionPlan) -> dict[str, list[dict[str, Any]]]:
+    """Write the adoption as JSON values: what its entry of the log carries."""
     topics = [
         {
             "from": {"topic": move.old, "incarnation": move.old_number, "id": move.old_id},

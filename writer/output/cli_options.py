@@ -1,18 +1,13 @@
-"""Command-line options that many commands share: the file, pipelines, JSON, a time."""
+"""Command-line options that many commands share: the file, pipelines, tables, a time."""
 
 import getpass
 import socket
-from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import wraps
-from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from writer.config.loader import load
-from writer.config.pipelines import Config
 from writer.core.config_location import SHOWN, default_config
 from writer.core.errors import ConfigError
 from writer.core.units import duration, parse_instant
@@ -56,49 +51,12 @@ OnlyBuckets = Annotated[
 
 OfRaw = Annotated[bool, typer.Option("--raw", help="The raw table of the pipeline, in place of its table.")]
 
-
-def json_option(form: str = "one document") -> Any:
-    """Return the option for output that a program reads. docs/json_keys.yaml has its keys."""
-    return typer.Option("--json", help=f"Print JSON: {form}.")
-
-
-AsJson = Annotated[bool, json_option()]
 By = Annotated[str | None, typer.Option("--by", help="Who. Default: this user at this machine.", show_default=False)]
 
 
 def default_author() -> str:
     """Return this user at this machine, as an entry or a file names who asked for it."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
-
-
-def load_pipeline(path: Path, pipeline: str | None) -> tuple[Config, str]:
-    """Read the configuration, and name the pipeline that is meant. Raises ConfigError."""
-    config = load(path)
-    return config, config.one(pipeline)
-
-
-def options_of(choose: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of `choose`, in place of its parameter `chosen`, which takes what `choose` returns."""
-    shared = signature(choose).parameters
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def run(**options: Any) -> None:
-            chosen = choose(**{name: options.pop(name) for name in shared})
-            command(**options, chosen=chosen)
-
-        parameters: list[Parameter] = []
-        for parameter in signature(command).parameters.values():
-            if parameter.name == "chosen":
-                parameters += shared.values()
-            else:
-                parameters.append(parameter)
-        by_name = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
-        # typer reads the signature.
-        run.__signature__ = Signature(by_name)  # type: ignore[attr-defined]
-        return run
-
-    return decorate
 
 
 def duration_of(option: str, text: str) -> timedelta:

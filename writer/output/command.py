@@ -19,7 +19,6 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from writer.output.cli_options import json_option
 from writer.output.report import Report, Screen
 from writer.output.tables import sentence
 
@@ -106,7 +105,9 @@ def _command_parameters(parameters: Mapping[str, Parameter], json_form: str | No
     if "write" in parameters:
         shared += [("yes", _Yes), ("dry_run", _DryRun)]
     if json_form is not None:
-        shared.append(("as_json", Annotated[bool, json_option(json_form)]))
+        # docs/json_keys.yaml has its keys.
+        as_json = Annotated[bool, typer.Option("--json", help=f"Print JSON: {json_form}.")]
+        shared.append(("as_json", as_json))
     for name, annotation in shared:
         by_name[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
     return [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in by_name.values()]

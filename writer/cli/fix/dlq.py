@@ -1,8 +1,8 @@
 """`headrace dlq`: lists, shows and replays dead letters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -22,22 +22,13 @@ from writer.maintenance.dead_letters.listing import (
     first_dead_letters,
     group_dead_letters,
 )
-from writer.maintenance.dead_letters.replay import DeadLetterReplay, ReplayResult
+from writer.maintenance.dead_letters.replay import DeadLetterReplay
 from writer.maintenance.dead_letters.selection import Selection
-from writer.output.cli_options import AsJson, ConfigFile, OnePipeline, load_pipeline, options_of, time_of
-from writer.output.confirmation import DryRun, Yes, confirm
-from writer.output.tables import (
-    Column,
-    TextTable,
-    console,
-    emit,
-    emit_whole,
-    hanging,
-    legible,
-    plain,
-    sentence,
-    visible,
-)
+from writer.output.cli_options import time_of
+from writer.output.command import Depends, command
+from writer.output.command_inputs import Pipeline
+from writer.output.report import SCREEN_ONLY, Report
+from writer.output.tables import Column, TextTable, hanging, legible, plain, sentence, visible
 from writer.schemas.registry import RegistryUnreachable, source
 
 _BYTES_PER_LINE = 16
@@ -54,10 +45,8 @@ _GROUP_TABLE = [
     Column("oldest", right=True),
 ]
 
-dlq = typer.Typer(no_args_is_help=True, help="Dead letters: list them, look at them, carry them through once more.")
 
-
-def selection(
+def choose_dead_letters(
     outcome: Annotated[
         Literal["dead_letter", "quarantined"] | None, typer.Option("--outcome", help="Only these.", show_default=False)
     ] = None,
@@ -82,41 +71,191 @@ def selection(
     )
 
 
-@dlq.command("list")
-@options_of(selection)
-def list_(config: ConfigFile, pipeline: OnePipeline = None, *, chosen: Selection, as_json: AsJson = False) -> None:
-    """List dead letters by outcome, topic, schema and reason. Reads the lake only.
-
-    Exit codes: 0 shown, 1 the table is not there or cannot be read, 2 configuration.
-    """
-    settings, name = load_pipeline(config, pipeline)
-    groups = group_dead_letters(name, settings, chosen)
-    if as_json:
-        emit_whole([_group_document(group) for group in groups])
-    else:
-        _show_groups(name, groups)
+_Chosen = Annotated[Selection, Depends(choose_dead_letters)]
 
 
-def _group_document(group: DeadLetterGroup) -> Mapping[str, Any]:
-    return {
-        **vars(group),
-        "time_min": group.time_min and iso(group.time_min),
-        "time_max": group.time_max and iso(group.time_max),
+@dataclass(frozen=True)
+class DeadLetterGroups(Report):
+    """Dead letters by what they share."""
+
+    pipeline: str
+    groups: Sequence[DeadLetterGroup]
+
+    def render(self, out: Console) -> None:
+        """Draw a line for each group, and its reason below."""
+        records = sum(group.records for group in self.groups)
+        quarantined = sum(group.records for group in self.groups if group.outcome == "quarantined")
+        counts = f"{plural(records - quarantined, 'dead letter')} and {quarantined:,} quarantined"
+        sentence(out, f"{self.pipeline}: {counts}, of {plural(len(self.groups), 'kind')}", "bold")
+        table = TextTable(out, _GROUP_TABLE)
+        rows = [_group_row(group) for group in self.groups]
+        table.settle(rows)
+        for row, group in zip(rows, self.groups, strict=True):
+            table.add([row])
+            hanging(out, "    ", group.reason, "dim")
+
+
+@dataclass(frozen=True)
+class DeadLetterRecords(Report):
+    """Dead letters one by one: a line each."""
+
+    pipeline: str
+    # As their table has them; without `value` and `headers` where these are not asked for.
+    records: Sequence[Mapping[str, Any]]
+    # Those that can be decoded.
+    rows: Mapping[RecordPosition, Mapping[str, Any]]
+    # Why none was decoded; None: some were, or none was to be.
+    not_decoded: str | None
+    has_values: bool
+
+    def render(self, out: Console) -> None:
+        """Draw each record."""
+        if self.not_decoded is not None:
+            sentence(out, f"not decoded: {self.not_decoded}", "yellow")
+        if not self.records:
+            sentence(out, f"{self.pipeline}: no such dead letters")
+        for record in self.records:
+            _render_record(out, record, self._row(record), values=self.has_values)
+
+    def lines(self) -> Iterator[Any]:
+        """Yield a line for each record."""
+        for record in self.records:
+            line = {key.lstrip("_"): value for key, value in record.items() if key not in ("value", "headers")}
+            line["kafka_time"] = line["kafka_time"] and iso(line["kafka_time"])
+            if self.has_values:
+                line |= {"value": record["value"], "decoded": self._row(record), "not_decoded": self.not_decoded}
+            yield plain(line)
+
+    def _row(self, record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        return self.rows.get((record["_topic"], record["_partition"], record["_offset"]))
+
+
+@dataclass(frozen=True)
+class FailedDeadLetters:
+    """Dead letters that failed again, and stay, by what they share."""
+
+    outcome: str
+    schema_id: int | None
+    reason: str
+    records: int
+
+
+@dataclass(frozen=True)
+class ReplayReport(Report):
+    """What becomes of the dead letters that are chosen. `filtered`: those that event specs leave out by now."""
+
+    pipeline: str
+    chosen: int
+    rows: int = 0
+    filtered: int = 0
+    # Of the table.
+    versions: Sequence[int] = ()
+    failed: Sequence[FailedDeadLetters] = ()
+    # What is chosen, where nothing was replayed.
+    preview: DeadLetterGroups | None = field(default=None, metadata=SCREEN_ONLY)
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a replay brought no row."""
+        return int(self.preview is None and self.rows == 0)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether a dead letter is chosen."""
+        return self.chosen > 0
+
+    def render(self, out: Console) -> None:
+        """Draw what is chosen, or what became of it."""
+        if self.preview is not None:
+            self.preview.render(out)
+            return
+        if self.chosen == 0:
+            sentence(out, f"{self.pipeline}: no dead letter that has its bytes is chosen, so no row came.")
+            return
+        became = f"{self.rows:,} became rows" if self.rows else "none became a row"
+        summary = f"{self.pipeline}: of {plural(self.chosen, 'dead letter')} {became}"
+        if self.versions:
+            summary += f" in {plural(len(self.versions), 'commit')}"
+        sentence(out, summary, "bold")
+        if self.filtered:
+            sentence(out, f"{plural(self.filtered, 'dead letter')} went, which event specs leave out.")
+        if self.failed:
+            failed = sum(group.records for group in self.failed)
+            sentence(out, f"{plural(failed, 'dead letter')} failed again and stay:")
+        for group in sorted(self.failed, key=lambda group: -group.records)[:_REASONS_SHOWN]:
+            hanging(out, f"{group.records:>8,} ", group.reason)
+
+
+@command(exits={0: "shown", 1: "the table is not there or cannot be read", 2: "configuration"})
+def list_(pipeline: Pipeline, chosen: _Chosen) -> DeadLetterGroups:
+    """List dead letters by outcome, topic, schema and reason. Reads the lake only."""
+    return DeadLetterGroups(pipeline.name, group_dead_letters(pipeline.name, pipeline.config, chosen))
+
+
+@command(
+    exits={0: "shown", 1: "the table is not there or cannot be read", 2: "configuration"},
+    json_form="a line for each dead letter",
+    has_lines=True,
+)
+def show(
+    pipeline: Pipeline,
+    chosen: _Chosen,
+    dead_letters: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many.")] = 20,
+    values: Annotated[
+        bool, typer.Option("--values", help="Show what is in them, too: it may be about people.")
+    ] = False,
+) -> DeadLetterRecords:
+    """Show dead letters one by one: where they stood, why they are no rows, their keys."""
+    name = pipeline.name
+    screen = record_screen(name, pipeline.config)
+    # Whether a reason may quote a value, the value says.
+    has_values = values or screen.hides
+    records = first_dead_letters(name, pipeline.config, chosen, dead_letters, has_values=has_values)
+    rows: Mapping[RecordPosition, Mapping[str, Any]] = {}
+    problem = None
+    if values and records.num_rows:
+        rows, problem = _decode(name, pipeline.config, records)
+    if records.num_rows:
+        records = screen.table(records)
+    # cold: at most --limit records
+    return DeadLetterRecords(name, records.to_pylist(), rows, problem, values)
+
+
+@command(
+    exits={
+        0: "rows came, or it is only shown",
+        1: "no row came, or the registry or the storage does not answer",
+        2: "configuration",
     }
+)
+def replay(pipeline: Pipeline, chosen: _Chosen, *, write: bool) -> ReplayReport:
+    """Carry dead letters through the writer once more, by today's schemas and configuration, exactly once.
+
+    What becomes a row leaves the dead letters in the same commit; what fails again stays, with its new reason. May be
+    killed, repeated, and run beside the writer, which goes on.
+    """
+    name = pipeline.name
+    if not write:
+        groups = group_dead_letters(name, pipeline.config, chosen)
+        preview = DeadLetterGroups(name, groups)
+        return ReplayReport(name, sum(group.records for group in groups), preview=preview)
+    run = DeadLetterReplay(name, pipeline.config, source(pipeline.config.registry))
+    result = run.run(chosen, datetime.now(UTC))
+    failed = [
+        FailedDeadLetters(outcome, schema_id, reason, count)
+        for (outcome, schema_id, reason), count in result.failed.items()
+    ]
+    return ReplayReport(name, result.chosen, result.rows, result.filtered, result.versions, failed)
 
 
-def _show_groups(name: str, groups: Sequence[DeadLetterGroup]) -> None:
-    out = console()
-    records = sum(group.records for group in groups)
-    quarantined = sum(group.records for group in groups if group.outcome == "quarantined")
-    counts = f"{plural(records - quarantined, 'dead letter')} and {quarantined:,} quarantined"
-    sentence(out, f"{name}: {counts}, of {plural(len(groups), 'kind')}", "bold")
-    table = TextTable(out, _GROUP_TABLE)
-    rows = [_group_row(group) for group in groups]
-    table.settle(rows)
-    for row, group in zip(rows, groups, strict=True):
-        table.add([row])
-        hanging(out, "    ", group.reason, "dim")
+def _decode(
+    name: str, config: Config, records: pa.Table
+) -> tuple[Mapping[RecordPosition, Mapping[str, Any]], str | None]:
+    """Decode what can be. Returns the rows, and why there are none."""
+    try:
+        return decode_dead_letters(name, config, source(config.registry), records), None
+    except (RegistryUnreachable, SchemaChanged) as error:
+        return {}, str(error)
 
 
 def _group_row(group: DeadLetterGroup) -> list[str]:
@@ -131,60 +270,7 @@ def _group_row(group: DeadLetterGroup) -> list[str]:
     ]
 
 
-@dlq.command()
-@options_of(selection)
-def show(
-    config: ConfigFile,
-    pipeline: OnePipeline = None,
-    *,
-    chosen: Selection,
-    dead_letters: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many.")] = 20,
-    values: Annotated[
-        bool, typer.Option("--values", help="Show what is in them, too: it may be about people.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show dead letters one by one: where they stood, why they are no rows, their keys.
-
-    Exit codes: 0 shown, 1 the table is not there or cannot be read, 2 configuration.
-    """
-    settings, name = load_pipeline(config, pipeline)
-    out = console()
-    screen = record_screen(name, settings)
-    # Whether a reason may quote a value, the value says.
-    records = first_dead_letters(name, settings, chosen, dead_letters, has_values=values or screen.hides)
-    decoded: Mapping[RecordPosition, dict[str, Any]] = {}
-    if values and records.num_rows:
-        decoded = _decode(name, settings, records, out)
-    if records.num_rows:
-        records = screen.table(records)
-    # cold: at most --limit records
-    for record in records.to_pylist():
-        row = decoded.get((record["_topic"], record["_partition"], record["_offset"]))
-        if as_json:
-            emit(plain(_record_document(record, row, values=values)))
-        else:
-            _show_record(out, record, row, values=values)
-    if not (records.num_rows or as_json):
-        sentence(out, f"{name}: no such dead letters")
-
-
-def _decode(name: str, config: Config, records: pa.Table, out: Console) -> Mapping[RecordPosition, dict[str, Any]]:
-    try:
-        return decode_dead_letters(name, config, source(config.registry), records)
-    except (RegistryUnreachable, SchemaChanged) as error:
-        sentence(out, f"not decoded: {error}", "yellow")
-        return {}
-
-
-def _record_document(record: Mapping[str, Any], row: Mapping[str, Any] | None, *, values: bool) -> Mapping[str, Any]:
-    document = {key.lstrip("_"): value for key, value in record.items() if key not in ("value", "headers")}
-    if values:
-        document |= {"value": record["value"], "decoded": row}
-    return document
-
-
-def _show_record(out: Console, record: Mapping[str, Any], row: Mapping[str, Any] | None, *, values: bool) -> None:
+def _render_record(out: Console, record: Mapping[str, Any], row: Mapping[str, Any] | None, *, values: bool) -> None:
     position = f"{record['_topic']}/{record['_partition']} offset {record['_offset']}"
     properties = [instant(record["_kafka_time"])]
     properties.append("no key" if record["key"] is None else f"key {legible(record['key'])}")
@@ -194,96 +280,18 @@ def _show_record(out: Console, record: Mapping[str, Any], row: Mapping[str, Any]
     hanging(out, f"  {record['outcome']}: ", record["error"], "yellow")
     if not values or record["value"] is None:
         return
-    _show_bytes(out, record["value"])
+    _render_bytes(out, record["value"])
     if row is not None:
         hanging(out, "  decoded: ", str(plain(row)))
 
 
-def _show_bytes(out: Console, value: bytes) -> None:
+def _render_bytes(out: Console, value: bytes) -> None:
     for start in range(0, min(len(value), _BYTES_SHOWN), _BYTES_PER_LINE):
         piece = value[start : start + _BYTES_PER_LINE]
         line = f"  {start:04x}  {piece.hex(' '):<{3 * _BYTES_PER_LINE}} {visible(piece)}"
         out.print(Text(line, "dim"), soft_wrap=True)
     if len(value) > _BYTES_SHOWN:
         out.print(Text(f"  … {len(value):,} bytes", "dim"), soft_wrap=True)
-
-
-@dlq.command()
-@options_of(selection)
-def replay(
-    config: ConfigFile,
-    pipeline: OnePipeline = None,
-    *,
-    chosen: Selection,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Carry dead letters through the writer once more, by today's schemas and configuration, exactly once.
-
-    What becomes a row leaves the dead letters in the same commit; what fails again stays, with its new reason. May be
-    killed, repeated, and run beside the writer, which goes on.
-
-    Exit codes: 0 rows came, or it is only shown; 1 no row came, or the registry or the storage does not answer; 2
-    configuration.
-    """
-    settings, name = load_pipeline(config, pipeline)
-    work = partial(_run_replay, name, settings, chosen, as_json=as_json)
-    confirm(work, yes=yes, dry_run=dry_run, as_json=as_json)
-
-
-def _run_replay(name: str, config: Config, chosen: Selection, *, write: bool, as_json: bool) -> bool:
-    """Show which dead letters are chosen, or replay them. Returns whether there are any.
-
-    Raises typer.Exit if a replay brings no row, HeadraceError.
-    """
-    if not write:
-        groups = group_dead_letters(name, config, chosen)
-        if as_json:
-            emit_whole(_replay_document(ReplayResult(sum(group.records for group in groups))))
-        else:
-            _show_groups(name, groups)
-        return bool(groups)
-    result = DeadLetterReplay(name, config, source(config.registry)).run(chosen, datetime.now(UTC))
-    if as_json:
-        emit_whole(_replay_document(result))
-    else:
-        _show_replay(name, result, console())
-    if result.rows == 0:
-        raise typer.Exit(1)
-    return True
-
-
-def _replay_document(result: ReplayResult) -> Mapping[str, Any]:
-    return {
-        "chosen": result.chosen,
-        "rows": result.rows,
-        "filtered": result.filtered,
-        "versions": result.versions,
-        "failed": [
-            {"outcome": outcome, "schema_id": schema_id, "reason": reason, "records": count}
-            for (outcome, schema_id, reason), count in result.failed.items()
-        ],
-    }
-
-
-def _show_replay(name: str, result: ReplayResult, out: Console) -> None:
-    if result.chosen == 0:
-        sentence(out, f"{name}: no dead letter that has its bytes is chosen, so no row came.")
-        return
-    summary = f"{name}: of {plural(result.chosen, 'dead letter')} {result.rows:,} became rows"
-    if result.rows == 0:
-        summary = f"{name}: of {plural(result.chosen, 'dead letter')} none became a row"
-    if result.versions:
-        summary += f" in {plural(len(result.versions), 'commit')}"
-    sentence(out, summary, "bold")
-    if result.filtered:
-        sentence(out, f"{plural(result.filtered, 'dead letter')} went, which event specs leave out.")
-    if result.failed:
-        sentence(out, f"{plural(sum(result.failed.values()), 'dead letter')} failed again and stay:")
-    most_frequent = sorted(result.failed.items(), key=lambda item: -item[1])
-    for (_, _, reason), count in most_frequent[:_REASONS_SHOWN]:
-        hanging(out, f"{count:>8,} ", reason)
 
 
 def _parse_range(text: str | None) -> Span | None:
