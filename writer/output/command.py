@@ -8,6 +8,8 @@ reads the rest off its signature:
   parameters `yes` and `dry_run` beside it take what these options say;
 - `screen` takes the `Screen`, of a command that shows more than the report that it returns;
 - one that returns a report, or shows lines, has `--json`; one that returns an exit code, or nothing, has not.
+
+A report with a `failure` is shown, and ends the command by it.
 """
 
 import sys
