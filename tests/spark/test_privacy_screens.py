@@ -126,8 +126,8 @@ def test_every_endpoint_is_looked_at() -> None:
     patterns = [node.value for node in ast.walk(tree) if isinstance(node, ast.MatchValue)]
     assert {one.value for one in patterns if isinstance(one, ast.Constant)} == ENDPOINTS
     assert sorted(path.stem for path in (ROOT / "writer" / "web").glob("*.py")) == [
-        "__init__", "endpoints", "http_server", "live_records", "metric_types", "metrics_catalogue", "metrics_export",
-        "page",
+        "__init__", "batch_metrics", "endpoints", "http_server", "live_records", "metric_types", "metrics_catalogue",
+        "metrics_export", "page", "pipeline_metrics", "table_metrics",
     ], "a module that answers requests is looked at here"  # fmt: skip
 
 
