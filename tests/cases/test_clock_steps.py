@@ -339,7 +339,7 @@ def test_a_budget_that_is_used_up_while_a_supervisor_runs_is_free_again_at_its_t
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=str)
-def test_what_is_noted_after_a_step_within_an_action_is_not_moved_by_it(tmp_path: Path, step: timedelta) -> None:
+def test_a_time_noted_after_a_step_within_an_action_is_not_moved_by_it(tmp_path: Path, step: timedelta) -> None:
     clocks = Clocks()
 
     def refuse(_: str) -> str:

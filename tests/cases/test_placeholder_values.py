@@ -101,7 +101,7 @@ def test_a_reason_names_what_made_the_unit() -> None:
     assert "no value of its batch shows a unit" in reason(auto.rule("auto"), [0, -1])
 
 
-def test_what_a_batch_detected_is_remembered_with_the_batch(tmp_path: Path) -> None:
+def test_the_wire_format_that_a_batch_detects_is_recorded_with_the_batch(tmp_path: Path) -> None:
     from tests.support.sample_records import config
 
     settings = config(tmp_path)
@@ -131,7 +131,7 @@ def test_empty_values_hide_no_format(wire: Any, is_known: bool) -> None:
     assert (verdict.wire, verdict.is_sure) == (wire, is_known)
 
 
-def test_what_is_no_empty_value_still_needs_a_setting() -> None:
+def test_a_value_that_is_not_empty_still_needs_a_setting() -> None:
     with pytest.raises(UnclearWire, match="none of 20 values"):
         judge(table([(b"", {})] * 80 + [(b"{}", {})] * 20), lambda *_: True)
 

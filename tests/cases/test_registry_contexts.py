@@ -138,7 +138,7 @@ def test_ids_of_each_context_are_recorded_apart() -> None:
 
 
 @pytest.mark.parametrize("context", ["eu", ".e:u", ".e/u", ""])
-def test_what_is_no_name_of_a_context_is_refused(context: str) -> None:
+def test_a_text_that_is_no_name_of_a_context_is_refused(context: str) -> None:
     with pytest.raises(ValidationError, match="context"):
         Registry(url="http://registry:8081", context=context)
     with pytest.raises(ValidationError, match="names no context itself"):

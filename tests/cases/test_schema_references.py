@@ -90,7 +90,7 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_java_s_parser_resolves_is_resolved(shop: Served, case: str) -> None:
+def test_a_reference_that_java_s_parser_resolves_is_resolved(shop: Served, case: str) -> None:
     schema, references = CASES[case]
     known = shop.admit(shop.api.add("order-value", schema, references))
     assert isinstance(known, WriterSchema), known

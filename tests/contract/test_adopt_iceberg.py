@@ -93,7 +93,7 @@ def test_an_adoption_is_shown_first_and_written_with_yes(tmp_path: Path, capsys:
         adopt(tmp_path)
 
 
-def test_what_others_write_after_it_is_seen_and_deletes_stay(tmp_path: Path) -> None:
+def test_rows_of_other_clients_after_an_adoption_are_seen_and_deletes_stay(tmp_path: Path) -> None:
     create_foreign_table(tmp_path)
     adopt(tmp_path)
     driver = Driver(tmp_path, "iceberg", start=START)

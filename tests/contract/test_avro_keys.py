@@ -178,9 +178,7 @@ def test_keys_have_a_wire_format_of_their_own(tmp_path: Path, named: str, told_b
     assert later.needs_headers == (wire.header is not None)
 
 
-def test_what_an_id_of_a_key_means_is_kept_and_another_schema_refused_until_it_is_accepted(
-    tmp_path: Path, form: str
-) -> None:
+def test_the_schema_of_a_key_id_is_kept_and_another_is_refused_until_it_is_accepted(tmp_path: Path, form: str) -> None:
     driver = start_driver(tmp_path, form, AVRO, schemas=KNOWN)
     carried(driver, {0: user(0)})
     kept = driver.table.transactions()["clicks/schema/127.0.0.1%3A1/confluent/5"]

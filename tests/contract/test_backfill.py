@@ -255,7 +255,7 @@ def test_the_verb_fills_from_an_archive_and_says_how_it_went(driver, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["delta"])
-def test_what_became_of_a_pipeline_is_said_where_the_next_one_fails(driver, tmp_path):
+def test_the_outcome_of_a_pipeline_is_shown_where_the_next_one_fails(driver, tmp_path):
     other = Driver(tmp_path / "other")
     other.start()
     gap = only_gap(driver).id

@@ -163,7 +163,7 @@ def test_a_column_that_another_client_made_otherwise_is_told(table: PipelineTabl
         table.grow([pa.field("id", pa.int32())], epoch)
 
 
-def test_what_others_say_of_a_column_stays_when_it_grows(table: PipelineTable) -> None:
+def test_settings_of_other_clients_for_a_column_stay_when_it_grows(table: PipelineTable) -> None:
     epoch = table.begin({P0: 0}, {})
     DeltaTable(table.location).alter.set_column_metadata("id", {"comment": "whose it is"})
     table.grow([pa.field("price", pa.float64())], epoch)

@@ -276,7 +276,7 @@ def test_changes_of_other_clients_are_answered_before(tmp_path: Path) -> None:
     assert delta.table.snapshot().converted == parquet.table.snapshot().converted == -1
 
 
-def test_what_is_no_table_of_the_pipeline_is_refused(tmp_path: Path) -> None:
+def test_a_location_that_is_no_table_of_the_pipeline_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no table at"):
         converted(tmp_path)
     Driver(tmp_path, "delta", seal=SEAL)

@@ -191,7 +191,7 @@ def test_a_file_of_which_no_row_stays_is_not_written_anew(driver: Driver) -> Non
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
-def test_nothing_in_log_ledger_or_new_files_says_whose_rows_went(tmp_path: Path, form: str) -> None:
+def test_no_log_ledger_or_new_file_names_the_keys_of_rows_that_went(tmp_path: Path, form: str) -> None:
     driver = Driver(tmp_path, form)
     driver.start()
     driver.carry([log({n: event(n) for n in range(5)})], {0: 5})

@@ -37,7 +37,7 @@ def driver(form: str, tmp_path: Path) -> Driver:
     return made
 
 
-def test_what_is_deleted_or_late_or_a_tombstone_is_not_lost(driver: Driver) -> None:
+def test_an_event_that_is_deleted_or_late_or_a_tombstone_is_not_lost(driver: Driver) -> None:
     before = verification.committed_account(driver.config, "clicks", ENDS, since=NOW - timedelta(hours=1))
     sentence = "40 produced = 17 rows + 0 quarantined + 2 dead letters + 17 rows of the late table + 4 tombstones"
     assert verification.sentence(before) == f"{sentence} + 0 lost, 0 twice"

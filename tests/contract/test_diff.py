@@ -56,7 +56,7 @@ def test_rows_that_another_client_of_iceberg_wrote_anew_are_compared(tmp_path: P
     assert (found["equal"], found["only_first"], found["only_second"]) == (11, 0, 1)
 
 
-def test_what_differs_is_counted_by_column_and_shown(tmp_path: Path) -> None:
+def test_differences_are_counted_by_column_and_shown(tmp_path: Path) -> None:
     values = {at: event(at, event_time=NOW) for at in range(12)}
     one = carried(tmp_path / "one", "delta", values, 12)
     specs = {"Event": {"where": "id <> 3", "derive": {"note": "'n' || id"}, "columns": {"exclude": ["note"]}}}

@@ -69,7 +69,7 @@ def using(directory):
 # The broker
 
 
-def test_what_is_produced_is_consumed_in_order(bootstrap, topic):
+def test_records_are_consumed_in_the_order_in_which_they_were_produced(bootstrap, topic):
     name = topic()
     write(bootstrap, name, *(b"%d" % i for i in range(1000)))
     assert [m.value() for m in read(bootstrap, name)] == [b"%d" % i for i in range(1000)]

@@ -46,7 +46,7 @@ def of_clients(root: Path, registry: CsfleRegistry, **settings: Any) -> list[dic
     return rows
 
 
-def test_what_confluents_own_client_encrypted_is_in_the_clear(tmp_path: Path) -> None:
+def test_fields_that_confluents_own_client_encrypted_are_in_the_clear(tmp_path: Path) -> None:
     """All three algorithms, keys of three versions, texts, bytes, lists, maps, nulls and records in records."""
     with serving(CsfleRegistry.of(CLIENTS["registry"])) as registry:
         rows = of_clients(tmp_path, registry)

@@ -100,7 +100,7 @@ def test_a_commit_between_look_and_skip_wins(tmp_path):
     assert gap_records(driver.table, "clicks") == {}
 
 
-def test_what_kafka_still_holds_only_a_person_skips(tmp_path):
+def test_only_a_person_skips_records_that_kafka_still_holds(tmp_path):
     driver = Driver(tmp_path)
     driver.start()
     with pytest.raises(LogChanged, match="Kafka still holds the frontier of clicks/0"):
@@ -122,7 +122,7 @@ def test_another_log_under_the_name_is_not_skipped(tmp_path):
         assert said in found.reason
 
 
-def test_what_the_archive_lacks_stays_open_and_is_given_up_by_a_person(driver, tmp_path):
+def test_offsets_that_the_archive_lacks_stay_open_until_a_person_gives_them_up(driver, tmp_path):
     place = write_archive(tmp_path, values(30, 120))
     (found,) = fill_from_archives(driver, place)
     assert found.gap_record.state == "open"

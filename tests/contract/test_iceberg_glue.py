@@ -59,7 +59,7 @@ def stage(table: PipelineTable) -> Stage:
     return lambda rows: write_file(table.location, HOUR, rows, "iceberg")
 
 
-def test_what_a_table_promises_holds_where_glue_knows_it(
+def test_the_promises_of_a_table_hold_where_glue_knows_it(
     table: PipelineTable, on_s3: ObjectServer, stage: Stage
 ) -> None:
     epoch = begin(table)
@@ -111,7 +111,7 @@ def test_a_switch_of_names_that_dies_at_any_request_is_ended_by_the_next(
     check_switches(names, (table.location, f"{table.location}_2"), effects, monkeypatch)
 
 
-def test_what_a_shadow_got_by_its_old_name_after_a_switch_that_died_stays(
+def test_columns_that_a_shadow_got_by_its_old_name_after_a_switch_that_died_stay(
     table: PipelineTable, names: TableNames, on_s3: ObjectServer
 ) -> None:
     at, shadow = place(on_s3.url, table.location), f"{table.location}_2"

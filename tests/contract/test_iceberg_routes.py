@@ -136,7 +136,7 @@ def rolled_back(table: Table) -> None:
     [(appended, 3), (lambda table: table.delete(EqualTo("_offset", 0)), 1), (rolled_back, 1)],
     ids=["append", "delete", "rollback"],
 )
-def test_what_another_client_does_to_a_table_neither_doubles_rows_nor_brings_them_back(
+def test_a_change_by_another_client_neither_doubles_rows_nor_brings_them_back(
     tmp_path: Path, change: Callable[[Table], None], left: int
 ) -> None:
     one = start_route(tmp_path)

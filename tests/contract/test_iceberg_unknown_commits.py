@@ -60,7 +60,7 @@ def with_offsets(location: str, rows: int) -> StagedFile:
     return StagedFile(path, (), rows, size, delta_statistics(metadata), NOON, NOON, {("clicks", 0): rows})
 
 
-def test_what_is_left_of_a_file_stays_where_the_catalog_was_lost_after_it_took_the_commit(
+def test_a_rewritten_file_stays_where_the_catalog_was_lost_after_it_took_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = str(tmp_path / "lake")
@@ -91,7 +91,7 @@ def test_what_is_left_of_a_file_stays_where_the_catalog_was_lost_after_it_took_t
     assert sorted(iceberg_table_of(location).scan().to_arrow()["_offset"].to_pylist()) == [0, 1, 2, 5, 6, 7, 8, 9]
 
 
-def test_what_is_left_of_a_file_stays_where_another_entry_follows_a_commit_without_an_answer(
+def test_a_rewritten_file_stays_where_another_entry_follows_a_commit_without_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = str(tmp_path / "lake")

@@ -35,7 +35,7 @@ def ran(bootstrap, registry_url, tmp_path, monkeypatch):
     return run
 
 
-def test_what_it_writes_passes_validate(ran, topic, bootstrap, registry_url, tmp_path):
+def test_a_configuration_that_init_writes_passes_validate(ran, topic, bootstrap, registry_url, tmp_path):
     clicks, installs = topic(2, prefix="Clicks"), topic(1, prefix="installs")
     for name, kind in ((clicks, "clicks"), (installs, "installs")):
         produce(bootstrap, registry_url, name, 300, now=datetime.now(UTC), kind=kind)

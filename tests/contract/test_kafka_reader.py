@@ -338,7 +338,7 @@ def test_plain_logs_in_and_a_wrong_password_is_refused_without_being_shown(own: 
     assert "another" not in str(refused.value)
 
 
-def test_what_a_log_is_known_by_is_asked_over_tls_and_a_login(own: Own) -> None:
+def test_the_identity_of_a_log_is_asked_over_tls_and_a_login(own: Own) -> None:
     created(own.broker.bootstrap, "marked", {})
     send(own.broker.bootstrap, "marked", mixed(80))
     settings = Configured.model_validate({

@@ -236,7 +236,9 @@ def test_leases_that_were_removed_go_on_above_what_the_table_knows(leases: Calla
     again.close()
 
 
-def test_who_takes_over_has_it_at_once_and_the_loser_waits_while_it_is_renewed(leases: Callable[[], Leases]) -> None:
+def test_a_take_over_has_the_lease_at_once_and_the_loser_waits_while_it_is_renewed(
+    leases: Callable[[], Leases],
+) -> None:
     first = LeaseHolder({"clicks": leases()}, "host-a", expires_after=SHORT)
     second = LeaseHolder({"clicks": leases()}, "host-b", expires_after=SHORT)
     assert take(first)
@@ -285,7 +287,7 @@ def test_of_many_who_take_over_at_once_one_keeps_it(leases: Callable[[], Leases]
         holder.close()
 
 
-def test_it_is_told_since_when_a_lease_is_held(leases: Callable[[], Leases]) -> None:
+def test_a_lease_shows_since_when_it_is_held(leases: Callable[[], Leases]) -> None:
     one = leases()
     before = datetime.now(UTC)
     assert one.take(1, "a")

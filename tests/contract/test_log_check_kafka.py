@@ -123,7 +123,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield made
 
 
-def test_nothing_that_leaves_a_log_whole_is_taken_for_a_cut(site: Site) -> None:
+def test_an_event_that_leaves_a_log_whole_is_not_taken_for_a_cut(site: Site) -> None:
     log = Log(site.broker)
     log.send(500)
     log.commit(back=3)

@@ -509,7 +509,7 @@ def test_tests_are_chosen_by_text_and_none_is_exit_5(files: Files) -> None:
     assert "leave -k and -n out" in files.mistake("-k", "a", "--update")
 
 
-def test_what_a_start_refuses_is_an_error_of_the_file(files: Files) -> None:
+def test_a_refusal_of_a_start_is_an_error_of_the_file(files: Files) -> None:
     files.pipeline(specs={"Event": {"where": "idd = 1"}})
     files.case({"a": good(1)}, {"a": "row"})
     done = files.run("--junit", "out.xml", columns=120)

@@ -161,7 +161,7 @@ def test_a_running_writer_is_in_the_way(tmp_path: Path, which: str, monkeypatch:
     assert "(process 7, http://127.0.0.1:7)" in lake.promote("--yes", code=1)
 
 
-def test_what_was_deleted_from_the_first_is_said(tmp_path: Path) -> None:
+def test_deletions_from_the_first_table_are_reported(tmp_path: Path) -> None:
     lake = Lake(tmp_path, "delta")
     lake.to(lake.shadow(), 20)
     done = CliRunner().invoke(app, ["delete-rows", str(lake.file), "--where", "id = 4", "--yes"])
@@ -171,7 +171,7 @@ def test_what_was_deleted_from_the_first_is_said(tmp_path: Path) -> None:
     assert "1 row went from the first table" in lake.promote("--no-diff")
 
 
-def test_what_another_client_deleted_from_the_first_is_said(tmp_path: Path) -> None:
+def test_deletions_by_another_client_from_the_first_table_are_reported(tmp_path: Path) -> None:
     lake = Lake(tmp_path, "delta")
     lake.to(lake.shadow(), 20)
     DeltaTable(lake.first.lake).delete("id = 4")

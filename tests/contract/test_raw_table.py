@@ -68,7 +68,7 @@ def test_a_timestamp_that_is_not_believable_is_kept_under_the_day_at_which_it_wa
     assert days == {0: (2026, (NOW - 3 * DAY).date().isoformat()), 1: (9000, NOW.date().isoformat())}
 
 
-def test_what_a_writer_that_died_did_not_apply_is_applied_once(tmp_path: Path, form: str) -> None:
+def test_side_files_that_a_dead_writer_did_not_apply_are_applied_once(tmp_path: Path, form: str) -> None:
     driver = start_writer(tmp_path, form)
     with pytest.raises(Died):
         driver.carry([log(VALUES)], {0: 8}, die="after_commit")

@@ -50,7 +50,7 @@ def test_a_table_that_exists_has_them_from_the_next_commit_on(tmp_path: Path, fo
     check_sound(without)
 
 
-def test_what_does_not_have_its_type_is_a_dead_letter_with_its_headers(tmp_path: Path, form: str) -> None:
+def test_a_record_without_the_type_of_its_column_is_a_dead_letter_with_its_headers(tmp_path: Path, form: str) -> None:
     driver = start_driver(tmp_path, form, COLUMNS)
     driver.carry([log({0: event(0), 1: event(1)}, headers={1: {"n": b"many", "trace-id": b"t"}})], {0: 2})
     assert shown(driver.lake) == [(0, "k0", None, None, None)]

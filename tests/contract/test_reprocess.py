@@ -136,7 +136,7 @@ def test_late_rows_are_read_again_and_sealed_buckets_get_a_next_manifest(tmp_pat
 
 
 @pytest.mark.parametrize("form", ["delta"])
-def test_what_another_client_dedupe_or_retention_took_stays_out(tmp_path: Path, form: str) -> None:
+def test_rows_that_another_client_dedupe_or_retention_took_stay_out(tmp_path: Path, form: str) -> None:
     driver = start_writer(tmp_path, form)
     write_history(driver)
     DeltaTable(driver.lake).delete("id = 10")

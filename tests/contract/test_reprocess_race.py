@@ -103,7 +103,7 @@ def test_rows_whose_records_are_not_there_stay_as_they_are(pair: tuple[Driver, D
 
 
 @pytest.mark.parametrize("form", ["delta"])
-def test_what_is_left_of_another_clients_file_has_the_event_times_of_its_rows(pair: tuple[Driver, Driver]) -> None:
+def test_the_rest_of_another_clients_file_has_the_event_times_of_its_rows(pair: tuple[Driver, Driver]) -> None:
     driver, _ = pair
     DeltaTable(driver.lake).delete("id = 10")  # it does not say the times of what it writes
     raw = driver.side(driver.settings.raw_place or "")

@@ -84,7 +84,7 @@ def test_a_shorter_one_drops_nothing_until_it_is_accepted(driver: Driver) -> Non
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
 
 
-def test_what_the_longer_one_drops_goes_meanwhile(driver: Driver) -> None:
+def test_buckets_that_the_longer_retention_drops_go_meanwhile(driver: Driver) -> None:
     run_driver(driver, 3 * HOUR)
     add_rows(driver)
     wait = run_driver(driver, HOUR)

@@ -126,7 +126,7 @@ def test_rows_dead_letters_and_frontier_go_back_together_and_are_read_again_once
     assert sound(driver).reconciliation.total("read") == 36
 
 
-def test_nothing_changes_without_yes(driver: DamagedDriver) -> None:
+def test_a_rewind_changes_nothing_without_yes(driver: DamagedDriver) -> None:
     version = driver.table.snapshot().version
     report = rewind_report(driver, driver.good, write=False)
     told = report.document()
@@ -175,7 +175,7 @@ def test_a_version_before_the_first_start_or_not_yet_there_is_refused(driver: Da
     assert ids(driver) == ROWS
 
 
-def test_what_was_deleted_since_stays_deleted_until_it_is_read_again(driver: DamagedDriver) -> None:
+def test_rows_that_were_deleted_since_stay_deleted_until_they_are_read_again(driver: DamagedDriver) -> None:
     run_deletion(
         driver.config,
         DeletionRequest("clicks", where("id IN (3, 14)"), NOW, with_dead_letters=False),
@@ -257,7 +257,7 @@ def test_a_bucket_that_is_empty_after_it_gets_a_manifest_only_if_it_had_one(driv
     sound(driver)
 
 
-def test_what_kafka_does_not_hold_is_said_and_refused_without_the_flag(driver: DamagedDriver) -> None:
+def test_offsets_that_kafka_does_not_hold_are_named_and_refused_without_the_flag(driver: DamagedDriver) -> None:
     preview = rewind_report(driver, driver.good, Cluster(24, earliest=15), write=False)
     assert (preview.exit_code, preview.has_changes) == (0, False), "it is only shown"
     report = rewind_report(driver, driver.good, Cluster(24, earliest=15))

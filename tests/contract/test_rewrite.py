@@ -272,7 +272,7 @@ def test_the_log_that_was_cleaned_up_takes_no_rewrite(delta: PipelineTable, add:
         delta.append(rewrite(files, add(10)), looked)
 
 
-def test_what_an_entry_says_of_a_rewrite(table: PipelineTable, stage: Stage) -> None:
+def test_an_entry_of_a_rewrite_has_its_facts(table: PipelineTable, stage: Stage) -> None:
     filled(table, stage)
     some = rewrite(table.bucket_files(table.snapshot(), FIVE), stage(28), taken=RemovedRows("dedupe", 2))
     version = table.append(some, table.snapshot())

@@ -61,7 +61,7 @@ def test_a_table_at_work_has_nothing_to_remove(make) -> None:
     assert found(driver) == {}
 
 
-def test_what_a_dead_driver_staged_goes_once_it_is_old(make) -> None:
+def test_files_that_a_dead_driver_staged_go_once_they_are_old(make) -> None:
     driver = make()
     before = names(driver)
     with pytest.raises(Died):
@@ -169,7 +169,7 @@ def test_drafts_manifests_and_runs_of_old_go(tmp_path: Path) -> None:
     assert found(driver) == {}
 
 
-def test_what_dead_tasks_spilled_on_this_machine_goes(tmp_path: Path, scratch: Path) -> None:
+def test_files_that_dead_tasks_spilled_on_this_machine_go(tmp_path: Path, scratch: Path) -> None:
     driver = fill_table(tmp_path, "delta", commits=1)
     for name in ("headrace-stage-a", "headrace-stage-b", "headrace-rewrite-c", "headrace-reprocess-c", "somebodys-d"):
         (scratch / name).mkdir()
@@ -308,7 +308,7 @@ def test_a_table_among_the_checkpoints_is_left_alone(tmp_path: Path) -> None:
     assert found(driver) == {}
 
 
-def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
+def test_files_that_a_link_leads_to_are_left_alone(tmp_path: Path) -> None:
     driver = fill_table(tmp_path / "mine", "delta", commits=1)
     other = fill_table(tmp_path / "other", "delta", commits=1)
     (folder,) = (path for path in Path(other.lake).iterdir() if path.name.startswith("hour="))

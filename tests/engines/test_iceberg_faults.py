@@ -180,7 +180,7 @@ def test_a_wrong_secret_is_a_sentence_without_it(
 
 
 @pytest.mark.parametrize("kind", ["credential", "token"])
-def test_what_is_revoked_stops_the_commit_by_a_sentence(
+def test_a_right_that_is_revoked_stops_the_commit_by_a_sentence(
     upstream: str, tmp_path: Path, stage: Stage, all_logs: pytest.LogCaptureFixture, kind: str
 ) -> None:
     login = OAuth(CLIENT, SECRET, "lake:write")

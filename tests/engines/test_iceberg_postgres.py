@@ -52,7 +52,7 @@ def stage(table: PipelineTable) -> Callable[[int], StagedFile]:
     return lambda rows: write_file(table.location, HOUR, rows, "iceberg")
 
 
-def test_what_a_table_promises_holds_where_postgresql_knows_it(
+def test_the_promises_of_a_table_hold_where_postgresql_knows_it(
     uri: str, table: PipelineTable, stage: Callable[[int], StagedFile]
 ) -> None:
     epoch = begin(table)

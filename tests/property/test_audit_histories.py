@@ -310,7 +310,7 @@ def test_a_range_of_offsets_that_the_log_lacks_never_adds_up(
         assert not run_audit(history.driver, deep=False).adds_up
 
 
-def test_what_begins_at_a_batch_begins_at_the_first_offset_of_the_partition(tmp_path: Path) -> None:
+def test_a_range_that_begins_at_a_batch_begins_at_the_first_offset_of_the_partition(tmp_path: Path) -> None:
     history = History(tmp_path)
     history.batch([(0, ["row"]), (1, [])])
     found = history.check()

@@ -114,7 +114,7 @@ def test_the_rate_of_a_slot_does_not_change_with_slots_waves_or_overhead(slots, 
 @given(
     fixed=st.floats(0, 10), slot=st.floats(100, 1e5), rows=st.lists(st.integers(10**6, 10**8), min_size=6, max_size=9)
 )
-def test_what_tasks_cost_without_rows_is_found_where_batches_differ(fixed, slot, rows):
+def test_the_cost_of_tasks_without_rows_is_measured_where_batches_differ(fixed, slot, rows):
     assume(max(rows) > 2 * min(rows))
     plain = [batches(1, slots=8, slot=slot, rows=one)[0] for one in rows]
     slower = [replace(one, tasks_s=one.tasks_s + fixed, seconds=one.seconds + fixed) for one in plain]

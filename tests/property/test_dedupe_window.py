@@ -117,7 +117,7 @@ def test_a_filter_of_keys_passes_over_most_others() -> None:
 
 
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.sets(st.integers(0, 30)), st.integers(1, 5))
-def test_what_is_compared_reaches_on_through_buckets_that_were_not_judged(hours, unjudged, window) -> None:
+def test_the_comparison_reaches_on_through_buckets_that_were_not_judged(hours, unjudged, window) -> None:
     spans = {TableBucket((str(h),)): (BASE + h * HOUR, BASE + (h + 1) * HOUR) for h in hours}
     found = neighbours(TableBucket((str(hours[0]),)), spans, {(str(h),) for h in unjudged}, window * HOUR)
     assert found.buckets[0] == TableBucket((str(hours[0]),))

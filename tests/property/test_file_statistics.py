@@ -209,7 +209,7 @@ def test_no_predicate_at_a_bound_hides_a_row(rows, sizes, one_file, data):
             readers.check(path, data.draw(st.sampled_from(sorted(OPERATORS))), pa.scalar(value, kind))
 
 
-def test_what_the_docs_say_of_deltalakes_arrow_dataset_is_so(tmp_path):
+def test_the_warning_of_the_docs_about_deltalakes_arrow_dataset_is_true(tmp_path):
     """The day that this fails, the warning in docs/TABLES.md can go."""
     rows = table_of([{"double": 6.0}])
     written(str(tmp_path), rows, [], one_file=True)

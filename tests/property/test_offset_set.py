@@ -29,7 +29,7 @@ def offsets_of(ranges: list[OffsetRange]) -> set[Offset]:
 
 
 @given(range_lists)
-def test_it_holds_the_offsets_of_its_ranges_in_the_fewest_of_them(ranges: list[OffsetRange]) -> None:
+def test_a_set_has_the_offsets_of_its_ranges_in_the_fewest_ranges(ranges: list[OffsetRange]) -> None:
     offsets = OffsetSet.of(ranges)
     expected = offsets_of(ranges)
     run_starts = [(part, offset) for part, offset in expected if (part, offset - 1) not in expected]

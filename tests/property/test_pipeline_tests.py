@@ -72,7 +72,7 @@ VALUES = st.one_of(
 
 @given(st.lists(VALUES, min_size=1, max_size=20), st.booleans(), st.integers(1, 3))
 @settings(max_examples=share(40), suppress_health_check=list(HealthCheck))
-def test_what_it_says_is_what_the_steps_say_of_each_record(
+def test_a_pipeline_test_reports_of_each_record_what_the_steps_make_of_it(
     values: list[bytes | None], has_specs: bool, partitions: int
 ) -> None:
     with TemporaryDirectory() as folder:

@@ -103,7 +103,7 @@ def test_beside_a_live_driver_it_is_refused_and_a_driver_that_is_not_seen_is_fen
     assert audited(site)["adds_up"]
 
 
-def test_what_retention_took_is_refused_then_given_up_as_a_gap(site: Site, topic: MakeTopic) -> None:
+def test_offsets_that_retention_took_are_refused_then_given_up_as_a_gap(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
     lake = site.pipeline("events", [name])
     site.fill(name, 300)

@@ -278,14 +278,14 @@ def test_an_alert_says_how_bad_it_is_and_where_to_read_on() -> None:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_what_is_recorded_is_named_by_its_labels_and_of_metrics_that_exist(name: str) -> None:
+def test_a_recorded_rule_is_named_by_its_labels_and_of_metrics_that_exist(name: str) -> None:
     rule = RECORDED[name]
     assert set(rule) == {"record", "expr"}
     assert re.fullmatch(r"pipeline:headrace_[a-z_]+(:rate15m)?", name)
     assert all(metric in LABELS and not labels for metric, labels in selectors(rule["expr"]))
 
 
-def test_what_is_left_of_a_gap_is_told_by_the_rate_of_its_backfill() -> None:
+def test_the_rest_of_a_gap_is_estimated_by_the_rate_of_its_backfill() -> None:
     """600 offsets a minute, and 12,000 to go."""
     rate, left = (
         RECORDED[f"pipeline:headrace_{n}"]["expr"] for n in ("gap_offsets_settled:rate15m", "backfill_eta_seconds")

@@ -137,7 +137,7 @@ def test_a_going_that_was_taken_back_doubles_the_wait():
         assert isinstance(decide_once(known, memory), kind)
 
 
-def test_nothing_is_added_until_what_was_asked_for_has_shown():
+def test_no_executor_is_added_until_those_requested_have_shown():
     asked = Scaling(NOW - minutes(1), 1, 2, {"clicks": 10_000.0})
     memory = Memory(desired=2, scalings=(asked,), shape={"clicks": 480, "slots of an executor": 4})
     decision = decide_once(facts(pipeline(72_000)), memory)
@@ -227,7 +227,7 @@ def test_a_slow_topic_is_judged_over_its_own_batches():
     assert decision.executors == 2
 
 
-def test_what_is_desired_is_asked_for_again_at_every_tick_whatever_is_known():
+def test_the_desired_executors_are_requested_again_at_every_tick():
     blind = replace(facts(pipeline(60_000)), executors=None)
     decision = decide_once(blind, Memory(desired=7))
     assert isinstance(decision, Hold)

@@ -39,7 +39,7 @@ def test_how_long_executors_take_to_come_is_learned():
 
 
 @pytest.mark.parametrize(("slot", "found"), [(10_000, 1.0), (7_500, 0.5), (5_100, 0.02)])
-def test_what_an_added_slot_brought_is_measured(slot, found):
+def test_the_gain_of_an_added_slot_is_measured(slot, found):
     memory = after(Memory(desired=4, scalings=(replace(CAME, there_at=CAME.at),), shape=SHAPE), on_four(slot))
     assert memory.scalings[0].yield_ == pytest.approx(found)
     if found < POLICY.min_yield:
@@ -86,7 +86,7 @@ def test_a_lower_yield_asks_for_more_executors():
     assert careful.executors > plain.executors
 
 
-def test_what_a_change_brought_is_forgotten_when_the_partitions_change():
+def test_the_gain_of_a_change_is_forgotten_when_the_partitions_change():
     memory = Memory(
         desired=4, scalings=(replace(CAME, there_at=CAME.at, yield_=0.6),), fewer=(DesiredDecrease(NOW, 2),),
         block=Block(4, NOW + minutes(9), 0.0), shape={"clicks": 240, "slots of an executor": 4},

@@ -50,7 +50,7 @@ def test_once_takes_what_is_there(offsets):
 
 
 @pytest.mark.parametrize("given", [WAITS, ONCE])
-def test_what_an_earlier_start_planned_is_read_again_whatever_its_size(given):
+def test_a_batch_that_an_earlier_start_planned_is_read_again_at_any_size(given):
     assert reason(5_000, 9_000, 3, given, first=True, replay=True) == "replay"
 
 

@@ -112,7 +112,7 @@ def test_rows_that_were_not_produced_are_reported() -> None:
     )
 
 
-def test_what_retention_took_is_no_loss_and_the_rest_is() -> None:
+def test_records_that_retention_took_are_no_loss_and_the_rest_are() -> None:
     life = TopicLife("t", {0: 10}, taken={0: [(0, 5)]})
     verdict = judge({("t", 1): life}, {("t", 1, 0): PartitionOffsets(6, [(0, 2), (6, 10)])})
     assert (verdict.taken, verdict.lost) == (3, 1)

@@ -50,7 +50,7 @@ def test_processes_that_ended_or_lost_their_parent_are_counted(tmp_path):
     assert found.end.cpu_s == pytest.approx(0.8, abs=0.3)
 
 
-def test_nothing_is_left_of_a_contender_that_fails(tmp_path):
+def test_a_contender_that_fails_leaves_nothing_behind(tmp_path):
     script = """
         import subprocess, sys
         subprocess.Popen(["sleep", "1000"], start_new_session=True)

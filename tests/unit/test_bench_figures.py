@@ -79,7 +79,7 @@ def test_a_run_of_one_batch_has_no_warm_part():
         warm(Run("plain", 1, 1000, 1, (BatchMark(1000, Usage(1, 1, 1)),), NOTHING, 0, WrittenTable(1, 1, 1000)))
 
 
-def test_what_a_topic_took_is_of_the_repeats_on_it_alone():
+def test_the_time_of_a_topic_is_that_of_the_repeats_on_it_alone():
     runs = [replace(run(), partitions=p, end=Usage(s, s, 0)) for p, s in ((4, 10), (100, 14), (4, 12), (100, 20))]
     runs[0], runs[2] = (
         replace(one, marks=tuple(replace(mark, batch_s=s) for mark in one.marks))

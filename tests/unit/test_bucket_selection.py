@@ -116,7 +116,7 @@ def test_a_table_without_a_time_names_its_buckets_by_their_values():
         (BOTH, "hour=2026-11-20T05/hour=2026-11-20T06"),
     ],
 )  # fmt: skip
-def test_what_names_no_bucket_is_refused_with_examples(bucketer: Bucketer, text: str):
+def test_a_text_that_names_no_bucket_is_refused_with_examples(bucketer: Bucketer, text: str):
     with pytest.raises(
         ConfigError, match=r"names no bucket of this table\. They are named (hour|day)=2026-11-"
     ) as told:

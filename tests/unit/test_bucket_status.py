@@ -167,7 +167,7 @@ def test_a_person_sees_the_watermark_what_holds_it_and_what_is_not_sealed(counts
     ]
 
 
-def test_nothing_is_said_of_buckets_that_were_not_looked_at():
+def test_the_status_says_nothing_of_buckets_that_were_not_read():
     empty = [0] * (len(BOUNDS_S) + 1)
     lateness = {"bounds_seconds": list(BOUNDS_S), "behind": empty, "beyond": empty}
     shown = seal_lines({"seals": None, "lateness": lateness, "totals": {"late_rows": 0}})

@@ -84,7 +84,7 @@ def test_a_pause_is_owed_by_the_next_job_whichever_bucket_it_is_of() -> None:
     assert (pace.owed_s(200), pace.busy_s) == (16, 26)
 
 
-def test_what_was_staged_half_the_orphan_age_ago_is_not_committed() -> None:
+def test_a_file_that_was_staged_half_the_orphan_age_ago_is_not_committed() -> None:
     age = timedelta(days=7)
     check_age(NOON, NOON + age / 2, age)
     with pytest.raises(

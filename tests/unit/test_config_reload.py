@@ -115,7 +115,7 @@ def test_an_invalid_file_changes_nothing_and_says_so(path: Path) -> None:
         ('kafka: "${file:/a\\0b}"', "its name or its text is not UTF-8"),
     ],
 )
-def test_whatever_is_wrong_with_a_file_ends_nothing(path: Path, tmp_path: Path, text: str, why: str) -> None:
+def test_an_invalid_file_ends_no_pipeline(path: Path, tmp_path: Path, text: str, why: str) -> None:
     file, requested = opened(path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     path.write_text(text.replace("BINARY", str(tmp_path / "binary")))

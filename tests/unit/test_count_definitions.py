@@ -94,7 +94,7 @@ def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, poli
     assert expected.items() <= found["topic_partitions"][0].items()
 
 
-def test_what_a_person_reads_says_which_late_and_which_dead_letters(driver: Driver, policy: str) -> None:
+def test_a_text_for_a_person_says_which_late_rows_and_which_dead_letters(driver: Driver, policy: str) -> None:
     text = drawn(run_explain(ChosenPipelines(["clicks"], driver.config)).render)
     said = dict(line.rsplit(None, 2)[:2] for line in text.splitlines() if line.endswith("%"))
     assert said["late rows, wherever they went"] == "14"

@@ -207,7 +207,7 @@ def test_a_clean_up_below_a_follower_is_seen(tmp_path: Path) -> None:
     assert [version for version, _ in log.entries_after(-1)] == [last.version]
 
 
-def test_nothing_is_put_at_a_version_that_a_clean_up_removed(tmp_path: Path) -> None:
+def test_no_entry_is_put_at_a_version_that_a_clean_up_removed(tmp_path: Path) -> None:
     """Below the newest checkpoint an entry is free to be written, and nobody would ever read it."""
     log, other = create(tmp_path), log_at(tmp_path)
     stale = log.state()

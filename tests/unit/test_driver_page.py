@@ -83,7 +83,7 @@ def test_a_browser_is_shown_the_page_and_a_script_the_paths(url: str) -> None:
     assert ask(url, "/", headers={"Accept": "*/*"})[2].endswith("/buckets\n")
 
 
-def test_what_the_page_draws_is_told_as_json(url: str) -> None:
+def test_the_figures_that_the_page_draws_are_served_as_json(url: str) -> None:
     told = json.loads(ask(url, "/buckets")[2])["pipelines"]["clicks"]
     assert told == [
         {

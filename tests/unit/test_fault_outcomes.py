@@ -49,7 +49,7 @@ def test_a_run_in_shards_forgets_what_another_commit_found(path: Path) -> None:
     assert outcomes.commit(found) == "new"
 
 
-def test_nothing_is_written_unless_it_is_wanted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_outcome_is_written_unless_it_is_wanted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcomes, "WANTED", False)
     outcomes.put("faults", "a", {})
     assert not path.exists()

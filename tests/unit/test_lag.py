@@ -199,7 +199,7 @@ def test_a_record_of_an_odd_timestamp_dates_none_behind_it_wrongly(odd, hours):
     assert date_offsets(Topic([odd, odd]).first_records, {A: 1}, NOON) == {}, "none of its own either"
 
 
-def test_what_no_timestamp_dates_waits_since_the_first_sample_at_the_latest():
+def test_a_record_without_a_timestamp_waits_since_the_first_sample_at_the_latest():
     class Odd(Cluster):
         def first_records(self, instants_ms):
             return dict.fromkeys(instants_ms, (0, OF_2099))
@@ -441,7 +441,7 @@ def test_a_mirror_that_fails_is_counted_warned_of_once_and_tried_again(progress,
     assert "the group has members" in said[0]
 
 
-def test_nothing_is_mirrored_unless_it_is_asked_for(progress):
+def test_no_offset_is_mirrored_without_the_setting(progress):
     cluster = Cluster()
     watch = watching(cluster, progress)
     until(lambda: cluster.looks > 3)

@@ -292,7 +292,7 @@ def test_spark_s_source_is_asked_about_before_and_after_its_tasks() -> None:
     assert reader._check_log(ends, marks) == set(), "the log lost them"
 
 
-def test_nothing_is_skipped_in_a_log_that_was_cut() -> None:
+def test_no_offset_is_skipped_in_a_log_that_was_cut() -> None:
     held = {P0: LogRange(0, 1_900)}
     refused = skip_to_latest.decide({P0: 1_500}, held, "person", cut=[P0])
     assert isinstance(refused, Refuse)

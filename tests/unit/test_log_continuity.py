@@ -62,7 +62,7 @@ def test_a_log_is_judged_by_its_batch_before_the_frontier_and_by_the_end_of_its_
     assert judge(1_000, 0, KNOWN, there, answer) == decision
 
 
-def test_nothing_is_known_without_a_mark_and_little_behind_retention() -> None:
+def test_continuity_is_unproven_without_a_mark_and_behind_retention() -> None:
     assert judge(1_000, 0, None, KNOWN, end(5, 10)) == Unproven("the table does not say what the log was known by")
     gone = Unproven("Kafka no longer holds the record before the frontier")
     assert judge(1_000, 1_000, KNOWN, None, end(5, 1_000)) == gone

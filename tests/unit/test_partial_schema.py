@@ -147,7 +147,7 @@ JSON = st.recursive(
 
 @given(JSON, st.booleans())
 @settings(max_examples=share(300))
-def test_whatever_json_it_is_the_sound_schema_is_protected(part: Any, is_text: bool) -> None:
+def test_the_sound_schema_is_protected_beside_any_json(part: Any, is_text: bool) -> None:
     schema = event(X, {"name": "broken", "type": part}, {"name": "also", "type": "Nowhere", "aliases": part})
     text = json.dumps(schema) + ("]" if is_text else "")
     plan = told([text, json.dumps(tagged("string"))], "unreadable")

@@ -163,7 +163,7 @@ def test_a_path_goes_before_tags_and_the_strictest_tag_before_others() -> None:
     assert places(planned(both, fields={"x": {"mask": 1}})) == {"x": "mask: 1"}
 
 
-def test_what_a_record_says_counts_in_its_fields_unless_their_paths_say_otherwise() -> None:
+def test_the_policy_of_a_record_counts_in_its_fields_unless_their_paths_have_another() -> None:
     on_field = tagged(USER, pii="hash")
     assert places(planned(on_field, attributes=["pii"])) == {"x.email": "hash", "x.city": "hash"}
     found = planned(on_field, attributes=["pii"], fields={"x.city": "clear"})

@@ -45,7 +45,7 @@ def test_records_that_cost_more_are_measured_as_more(tmp_path: Path) -> None:
     assert wide.seconds > 3 * narrow.seconds
 
 
-def test_what_is_measured_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_a_measurement_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     measure_steps(opened(tmp_path, EVENT), sample(EVENT, 100), NOW, 0.01)

@@ -187,7 +187,7 @@ def test_rows_columns_and_dead_letters_come_with_one_entry(lake: Lake) -> None:
     assert commit.moves({P0: {"rows": 0, "dead_letters": 3}}) == {P0: {"rows": 2, "dead_letters": -2}}
 
 
-def test_what_is_not_committed_is_removed(unchanged_lake: Lake) -> None:
+def test_files_without_a_commit_are_removed(unchanged_lake: Lake) -> None:
     with unchanged_lake.commit() as commit:
         unchanged_lake.run_task(commit)
         unchanged_lake.remove_rows(commit)

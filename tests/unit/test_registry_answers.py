@@ -258,7 +258,7 @@ def test_an_id_that_is_still_unknown_is_dead_again_at_once_and_asked_for_after_t
         assert 1 not in schemas.plan.schemas
 
 
-def test_what_ids_mean_is_asked_for_anew_after_a_while_and_another_meaning_stops_the_batch() -> None:
+def test_ids_are_asked_for_anew_after_a_while_and_another_schema_stops_the_batch() -> None:
     source, later_s, recorded = Source(**{"1": TEXT}), ASK_AGAIN.total_seconds(), dict[str, int]()
     schemas = learning(source, recorded)
     schemas.learn([1])

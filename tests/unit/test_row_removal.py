@@ -60,21 +60,21 @@ def fail_with_the_entry(driver: Driver, error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("error", [error("refused") for error in REFUSALS], ids=lambda error: type(error).__name__)
-def test_what_is_left_of_files_goes_where_the_log_refuses_the_entry(driver: Driver, error: Exception) -> None:
+def test_rewritten_files_go_where_the_log_refuses_the_entry(driver: Driver, error: Exception) -> None:
     with pytest.raises(type(error)):
         fail_with_the_entry(driver, error)
     assert staged_files(driver) == set()
 
 
 @pytest.mark.parametrize("error", UNCLEAR, ids=lambda error: type(error).__name__)
-def test_what_is_left_of_files_stays_where_an_entry_may_name_it(driver: Driver, error: BaseException) -> None:
+def test_rewritten_files_stay_where_an_entry_may_name_them(driver: Driver, error: BaseException) -> None:
     with pytest.raises(type(error)):
         fail_with_the_entry(driver, error)
     assert len(staged_files(driver)) == 1
 
 
 @pytest.mark.parametrize("error", [FilesGone("gone"), *UNCLEAR], ids=lambda error: type(error).__name__)
-def test_what_was_staged_goes_whatever_fails_before_an_entry_is_written(error: BaseException) -> None:
+def test_staged_files_go_where_a_step_before_the_entry_fails(error: BaseException) -> None:
     discarded = []
     with pytest.raises(type(error)), discard_on_failure(lambda: discarded.append(1)):
         raise error

@@ -100,7 +100,7 @@ def test_rows_and_dead_letters_are_those_of_the_tables(state: str) -> None:
     assert ("counted 10 min ago" in lines.get("table", "")) is (state == "storage down")
 
 
-def test_what_came_since_the_start_says_so(state: str) -> None:
+def test_counts_since_the_start_say_so(state: str) -> None:
     view = STATES[state]
     lines = terminal_lines(described(view))
     rows = 0 if state == "fresh restart" else 400

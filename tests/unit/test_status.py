@@ -297,7 +297,7 @@ def test_a_running_pipeline_on_the_screen(progress):
     assert said["retention"] == "takes the oldest that waits in 9 h 59 min"
 
 
-def test_nothing_that_waits_and_nothing_that_is_broken_is_none(progress):
+def test_zero_waiting_and_zero_broken_are_shown_as_none(progress):
     commit(progress, 0, 0, 100)
     progress.add_sample(Sample(NOON, {A: 100, B: 0}), {A: 0, B: 0})
     text = shown(told(progress))

@@ -58,7 +58,7 @@ def test_a_configuration_that_is_wrong_is_not_started_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kill_mode", ["mixed", "control-group"])
-def test_what_ignores_a_stop_is_killed_with_all_its_children(tmp_path: Path, kill_mode: str) -> None:
+def test_a_process_that_ignores_a_stop_is_killed_with_all_its_children(tmp_path: Path, kill_mode: str) -> None:
     code = (
         "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True); "

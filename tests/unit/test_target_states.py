@@ -113,7 +113,7 @@ def test_the_clock_of_a_table_behind_does_not_begin_anew_with_a_process(tmp_path
         assert told["behind_seconds"] == 1_800.0
 
 
-def test_what_a_killed_writer_left_between_commit_and_tables_is_behind_until_a_start(tmp_path: Path) -> None:
+def test_targets_that_a_killed_writer_left_behind_are_behind_until_a_start(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     one = RouteTables(tmp_path, {"targets": {"a": a, "b": b}})
     commit(one, a, at=LATER - timedelta(minutes=5))

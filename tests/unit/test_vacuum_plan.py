@@ -80,7 +80,7 @@ PATHS = st.sampled_from([
     st.lists(st.tuples(PATHS, st.integers(0, 20)), unique_by=lambda s: s[0]), st.frozensets(PATHS),
     st.dictionaries(PATHS, st.integers(0, 20)), st.booleans(),
 )  # fmt: skip
-def test_nothing_young_nothing_needed_and_no_log_or_ledger_is_waste(stored, files, removed, hidden) -> None:
+def test_files_that_are_young_or_needed_and_log_and_ledger_are_no_waste(stored, files, removed, hidden) -> None:
     days = {path: NOON - timedelta(days=age) for path, age in removed.items()}
     objects = [Stored(path, 1, NOON - timedelta(days=age)) for path, age in stored]
     for waste in unneeded_in_table(objects, NeededFiles(files, days), CUTOFF, hidden=hidden):
