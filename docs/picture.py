@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from writer.demo import panel
 from writer.demo.main import show
-from writer.demo.panel import View
+from writer.demo.status_view import View, render
 from writer.demo.terminal import Screen
 
 COLUMNS, EVENTS = 100, 200_000
@@ -23,7 +22,7 @@ FORMAT = re.sub(r"@font-face {{.*?}}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 
 
 class Still(Screen):
-    """A screen that is recorded, with the panel as it was last."""
+    """A screen that is recorded, with the status as it was last."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -34,13 +33,13 @@ class Still(Screen):
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Record the panel when the block ends."""
+        """Record the status when the block ends."""
         yield
         if self._view is not None:
-            self.write(panel.render(self._view, COLUMNS))
+            self.write(render(self._view))
 
     def show(self, view: View) -> None:
-        """Remember the panel."""
+        """Remember the status."""
         self._view = view
 
     def svg(self) -> str:

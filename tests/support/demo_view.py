@@ -1,25 +1,8 @@
-"""What the demo shows of its pipelines."""
+"""What the demo shows of its writer."""
 
-from datetime import timedelta
+from tests.support.pipeline_states import NOW, pipeline_states
+from writer.demo.status_view import View
+from writer.status.document import document
 
-from writer.demo.panel import View
-
-VIEW = View(
-    "the writer runs",
-    timedelta(seconds=83),
-    total=200_000,
-    produced=120_000,
-    committed=85_000,
-    rate_in=17_310,
-    rate_out=9_870,
-    lag=timedelta(seconds=2.1),
-    commits=4,
-    files=9,
-    bytes=4_300_000,
-    buckets=10,
-    buckets_last=3,
-    columns=33,
-    rows=84_970,
-    quarantined=12,
-    dead_letters=18,
-)
+_STATUS = document([pipeline_states()["backlog"]], NOW)
+VIEW = View("the writer runs", "events", 120_000, 200_000, {**_STATUS["pipelines"]["clicks"], "at": _STATUS["at"]})

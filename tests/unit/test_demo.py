@@ -1,8 +1,9 @@
-"""What the demo shows is what there is: numbers from a table's log, rates, lag, the panel, the account."""
+"""What the demo shows is what there is: numbers from a table's log, the writer's status, the account."""
 
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,44 +21,20 @@ from writer.batch.staging.parquet_files import Destination
 from writer.config.sections.bucket_upkeep import Seal
 from writer.core.files import StagedFile
 from writer.core.offsets import OffsetRange, TopicPartition
-from writer.demo import panel, produce, verification
+from writer.demo import produce, status_view, verification
 from writer.demo.devstack import events
 from writer.demo.devstack.workspace import Interruption, Stopped
 from writer.demo.interactive import query_command
-from writer.demo.panel import View
-from writer.demo.progress_monitor import Lag, RecentRate
+from writer.demo.status_view import View
 from writer.demo.table_reader import TableLog
 from writer.demo.terminal import Screen
 from writer.demo.workload import ProducedMessages
+from writer.output import status_screen
 from writer.storage.locations import store_at
 from writer.table.log.operations.rows import Batch
 
 SINCE = datetime(2026, 11, 20, 5, tzinfo=UTC)
 CLICKS, INSTALLS = ("clicks", 0), ("installs", 0)
-
-
-# Rates and lag
-
-
-def test_a_rate_forgets_what_lies_before_its_window():
-    rate = RecentRate(window=4)
-    assert rate.per_second() == 0
-    for at in range(11):
-        rate.note(at, 0 if at < 6 else (at - 6) * 100)
-    assert rate.per_second() == 100
-    rate.note(20, 400)
-    assert rate.per_second() == 0
-
-
-def test_the_lag_is_the_age_of_the_oldest_end_that_the_frontier_has_not_reached():
-    lag = Lag()
-    lag.note(10, {CLICKS: 100, INSTALLS: 0})
-    lag.note(11, {CLICKS: 100, INSTALLS: 0})
-    lag.note(12, {CLICKS: 150, INSTALLS: 20})
-    assert lag.seconds(13, {}) == 3
-    assert lag.seconds(14, {CLICKS: 100}) == 2, "the first end is reached"
-    assert lag.seconds(15, {CLICKS: 200}) == 3, "clicks are, installs are not"
-    assert lag.seconds(16, {CLICKS: 200, INSTALLS: 20}) == 0
 
 
 # The lake's log
@@ -78,66 +55,66 @@ def test_the_log_is_followed_as_it_grows(tmp_path):
     place = tmp_path / "lake" / "a table"
     log = TableLog(place)
     assert not log.follow()
-    assert (log.version, log.files, log.commits) == (-1, {}, [])
+    assert (log.version, log.files, log.commits) == (-1, set(), [])
     commit(place, ["h1", "h2"], facts={"kind": "start"}, epoch=1)
     assert log.follow()
     assert not log.follow()
-    assert (log.columns, log.buckets, log.transactions) == (("hour", "n"), {"h1", "h2"}, {"epoch": 1})
+    assert (log.columns, len(log.files), log.transactions) == (("hour", "n"), 2, {"epoch": 1})
     assert log.commits == [], "no batch yet"
     DeltaTable(place).alter.add_columns([Field("more", "string")])
     commit(place, ["h2", "h3"], facts={"kind": "batch", "ranges": [{"rows": 2, "read": 3}, {"rows": 5}]}, part=7)
     assert log.follow()
     (found,) = log.commits
-    assert (found.version, found.number, found.buckets) == (log.version, 1, {"h2", "h3"})
-    assert (found.columns, found.frontier) == (("hour", "n", "more"), {"part": 7})
-    assert (found.count("rows"), found.count("read"), found.count("dead_letters")) == (7, 3, 0)
+    assert (found.version, found.columns, found.frontier) == (log.version, ("hour", "n", "more"), {"part": 7})
     table = DeltaTable(place)
-    assert log.bytes == sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
     table.optimize.compact()
     log.follow()
     assert {Path(path).name for path in log.files} == {Path(uri).name for uri in table.file_uris()}
     assert len(log.files) == 3, "files that went are gone"
 
 
-# The panel
+# The status
 
 
-@pytest.mark.parametrize("width", [30, 44, 60, 79, 80, 100, 101, 200])
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_the_panel_fits_with_room_for_what_a_terminal_echoes(width, encoding):
+def drawn(view, width, encoding="utf-8"):
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(file=out, width=width, force_terminal=True, color_system=None)
-    console.print(panel.render(VIEW, width))
+    Console(file=out, width=width, force_terminal=True, color_system=None).print(status_view.render(view))
     out.flush()
-    lines = out.buffer.getvalue().decode(encoding).splitlines()
-    assert {len(line) for line in lines} == {min(width, panel.WIDTH_MAX) - 2}
-    assert len(lines) <= 10
-    if width >= 79:
-        text = "\n".join(lines)
-        for words in (
-            "120,000 of 200,000",
-            "17,310/s",
-            "35,000 events, 2.1 s",
-            "10, 3 in last commit",
-            "84,970",
-            "1:23",
-        ):
-            assert words in text
+    return [line.rstrip() for line in out.buffer.getvalue().decode(encoding).splitlines()]
 
 
-def test_the_panel_has_no_colour_where_none_is_wanted(monkeypatch):
+@pytest.mark.parametrize("width", [30, 44, 60, 79, 80, 100, 120, 200])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_status_fits_with_room_for_what_a_terminal_echoes(width, encoding):
+    assert all(len(line) <= width - 2 for line in drawn(VIEW, width, encoding))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_demo_shows_the_status_of_the_product_below_a_line_of_its_own(width):
+    head, *lines = drawn(VIEW, width)
+    assert head == "demo  the writer runs  120,000 of 200,000 events produced"
+    out = io.StringIO()
+    Console(file=out, width=width - 2, color_system=None).print(status_screen.block("events", VIEW.status))
+    assert lines == [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_a_writer_that_does_not_answer_yet_has_no_status():
+    assert drawn(View("the writer starts", "events", 5_000, 200_000), 80) == [
+        "demo  the writer starts  5,000 of 200,000 events produced"
+    ]
+
+
+def test_when_the_demo_sends_no_more_it_counts_none():
+    assert drawn(replace(VIEW, produced=None), 80)[0] == "demo  the writer runs"
+    assert "produced" not in status_view.sentence(replace(VIEW, produced=None))
+
+
+def test_the_screen_has_no_colour_where_none_is_wanted(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     out = io.StringIO()
-    Console(file=out, width=80, force_terminal=True).print(panel.render(VIEW, 80))
+    Console(file=out, width=80, force_terminal=True).print(status_view.render(VIEW))
     assert "\x1b[3" not in out.getvalue()
     assert "\x1b[9" not in out.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "0:00"), (59.9, "0:59"), (83, "1:23"), (3600, "1:00:00"), (86_461, "24:01:01")]
-)
-def test_a_duration_is_short(seconds, said):
-    assert panel.duration(timedelta(seconds=seconds)) == said
 
 
 # The screen without a terminal
@@ -152,15 +129,17 @@ def screen(monkeypatch):
 def test_without_a_terminal_each_commit_is_a_line_and_nothing_moves(screen):
     assert not screen.moves
     with screen.live():
-        screen.show(View("", timedelta(0), total=9))
+        screen.show(View("", "events", 9, 9))
         screen.show(VIEW)
-        screen.show(VIEW)
+        screen.show(replace(VIEW, produced=130_000))
     with screen.step("doing [it]", "done [it]"):
         pass
-    said = screen.console.file.getvalue()
-    assert "\x1b" not in said
-    first, second = said.splitlines()
-    assert first == "  commit 4: 85,000 of 200,000 in the lake, lag 35,000 (2.1 s), 9 files, 4.1 MiB, 10 buckets"
+    text = screen.console.file.getvalue()
+    assert "\x1b" not in text
+    first, second = text.splitlines()
+    status = status_screen.line("events", VIEW.status, VIEW.status["at"])
+    assert first == f"  {status} produced=120000 of=200000"
+    assert " lag_offsets=60000 " in first
     assert second.startswith("✓ done [it]  ")
 
 
@@ -173,7 +152,7 @@ def test_tables_in_a_pipe_have_no_blanks_at_their_ends_and_long_lines_are_whole(
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-def test_a_pipe_that_wants_colour_gets_no_panel(monkeypatch):
+def test_a_pipe_that_wants_colour_gets_no_live_status(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     screen = Screen(Console(file=io.StringIO(), width=100))
     assert screen.console.is_terminal
@@ -362,8 +341,7 @@ def test_a_parquet_table_is_accounted_for_by_its_folders(tmp_path):
     ]  # fmt: skip
     log = TableLog(place)
     assert log.follow()
-    assert (log.version, log.buckets, len(log.commits)) == (2, {"2026-11-20T05", "2026-11-20T06"}, 1)
-    assert log.bytes == first.bytes + second.bytes
+    assert (log.version, log.files, len(log.commits)) == (2, {first.path, second.path}, 1)
 
 
 def test_the_question_for_a_parquet_table_answers_too(tmp_path, capfd):

@@ -22,5 +22,5 @@ def test_the_picture_is_drawn_from_what_the_screen_showed():
     drawn = screen.svg()
     texts = {text.text.replace("\xa0", " ") for text in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")}
     assert {"headrace demo", "a < b & c", "the end"} <= texts
-    assert any("35,000 events, 2.1 s" in text for text in texts)
+    assert any("60,000 offsets, the oldest waits" in text for text in texts)
     assert "url(http" not in drawn, "nothing is fetched when it is shown"

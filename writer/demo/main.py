@@ -26,7 +26,16 @@ from writer.demo.mixed_topic import MixedTopic
 from writer.demo.progress_monitor import ProgressMonitor
 from writer.demo.terminal import Screen
 from writer.demo.verification import Account
-from writer.demo.workload import COMMITTED_WITHIN, PIPELINE, TOPICS, Flow, ProducedMessages, configuration, page
+from writer.demo.workload import (
+    COMMITTED_WITHIN,
+    PIPELINE,
+    TOPICS,
+    Flow,
+    ProducedMessages,
+    configuration,
+    page,
+    writer_status,
+)
 
 _FORMATS = {"delta": "Delta", "parquet": "Parquet files", "iceberg": "Iceberg"}
 # A drain takes 2 s on a quiet machine.
@@ -114,7 +123,14 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
         create_topics(stack.broker.bootstrap, {**TOPICS, mixed_topic.TOPIC: mixed_topic.PARTITIONS})
     mixed = MixedTopic(events, workspace)
     workspace.config.write_text(configuration(events, stack, workspace, mixed), encoding="utf-8")
-    monitor = ProgressMonitor(workspace.lake, workspace.dead_letters, PIPELINE, screen, title="the writer starts")
+    monitor = ProgressMonitor(
+        workspace.lake,
+        workspace.dead_letters,
+        PIPELINE,
+        screen,
+        title="the writer starts",
+        ask_status=partial(writer_status, workspace),
+    )
     flow = Flow(events, stack, monitor, screen, interruption, partial(page, workspace))
     with interruption.later():
         writer = workspace.launch_writer()
@@ -139,7 +155,7 @@ def _play(events: int, workspace: Workspace, interruption: Interruption, screen:
         for text in invitation(stack, workspace):
             screen.write(text)
         screen.write()
-        wait_for_signal(writer, stack, monitor, screen, interruption)
+        wait_for_signal(writer, monitor, screen, interruption)
         _end(writer, stack, workspace, screen)
         adds_up = _offset_accounting(account, flow.produced, monitor, workspace, screen) and adds_up
     return adds_up

@@ -1,120 +1,62 @@
-"""Reads the demo's lake and logs a few times a second, for the numbers of the panel."""
+"""Follows the demo's writer: its status for the screen, and the logs of its tables for the proof."""
 
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from writer.core.offsets import Source, TopicPartition
-from writer.demo.panel import View
+from writer.demo.status_view import View
 from writer.demo.table_reader import Commit, TableLog
 from writer.demo.terminal import Screen
 from writer.table.log.snapshot import app_id
 
-
-class RecentRate:
-    """Records per second over the last `window` seconds."""
-
-    def __init__(self, window: float) -> None:
-        self._window = window
-        self._notes: deque[tuple[float, int]] = deque()
-
-    def note(self, time_s: float, total: int) -> None:
-        """Remember that there were `total` records at a moment."""
-        self._notes.append((time_s, total))
-        while len(self._notes) > 1 and self._notes[1][0] <= time_s - self._window:
-            self._notes.popleft()
-
-    def per_second(self) -> float:
-        """Records per second between the first and the last moment of the window; 0 while there is but one."""
-        if len(self._notes) < 2:  # noqa: PLR2004 - a rate lies between two moments
-            return 0.0
-        (first, before) = self._notes[0]
-        (last, now) = self._notes[-1]
-        return (now - before) / (last - first) if last > first else 0.0
-
-
-class Lag:
-    """How long the oldest record that is not committed has been in the log, to within the time between two notes."""
-
-    def __init__(self) -> None:
-        self._notes: deque[tuple[float, dict[Source, int]]] = deque()
-
-    def note(self, time_s: float, ends: Mapping[Source, int]) -> None:
-        """Remember where the logs ended at a moment."""
-        if not self._notes or self._notes[-1][1] != ends:
-            self._notes.append((time_s, dict(ends)))
-
-    def seconds(self, time_s: float, frontier: Mapping[Source, int]) -> float:
-        """Age, in seconds, of the oldest record at or above the frontier; 0 when there is none."""
-        while self._notes and all(frontier.get(source, 0) >= log_end for source, log_end in self._notes[0][1].items()):
-            self._notes.popleft()
-        return time_s - self._notes[0][0] if self._notes else 0.0
-
-
-# The window of the rates has several commits, so that the lake's rate is no sawtooth.
-_WINDOW_S = 6.0
-# Nobody sees a panel that is drawn more often.
-_EVERY = timedelta(milliseconds=125)
+# Nobody reads a status that changes more often.
+_EVERY = timedelta(milliseconds=500)
 
 
 class ProgressMonitor:
-    """Follows the logs of both tables, and shows on the screen how far they are."""
+    """Shows the writer's status again and again, and follows the logs of both tables."""
 
-    def __init__(self, lake: Path, dead_letters: Path, pipeline: str, screen: Screen, *, title: str) -> None:
+    def __init__(
+        self,
+        lake: Path,
+        dead_letters: Path,
+        pipeline: str,
+        screen: Screen,
+        *,
+        title: str,
+        ask_status: Callable[[], Mapping[str, Any] | None],
+    ) -> None:
+        """`ask_status`: the pipeline's part of the writer's `/status`; None while it does not answer."""
         self._table = TableLog(lake)
         self._dead_letters = TableLog(dead_letters)
         self._pipeline = pipeline
         self._screen = screen
-        self._in = RecentRate(_WINDOW_S)
-        self._out = RecentRate(_WINDOW_S)
-        self._lag = Lag()
-        self._looked = float("-inf")
-        self._view: View | None = None
+        self._ask_status = ask_status
+        self._shown_s = float("-inf")
         self.title = title
 
-    def update(self, ends: Mapping[Source, int], *, total: int) -> bool:
-        """Read what is new and show it, at most every 125 ms; `total` is where the bars end. Returns whether it did."""
-        now = time.monotonic()
-        if now - self._looked < _EVERY.total_seconds():
+    def update(self, produced: int | None, *, total: int = 0) -> bool:
+        """Read what is new and show it, at most twice a second. Returns whether it did.
+
+        `produced`, `total`: events that the broker acknowledged, and those that will be sent; None: none any more.
+        """
+        if time.monotonic() - self._shown_s < _EVERY.total_seconds():
             return False
-        self._looked = now
-        frontier = self.committed_offsets(ends)
-        produced = sum(ends.values())
-        committed = sum(frontier.values())
-        self._in.note(now, produced)
-        self._out.note(now, committed)
-        self._lag.note(now, ends)
-        table = self._table
-        commits = self._table.commits
-        self._view = View(
-            title=self.title,
-            elapsed=self._screen.elapsed,
-            total=total,
-            produced=produced,
-            committed=committed,
-            rate_in=self._in.per_second(),
-            rate_out=self._out.per_second(),
-            lag=timedelta(seconds=self._lag.seconds(now, frontier)),
-            commits=len(commits),
-            files=len(table.files),
-            bytes=table.bytes,
-            columns=len(table.columns),
-            buckets=len(table.buckets),
-            buckets_last=len(commits[-1].buckets) if commits else 0,
-            rows=sum(c.count("rows") for c in commits),
-            quarantined=sum(c.count("quarantined") for c in commits),
-            dead_letters=sum(c.count("dead_letters") for c in commits),
-        )
-        self._screen.show(self._view)
+        self._shown_s = time.monotonic()
+        self._table.follow()
+        self._show(produced, total)
         return True
 
-    def show_final(self, title: str) -> None:
-        """Show the last values under another title and without rates, because nothing changes any more."""
-        if self._view is not None:
-            self._screen.show(replace(self._view, title=title, rate_in=0.0, rate_out=0.0))
+    def show_final(self, title: str, produced: int) -> None:
+        """Show the status once more under another title, because nothing changes any more."""
+        self.title = title
+        self._show(produced, produced)
+
+    def _show(self, produced: int | None, total: int) -> None:
+        self._screen.show(View(self.title, self._pipeline, produced, total, self._ask_status()))
 
     @property
     def is_started(self) -> bool:

@@ -18,30 +18,15 @@ from writer.table.log.log import Action, Log
 
 
 @dataclass(frozen=True)
-class File:
-    """One data file that the table names. `bucket` is None for a table without bucket columns."""
-
-    bucket: str | None
-    bytes: int
-
-
-@dataclass(frozen=True)
 class Commit:
-    """One entry of the log that carries a batch: the buckets that it wrote to, and the writer's facts about it."""
+    """One entry of the log that carries a batch, and the writer's facts about it."""
 
     version: int
-    # How many batches the table has with this one.
-    number: int
-    buckets: frozenset[str]
     # The columns of the table at this version.
     columns: tuple[str, ...]
     # The `txn` actions of the entry.
     frontier: Mapping[str, int]
     facts: Mapping[str, Any]
-
-    def count(self, outcome: str) -> int:
-        """Records of the batch with this outcome, as the writer counted them."""
-        return sum(part.get(outcome, 0) for part in self.facts["ranges"])
 
 
 class TableLog:
@@ -50,7 +35,8 @@ class TableLog:
     def __init__(self, location: Path) -> None:
         self._logs = [Log(store_at(f"{location}/{folder}")) for folder in (delta.LOG, parquet.LOG)]
         self.version = -1
-        self.files: dict[str, File] = {}
+        # Paths of the data files that the table names.
+        self.files: set[str] = set()
         # The version of each `txn` id.
         self.transactions: dict[str, int] = {}
         self.columns: tuple[str, ...] = ()
@@ -64,16 +50,6 @@ class TableLog:
             self.version += 1
         return self.version > before
 
-    @property
-    def bytes(self) -> int:
-        """Size of all data files."""
-        return sum(file.bytes for file in self.files.values())
-
-    @property
-    def buckets(self) -> frozenset[str]:
-        """Buckets that have a file."""
-        return frozenset(file.bucket for file in self.files.values() if file.bucket is not None)
-
     def _entry(self, version: int) -> Sequence[Action] | None:
         for log in self._logs:
             actions = log.entry(version)
@@ -82,15 +58,15 @@ class TableLog:
         return None
 
     def _read(self, actions: Sequence[Action]) -> None:
-        added: dict[str, File] = {}
+        added: set[str] = set()
         versions: dict[str, int] = {}
         facts: Mapping[str, Any] = {}
         for action in actions:
             match action:
-                case {"add": {"path": path, "size": size, "partitionValues": values}}:
-                    added[unquote(path)] = File(next(iter(values.values()), None), size)
+                case {"add": {"path": path}}:
+                    added.add(unquote(path))
                 case {"remove": {"path": path}}:
-                    self.files.pop(unquote(path), None)
+                    self.files.discard(unquote(path))
                 case {"txn": {"appId": name, "version": version}}:
                     versions[name] = version
                 case {"metaData": {"schemaString": schema}}:
@@ -100,8 +76,7 @@ class TableLog:
         self.files |= added
         self.transactions |= versions
         if facts.get("kind") == "batch":
-            buckets = frozenset(file.bucket for file in added.values() if file.bucket is not None)
-            self.commits.append(Commit(self.version + 1, len(self.commits) + 1, buckets, self.columns, versions, facts))
+            self.commits.append(Commit(self.version + 1, self.columns, versions, facts))
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,33 @@
-"""The demo's terminal output: lines that stay and, on a terminal, a live panel below them."""
+"""The demo's terminal output: lines that stay and, on a terminal, a live status below them."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from writer.demo import panel
-from writer.demo.panel import View
+from writer.demo.status_view import View, render, sentence
 from writer.output.tables import show
 
 # The width of a line's text, before its seconds.
 _LABEL = 64
-# Without a terminal, lines are printed no more often.
-_PRINT_EVERY = timedelta(seconds=1)
 
 
 class Screen:
-    """One console. Without a terminal nothing moves: a line for each commit takes the panel's place."""
+    """One console. Without a terminal nothing moves: a line for each commit takes the status' place."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._began = self._line = time.monotonic()
+        self._line = time.monotonic()
         self._live: Live | None = None
-        self._printed_commits = 0
-        self._printed_at = float("-inf")
+        self._printed_version: int | None = None
 
     @property
     def moves(self) -> bool:
         """Whether lines that were written can be written over; FORCE_COLOR makes no terminal of a pipe."""
         return self.console.is_interactive and self.console.file.isatty()
-
-    @property
-    def elapsed(self) -> timedelta:
-        """Time since the demo began."""
-        return timedelta(seconds=time.monotonic() - self._began)
 
     def write(self, renderable: RenderableType = "", *, style: str = "") -> None:
         """Write something that stays. Text is never cut, and its brackets are no markup."""
@@ -74,7 +64,7 @@ class Screen:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Show the panel below the lines until the block ends; its last state stays."""
+        """Show a status below the lines until the block ends; its last state stays."""
         if not self.moves:
             yield
             return
@@ -86,12 +76,9 @@ class Screen:
                 self._live = None
 
     def show(self, view: View) -> None:
-        """Redraw the panel; without a panel, print one line if there was a commit since the last one."""
+        """Redraw the status; without a terminal, print one line if there was a commit since the last one."""
         if self._live is not None:
-            self._live.update(panel.render(view, self.console.width), refresh=True)
-        elif not self.moves and view.commits > self._printed_commits:
-            now = time.monotonic()
-            if now - self._printed_at >= _PRINT_EVERY.total_seconds():
-                self._printed_commits = view.commits
-                self._printed_at = now
-                self.write(f"  {panel.sentence(view)}")
+            self._live.update(render(view), refresh=True)
+        elif not self.moves and view.version not in (None, self._printed_version):
+            self._printed_version = view.version
+            self.write(f"  {sentence(view)}")

@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import yaml
 
-from writer.clients.driver_endpoint import find_announcement
+from writer.clients.driver_endpoint import Driver, ask_driver, find_announcement
 from writer.core.offsets import Source
 from writer.core.text import plural
 from writer.demo import mixed_topic
@@ -58,7 +59,7 @@ PIPELINE = "events"
 INSTALLS_SHARE = 0.2
 # The hours of event time.
 HOURS = 6
-# Events between two updates of the panel.
+# Events between two looks at the writer.
 SLICE = 5_000
 # Broken values in every fourth slice of a topic: one of each kind.
 BROKEN = 3
@@ -83,6 +84,8 @@ SLACK = 1.05
 # A smaller commit takes as long.
 COMMIT_MIN = 5_000
 MAX_DELAY = timedelta(seconds=4)
+# A demo is over in less than a minute, so the lag is to be seen as it is now.
+LAG_INTERVAL = timedelta(seconds=1)
 # A start takes 8 s; on a crowded machine ten times as long.
 READY_WITHIN = timedelta(seconds=120)
 # The last commit comes 6 s after the last event on a quiet machine.
@@ -144,7 +147,7 @@ class Flow:
         )
         within = COMMITTED_WITHIN + self._events * PER_EVENT
         writer.wait_until(lambda: self._check_progress() and self._monitor.has_committed(produced.ends), within=within)
-        self._monitor.show_final("all committed")
+        self._monitor.show_final("all committed", self._events)
         self._screen.finish_step(f"all committed, in {plural(self._monitor.commits, 'commit')}")
 
     def _produce_slice(self, i: int) -> None:
@@ -189,7 +192,7 @@ class Flow:
     def _check_progress(self) -> bool:
         """Read the progress, and print when the new column has arrived."""
         self._interruption.check()
-        if self._monitor.update(self.produced.ends, total=self._events):
+        if self._monitor.update(self.produced.ends.total(), total=self._events):
             self._show_new_column()
         return True
 
@@ -204,14 +207,26 @@ class Flow:
                 self._has_shown_column = True
                 has_column = NEW_FIELD in commit.columns
                 result = "the table has its column" if has_column else "but the table has no such column"
-                self._screen.finish_step(f"commit {commit.number} is the first to carry it: {result}", good=has_column)
+                self._screen.finish_step(
+                    f"version {commit.version} is the first to carry it: {result}", good=has_column
+                )
                 return
 
 
 def page(workspace: Workspace) -> str | None:
     """Return the URL of the writer's page; None before it answers."""
-    driver = find_announcement(str(workspace.directory / "checkpoints"), PIPELINE)
+    driver = _find_driver(workspace)
     return None if driver is None else f"{driver.url}/"
+
+
+def writer_status(workspace: Workspace) -> dict[str, Any] | None:
+    """Return the pipeline's part of the writer's `/status`; None while it does not answer."""
+    driver = _find_driver(workspace)
+    return None if driver is None else ask_driver(driver, PIPELINE)
+
+
+def _find_driver(workspace: Workspace) -> Driver | None:
+    return find_announcement(str(workspace.directory / "checkpoints"), PIPELINE)
 
 
 def configuration(events: int, stack: Stack, workspace: Workspace, mixed: MixedTopic) -> str:
@@ -219,7 +234,10 @@ def configuration(events: int, stack: Stack, workspace: Workspace, mixed: MixedT
     catalog = {"catalog": workspace.catalog} if workspace.format == "iceberg" else {}
     return yaml.safe_dump(
         {
-            "kafka": {"bootstrap_servers": stack.broker.bootstrap},
+            "kafka": {
+                "bootstrap_servers": stack.broker.bootstrap,
+                "lag_interval": f"{LAG_INTERVAL.total_seconds():g} s",
+            },
             "registry": {"url": stack.registry.url},
             "checkpoints": str(workspace.directory / "checkpoints"),
             # Any free port.
