@@ -1,23 +1,27 @@
-"""One definition on every surface: late rows wherever they went, rows of the late table, dead letters, quarantined."""
+"""One definition on every surface: rows, late rows wherever they went, dead letters, quarantined, gaps."""
 
 import re
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from tests.support.audits import mixed_values
 from tests.support.local_driver import Driver, log
+from tests.support.sample_records import GAP_FACTS
 from writer.audit.audit import audit
 from writer.cli.look.audit import report_audit, run_audit
 from writer.cli.look.explain import run_explain
+from writer.core.offsets import OffsetRange, TopicPartition
 from writer.output.command_inputs import ChosenPipelines
 from writer.output.report import json_value
 from writer.output.status_screen import screen
 from writer.status.document import document
 from writer.status.progress import Progress
 from writer.status.table_facts import TableFactsReader
+from writer.table.log.operations.gaps import Gap, Loss
 from writer.table.log.operations.seals import Closing
 from writer.web.metrics_export import families
 
@@ -90,6 +94,7 @@ def test_late_rows_and_dead_letters_are_the_same_everywhere(driver: Driver, poli
     )
 
     found = json_value(report_audit(audit(driver.config, "clicks", since=None, deep=True), deep=True))
+    assert found["rows_left"] == status["table"]["rows"]
     assert (found["adds_up"], found["records"]) == (True, expected)
     assert expected.items() <= found["topic_partitions"][0].items()
 
@@ -104,3 +109,38 @@ def test_a_text_for_a_person_says_which_late_rows_and_which_dead_letters(driver:
     terms = " + 14 rows of the late table" if policy == "late_table" else ""
     dead_letters = WHERE[policy]["dead_letters"]
     assert f" rows{terms} + 4 tombstones + {dead_letters} dead letters + 4 quarantined. It adds up." in text
+
+
+def test_an_open_gap_is_the_same_everywhere_and_one_that_is_given_up_too(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.start(1)
+    driver.carry([log(mixed_values(0, 20))], {0: 20})
+    gap = Gap("g-1", driver.epoch, [OffsetRange(TopicPartition("clicks", 1, 0), 20, 35)], "retention", GAP_FACTS)
+    entry = driver.table.append(gap, driver.table.snapshot())
+
+    def audited() -> tuple[dict[str, int], int]:
+        document = json_value(report_audit(audit(driver.config, "clicks", since=None, deep=True), deep=True))
+        assert document["adds_up"]
+        return document["gaps"], document["offsets_in_gaps"]
+
+    def told() -> dict[str, tuple[int, int]]:
+        reader = TableFactsReader("clicks", driver.config)
+        progress = Progress("clicks", now=lambda: NOON)
+        progress.set(gaps=reader.gaps(reader.snapshot()))
+        status = document([progress.view()], NOON)["pipelines"]["clicks"]["gaps"]
+        samples = [sample for family in families({"clicks": progress}, NOON) for sample in family.samples]
+        metrics = {sample.name: sample.value for sample in samples}
+        return {
+            "status": (status["count"], status["offsets"]),
+            "metrics": (metrics["headrace_gaps_open"], metrics["headrace_gap_offsets_open"]),
+            "over": (metrics["headrace_gap_offsets_closed_total"], 0),
+        }
+
+    assert told() == {"status": (1, 15), "metrics": (1, 15), "over": (0, 0)}
+    assert audited() == ({"open": 1, "done": 0, "lost": 0, "rewound": 0}, 15)
+    text = drawn(run_explain(ChosenPipelines(["clicks"], driver.config), version=entry).render)
+    assert "\n15 offsets gave no record because " in text
+    loss = Loss("x", "g-1", 0, 15, {"by": "bob", "reason": "gone", "at": NOON.isoformat()})
+    driver.table.append(loss, driver.table.snapshot())
+    assert told() == {"status": (0, 0), "metrics": (0, 0), "over": (15, 0)}
+    assert audited() == ({"open": 0, "done": 0, "lost": 1, "rewound": 0}, 15)
