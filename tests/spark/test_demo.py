@@ -123,7 +123,7 @@ def test_every_event_is_accounted_for(start, tmp_path):
     assert "\x1b" not in demo.output(), "a file is no terminal"
     assert [line for line in demo.output().splitlines() if line != line.rstrip()] == []
     lines = re.findall(
-        r"^  \S+ events state=running .* version=\d+ .*produced=(\d+) of=20000$", demo.output(), re.MULTILINE
+        r"^  produced=(\d+) of=20000 \S+ events state=running .* version=\d+ ", demo.output(), re.MULTILINE
     )
     assert len(lines) > 1, "a line of `headrace status --watch` for each commit"
     assert lines[-1] == "20000"

@@ -138,7 +138,7 @@ def test_without_a_terminal_each_commit_is_a_line_and_nothing_moves(screen):
     assert "\x1b" not in text
     first, second = text.splitlines()
     status = status_screen.line("events", VIEW.status, VIEW.status["at"])
-    assert first == f"  {status} produced=120000 of=200000"
+    assert first == f"  produced=120000 of=200000 {status}"
     assert " lag_offsets=60000 " in first
     assert second.startswith("✓ done [it]  ")
 

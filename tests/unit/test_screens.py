@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 from io import StringIO
 from typing import Any
 
@@ -190,6 +191,18 @@ def test_a_count_of_another_client_is_not_known() -> None:
     assert terminal_lines(described(unknown))["table"].startswith("rows of another client, who does not say how many")
     assert "headrace_table_rows" not in metrics(unknown)
     assert metrics(unknown)["headrace_table_files"] == view.contents.files, "another client's files are counted"
+
+
+def test_a_count_from_before_the_last_commit_says_so() -> None:
+    view = healthy()
+    assert view.contents is not None
+    assert view.committed_at is not None
+    stale = replace(view, contents=replace(view.contents, counted_at=view.committed_at - timedelta(seconds=9)))
+    lines = terminal_lines(described(stale))
+    assert lines["table"].endswith(", counted 39 s ago, before the last commit")
+    assert lines["dead letters"].startswith("17 records in their table, counted 39 s ago, before the last commit; ")
+    fresh = terminal_lines(described(view))
+    assert "counted" not in fresh["table"] + fresh["dead letters"]
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -52,5 +52,5 @@ def sentence(view: View) -> str:
         return ""
     text = status_screen.line(view.pipeline, view.status, view.status["at"])
     if view.produced is not None:
-        text += f" produced={view.produced} of={view.total}"
+        text = f"produced={view.produced} of={view.total} {text}"
     return text

@@ -8,10 +8,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from writer.core.text import describe_limit, instant, name_ranges, plural, span
+from writer.core.text import describe_limit, instant, plural, span
 from writer.core.units import show_size
-from writer.output.health import FAILED_BAD, HEADROOM_BAD_S, HEADROOM_LOW_S, failed_records, health, is_late
+from writer.output.health import HEADROOM_BAD_S, HEADROOM_LOW_S, health, is_late
 from writer.output.route_lines import route_lines
+from writer.output.table_lines import buckets_text, contents_text, dead_letters_text, gaps_text, sums_text
 from writer.output.tables import label_grid
 from writer.scaling.spark_settings import in_one_process
 
@@ -93,8 +94,6 @@ def _within(bounds: Sequence[int], bins: Sequence[int], share: float) -> str:
     return f"after more than {span(bounds[-1])}"
 
 
-# What was read of a table longer ago says so.
-_COUNT_OLD_S = 60
 # The autoscaler asks every few seconds. Beyond this it does not run, or cannot reach the driver.
 _SILENT_S = 120
 
@@ -178,11 +177,7 @@ _STYLES = {
     "paused": "bold yellow",
     "waiting": "bold yellow",
 }
-# A smaller share of all records is shown as a number, not in percent.
-_SHARE_SMALL = 0.0001
 _DECODED = {"native": "natively", "single": "one by one"}
-# The screen names at most as many ranges of a gap.
-_GAP_RANGES = 2
 _BECAUSE = {
     "size": "enough waited",
     "backlog": "the batch was full",
@@ -286,15 +281,19 @@ def _lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
         *_last_commit_lines(pipeline),
     ]
     if pipeline["epoch"]:
-        lines += [("table", _contents(pipeline.get("table"))), ("this start", _totals(totals))]
+        lines += [("table", contents_text(pipeline)), ("this start", sums_text(totals))]
     lines += [
         *route_lines(pipeline),
         ("no record", _count(totals["offsets_without_records"], "offset", " gave no record")),
-        ("gaps", _gaps(pipeline["gaps"])),
+        ("gaps", gaps_text(pipeline["gaps"])),
         ("restarts", _count(pipeline["restarts"], "time", " by this driver")),
     ]
     if pipeline["epoch"]:
-        lines += [("dead letters", _dead_letters(pipeline)), ("buckets", _buckets(pipeline)), *seal_lines(pipeline)]
+        lines += [
+            ("dead letters", dead_letters_text(pipeline)),
+            ("buckets", buckets_text(pipeline)),
+            *seal_lines(pipeline),
+        ]
     lines += [
         *executor_lines(pipeline.get("executors")),
         *(("hook " + name, _hook(hook)) for name, hook in pipeline.get("hooks", {}).items()),
@@ -465,99 +464,6 @@ def _last_commit_lines(pipeline: Mapping[str, Any]) -> list[tuple[str, Text]]:
     if commit["seconds"] is not None:
         text.append(f" in {span(commit['seconds'])}")
     return [("last commit", text), ("reason", Text(_BECAUSE.get(commit["reason"], "")))]
-
-
-def _totals(totals: Mapping[str, Any]) -> Text:
-    records = totals["records"]
-    return Text(
-        f"{plural(records['rows'], 'row')} in {plural(sum(totals['commits'].values()), 'commit')}, "
-        f"{plural(totals['files'], 'file')}, {show_size(totals['bytes'])}"
-    )
-
-
-def _contents(contents: Mapping[str, Any] | None) -> Text:
-    """Return what the table holds, whoever wrote it; empty where it holds nothing, and of a route."""
-    if contents is None:
-        return Text("not known yet", style="yellow")
-    if not contents["files"]:
-        return Text()
-    rows = "rows of another client, who does not say how many"
-    if contents["rows"] is not None:
-        rows = plural(contents["rows"], "row")
-    text = Text(f"{rows} in {plural(contents['files'], 'file')}, {show_size(contents['bytes'])}")
-    return text.append(_age_text(contents, "counted"), style="dim")
-
-
-def _age_text(facts: Mapping[str, Any], verb: str) -> str:
-    """Return how old facts of the tables are; empty while they are young."""
-    age_s = facts.get("age_seconds") or 0.0
-    return f", {verb} {span(age_s)} ago" if age_s > _COUNT_OLD_S else ""
-
-
-def _gaps(gaps: Mapping[str, Any]) -> Text:
-    if gaps["count"] is None:
-        return Text("not known", style="yellow")
-    if not gaps["count"]:
-        return Text()
-    text = Text(f"{plural(gaps['count'], 'gap')} open, {plural(gaps['offsets'], 'offset')}", style="bold red")
-    text.append(f", {gap_remedy(gaps)}")
-    last = gaps["last"]
-    if last is not None:
-        text.append(
-            f"; the last at {instant(last['at'])}, {name_ranges(last['ranges'], _GAP_RANGES)} ({last['cause']})"
-        )
-    return text.append(_age_text(gaps, "read"), style="dim")
-
-
-def gap_remedy(gaps: Mapping[str, Any]) -> str:
-    """Return where the offsets of open gaps are, and what brings them. `gaps`: of `/status`."""
-    in_kafka = gaps["in_kafka"]
-    if in_kafka is None:
-        return "whether Kafka holds them is not known"
-    if in_kafka >= gaps["offsets"]:
-        return "Kafka holds them, `headrace backfill` brings them"
-    if not in_kafka:
-        return "Kafka holds none of them: a mirror or an archive may (`headrace backfill`)"
-    return f"Kafka holds {in_kafka:,} of them, `headrace backfill` brings these"
-
-
-def _dead_letters(pipeline: Mapping[str, Any]) -> Text:
-    """Return what the dead-letter table holds, and what came to it since the start."""
-    held = (pipeline.get("table") or {}).get("dead_letters")
-    since_start = _new_dead_letters(pipeline["totals"])
-    if held is None:
-        return Text("not known in their table, ", style="yellow").append(since_start)
-    if not held:
-        return Text("none in their table, ", style="green").append(since_start)
-    return Text(f"{plural(held, 'record')} in their table; ").append(since_start)
-
-
-def _new_dead_letters(totals: Mapping[str, Any]) -> Text:
-    records = totals["records"]
-    by_rule = totals.get("dead_letters_by_rule", 0)
-    without_row = records["dead_letters"] + records["quarantined"]
-    if not without_row:
-        return Text("none since the start", style="green")
-    share = without_row / max(1, records["read"])
-    percent = f"{share:.2g}" if share < _SHARE_SMALL else f"{share:.2%}"
-    style = "bold red" if failed_records(totals) > FAILED_BAD * records["read"] else "yellow"
-    text = Text(f"{records['dead_letters']:,}", style=style)
-    if by_rule:
-        text.append(f" ({by_rule:,} by a rule)")
-    return text.append(f", and {records['quarantined']:,} quarantined since the start: {percent} of all read")
-
-
-def _buckets(pipeline: Mapping[str, Any]) -> Text:
-    text = Text(f"{pipeline['buckets']:,} with rows")
-    if pipeline.get("targets"):
-        # The buckets lie in the tables of the route.
-        text = Text(f"in {plural(len(pipeline['targets']), 'table')}")
-    age_s = pipeline["event_time_newest_age_seconds"]
-    if age_s is None:
-        return text
-    if age_s < 0:
-        return text.append(f", newest event {span(-age_s)} ahead")
-    return text.append(f", newest event {span(age_s)} ago")
 
 
 def _hook(hook: Mapping[str, Any]) -> Text:

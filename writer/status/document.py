@@ -125,8 +125,8 @@ def buckets(bucket_counts: BucketCounts, now: datetime) -> dict[str, Any]:
         slowest_part = {"topic": mark.held_by.topic, "partition": mark.held_by.partition}
     next_bucket = None
     if bucket_counts.next is not None:
-        bucket, end = bucket_counts.next
-        next_bucket = {"bucket": bucket, "ends": iso(end)}
+        bucket, bucket_end = bucket_counts.next
+        next_bucket = {"bucket": bucket, "ends": iso(bucket_end)}
     return {
         "at": iso(bucket_counts.counted_at),
         "watermark": _iso(mark.instant),
