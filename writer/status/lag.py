@@ -255,9 +255,9 @@ class LagListener:
     def _compare_logs(self) -> None:
         reason = self._log_break()
         if reason:
-            self._set_log_moved(reason)
+            self._show_log_change(reason)
 
-    def _set_log_moved(self, reason: str) -> None:
+    def _show_log_change(self, reason: str) -> None:
         """Report why the logs are not those of this start. A later start is not judged by what this one reads."""
         if not self._thread.is_closing:
             self._progress.set(log_moved=reason)
@@ -270,10 +270,10 @@ class LagListener:
             sample, starts = read_log_bounds(self._cluster, self._topics, now)
             ids = {topic.name: topic.id for topic in self._cluster.topics(self._topics).values()}
         except TopicMissing as error:
-            self._set_log_moved(str(error))
+            self._show_log_change(str(error))
             raise
         self._progress.add_sample(sample, starts)
-        self._set_log_moved(log_change(self._topics, ids, frontier, sample.ends))
+        self._show_log_change(log_change(self._topics, ids, frontier, sample.ends))
         if not self._has_history:
             history = read_history(self._cluster, sample)
             self._progress.set_lag_history(timedelta(seconds=self._interval_s), history)
