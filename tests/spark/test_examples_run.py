@@ -330,6 +330,7 @@ SCENARIOS: dict[str, Sequence[Step]] = {
         "headrace pause pipelines.yaml --pipeline clicks --reason 'the bucket moves'",
         "headrace pause pipelines.yaml --pipeline clicks --reason 'the registry moves'",
         "headrace resume pipelines.yaml --pipeline clicks",
+        "headrace compact pipelines.yaml",
         "headrace compact pipelines.yaml --bucket 2026-11-20T05",
         "headrace seal pipelines.yaml",
         "headrace seal pipelines.yaml --yes",
