@@ -67,6 +67,8 @@ def test_the_page_shows_the_figures_of_the_document(page: Browser, name: str) ->
         assert tiles["rows in the table"][1] == "1.2M"
         assert f"{since_start} since the start" in tiles["rows in the table"][2]
     assert tiles["dead letters"][1] == "17"
+    is_old = told["table"]["age_seconds"] > 60
+    assert ("counted 10 min ago" in tiles["dead letters"][2]) is is_old, "a count that is old says so"
     if told["halted"]:
         assert any(note.startswith("HALTED since ") for note in notes)
     if told["state"] == "failed":
