@@ -1,7 +1,7 @@
 """`headrace gaps`: lists, shows, opens and closes gaps."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 from uuid import uuid4
@@ -66,18 +66,18 @@ class GapEnding:
         return f"{text}: {self.reason}" if self.reason else text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GapReport(Report):
     """One gap. What its opening says is None where that is not known any more."""
 
     id: str
     state: Literal["open", "claimed", "done", "lost", "rewound"]
-    opened_at: datetime | None
-    opened_by: str | None
-    cause: str | None
-    reason: str | None
-    version: int | None
-    topic_ids: Mapping[str, str]
+    opened_at: datetime | None = None
+    opened_by: str | None = None
+    cause: str | None = None
+    reason: str | None = None
+    version: int | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     offsets: int
     left: int
     rows: int
@@ -90,7 +90,7 @@ class GapReport(Report):
     ranges: Sequence[OffsetRange]
     open: Sequence[OffsetRange]
     # Each with `from`, which no field can be called, and `until`.
-    hints: Sequence[Mapping[str, datetime | None]]
+    hints: Sequence[Mapping[str, datetime | None]] = ()
     ended: GapEnding | None
 
     @property
@@ -331,18 +331,11 @@ def open_gap(config: Config, name: str, reason: str, by: str, *, fence: bool, wr
 
 
 def _report(table: PipelineTable, gap_record: GapRecord, now: datetime) -> GapReport:
-    opened = gap_record.opened
     owner = _lock_owner(table, gap_record, now)
     open_offsets = gap_record.unfilled_offsets
-    return GapReport(
+    report = GapReport(
         id=gap_record.id,
         state="claimed" if owner else gap_record.state,
-        opened_at=opened.opened_at if opened else None,
-        opened_by=(opened.by or "the writer") if opened else None,
-        cause=opened.cause if opened else None,
-        reason=opened.reason if opened else None,
-        version=opened.version if opened else None,
-        topic_ids=opened.topic_ids if opened else {},
         offsets=gap_record.offsets,
         left=open_offsets.count,
         rows=gap_record.rows,
@@ -353,15 +346,27 @@ def _report(table: PipelineTable, gap_record: GapRecord, now: datetime) -> GapRe
         claimed_by=owner,
         ranges=gap_record.skipped_ranges,
         open=open_offsets.ranges(),
-        hints=[{"from": hint.start, "until": hint.end} for hint in opened.hints] if opened else [],
         ended=_ending(gap_record.ended),
+    )
+    opened = gap_record.opened
+    if opened is None:
+        return report
+    return replace(
+        report,
+        opened_at=opened.opened_at,
+        opened_by=opened.by or "the writer",
+        cause=opened.cause,
+        reason=opened.reason,
+        version=opened.version,
+        topic_ids=opened.topic_ids,
+        hints=[{"from": hint.start, "until": hint.end} for hint in opened.hints],
     )
 
 
-def _ending(end: GapEnd | None) -> GapEnding | None:
-    if end is None:
+def _ending(gap_end: GapEnd | None) -> GapEnding | None:
+    if gap_end is None:
         return None
-    return GapEnding(end.version, end.how, end.ended_at, end.by, end.reason, end.left)
+    return GapEnding(gap_end.version, gap_end.how, gap_end.ended_at, gap_end.by, gap_end.reason, gap_end.left)
 
 
 def _lock_owner(table: PipelineTable, gap_record: GapRecord, now: datetime) -> str | None:
