@@ -277,5 +277,6 @@ def test_a_driver_finds_it_before_spark_and_its_last_line_is_a_sentence(tmp_path
     *logged, last = done.stderr.splitlines()
     assert "spark_starting" not in done.stderr
     assert last.startswith(f"headrace: the dead-letter table of pipeline 'a' at {tmp_path}/lake/letters is inside the ")
+    assert not (tmp_path / "checkpoints").exists(), "not even a lease"
     (failed,) = [line for line in logged if "pipeline_failed" in line]
     assert " ERROR " in failed if form == "text" else json.loads(failed)["level"] == "error"

@@ -106,7 +106,7 @@ def hold(clock: Clock, takes_over: bool = False, **leases: Leases) -> dict[str, 
     """Begin a run by hand of these pipelines. Returns the epochs that it holds then; they are released."""
     holder = LeaseHolder({}, "me/1", expires_after=EXPIRY)
     run_leases = RunLeases(holder, leases.__getitem__, takes_over=takes_over)
-    with run_leases.held(list(leases), clock):  # type: ignore[arg-type]
+    with run_leases.hold(list(leases), clock):  # type: ignore[arg-type]
         return dict(holder.epochs)
 
 
@@ -182,10 +182,10 @@ def test_where_no_lease_can_be_kept_only_a_take_over_runs(clock: Clock, caplog: 
         raise ConfigError("this process runs in no pod")
 
     refused = RunLeases(LeaseHolder({}, "me/1"), open_leases, takes_over=False)
-    with pytest.raises(ConfigError), refused.held(["clicks"], clock):  # type: ignore[arg-type]
+    with pytest.raises(ConfigError), refused.hold(["clicks"], clock):  # type: ignore[arg-type]
         pass
     run_leases = RunLeases(LeaseHolder({}, "me/1"), open_leases, takes_over=True)
-    with run_leases.held(["clicks"], clock):  # type: ignore[arg-type]
+    with run_leases.hold(["clicks"], clock):  # type: ignore[arg-type]
         assert run_leases.enter("clicks") is None
     assert "lease_unreadable pipeline=clicks error='this process runs in no pod'" in caplog.text
 
@@ -194,7 +194,7 @@ def test_a_pipeline_that_comes_later_waits_for_its_lease_and_takes_it_when_it_is
     leases = ScriptedLeases(clock, lambda seconds: record(int(seconds), released=seconds >= 10))
     holder = LeaseHolder({}, "me/1", expires_after=EXPIRY)
     run_leases = RunLeases(holder, lambda _: leases, takes_over=True)
-    with run_leases.held([], clock):  # type: ignore[arg-type]
+    with run_leases.hold([], clock):  # type: ignore[arg-type]
         for _ in range(9):
             with pytest.raises(Occupied):
                 run_leases.enter("clicks")
@@ -212,7 +212,7 @@ def test_what_was_lost_is_waited_for_and_never_taken_back_from_who_renews_it(clo
     leases = LostLeases()
     holder = LeaseHolder({}, "me/1", expires_after=EXPIRY)
     run_leases = RunLeases(holder, lambda _: leases, takes_over=True)
-    with run_leases.held(["clicks"], clock):  # type: ignore[arg-type]
+    with run_leases.hold(["clicks"], clock):  # type: ignore[arg-type]
         leases.lose()
         holder.renew()
         assert [loss.holder for loss in run_leases.take_losses()] == ["other/1"]

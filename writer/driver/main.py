@@ -40,6 +40,7 @@ from writer.status.progress import PipelineProgress, Progress
 from writer.storage import disk_space
 from writer.storage.locations import store_at
 from writer.table import locations
+from writer.table.log.foreign_writes import CommitFailed
 from writer.telemetry.receivers import Receivers
 from writer.web import endpoints, http_server, live_records
 
@@ -65,8 +66,19 @@ def run(
     with stop_on_signals(events):
         if leases is None:
             return _run_pipelines(file, events, None, listening, once=once, new_run=new_run)
-        with leases.held(file.names, events.stop):
+        with leases.hold(_writable_pipelines(file), events.stop):
             return _run_pipelines(file, events, leases, listening, once=once, new_run=new_run)
+
+
+def _writable_pipelines(file: ReloadableConfig) -> list[str]:
+    """Return the pipelines whose locations are sound. The start of another one says why not, and writes nothing."""
+    names = []
+    for name in file.names:
+        # A storage that does not answer is for the start to tell, too.
+        with suppress(CommitFailed, HeadraceError, OSError):
+            if not any(nesting.refused for nesting in locations.inspect_locations(name, file.config).nestings):
+                names.append(name)
+    return names
 
 
 def _run_pipelines(
@@ -309,11 +321,11 @@ def start_pipeline(
     when `stop` is set before the table knows of this start, and Occupied while another process has its lease.
     """
     _check_stop(stop, runner.progress.pipeline)
-    _enter_lease(leases, runner)
     config = config_of()
     progress = runner.progress
     name = progress.pipeline
     locations.check_locations(name, config)
+    _enter_lease(leases, runner)
     queue.join(name, config.pipelines[name].scheduling)
     receivers.follow(config, progress)
     cluster = Cluster(config.kafka.address, config.kafka.request_timeout)

@@ -43,7 +43,7 @@ class AwaitedLease:
     error: str = ""
 
 
-def observe_awaited(awaited: AwaitedLease, record: LeaseRecord | None, now_s: float) -> AwaitedLease:
+def observe_wait(awaited: AwaitedLease, record: LeaseRecord | None, now_s: float) -> AwaitedLease:
     """Store what was read of a lease that is waited for."""
     before = awaited.observed
     observed = observe(before, record, now_s)
@@ -73,7 +73,7 @@ class LeaseHolder:
         # Pipeline → how often another holder has taken its lease.
         self.losses: Counter[str] = Counter()
         self._new_losses: SimpleQueue[LeaseLoss] = SimpleQueue()
-        self._awaited: dict[str, AwaitedLease] = {}
+        self._waits: dict[str, AwaitedLease] = {}
         # Of these the last renewal failed.
         self._silent: set[str] = set()
         # Around each renewal and release of a lease.
@@ -94,7 +94,7 @@ class LeaseHolder:
             epoch = self.epochs.pop(pipeline, None)
             if epoch is not None:
                 self._release(pipeline, epoch)
-        self._awaited.pop(pipeline, None)
+        self._waits.pop(pipeline, None)
 
     def close(self) -> None:
         """Release what is held and end the thread. A storage that does not answer leaves the others to wait."""
@@ -113,19 +113,19 @@ class LeaseHolder:
         if pipeline in self.epochs or pipeline not in self._leases:
             return True
         now_s = time.monotonic()
-        awaited = self._awaited.get(pipeline, AwaitedLease(now_s))
+        awaited = self._waits.get(pipeline, AwaitedLease(now_s))
         try:
-            seen = observe_awaited(awaited, self._leases[pipeline].look(), now_s)
-            self._awaited[pipeline] = seen
-            assert seen.observed is not None, "it was just read"
-            if is_free(seen.observed, now_s, self._expires_after):
-                return self._take(pipeline, seen.observed.record)
-            self._log_holder(pipeline, awaited, seen)
+            wait = observe_wait(awaited, self._leases[pipeline].look(), now_s)
+            self._waits[pipeline] = wait
+            assert wait.observed is not None, "it was just read"
+            if is_free(wait.observed, now_s, self._expires_after):
+                return self._take(pipeline, wait.observed.record)
+            self._log_holder(pipeline, awaited, wait)
         except OSError as error:
             if not awaited.error:
                 logging.warning("lease_unreadable", pipeline=pipeline, error=str(error))
             # A lease that was not seen for a while may have been renewed meanwhile.
-            self._awaited[pipeline] = replace(awaited, observed=None, error=str(error))
+            self._waits[pipeline] = replace(awaited, observed=None, error=str(error))
         return False
 
     def take_over(self, pipeline: str) -> bool:
@@ -168,13 +168,13 @@ class LeaseHolder:
                 losses.append(self._new_losses.get_nowait())
         return losses
 
-    def awaited(self, pipeline: str) -> AwaitedLease | None:
+    def find_wait(self, pipeline: str) -> AwaitedLease | None:
         """Return what was seen of a lease that is waited for; None: it is not."""
-        return self._awaited.get(pipeline)
+        return self._waits.get(pipeline)
 
     def lease_wait(self, pipeline: str) -> LeaseWait | None:
         """Describe the wait for a lease, for people; None: it is held, or nobody asked for it."""
-        awaited = self._awaited.get(pipeline)
+        awaited = self._waits.get(pipeline)
         if awaited is None:
             return None
         waits_for = timedelta(seconds=time.monotonic() - awaited.since_s)
@@ -191,23 +191,24 @@ class LeaseHolder:
         epoch = max(newest_epoch, self._epoch_floor(pipeline)) + 1
         if not self._leases[pipeline].take(epoch, self._holder):
             return False
+        # Before the thread can note a loss.
+        self._waits.pop(pipeline, None)
         self.epochs[pipeline] = epoch
         if not self._thread.has_started:
             self._thread.start()
-        self._awaited.pop(pipeline, None)
         logging.event("lease_acquired", pipeline=pipeline, epoch=epoch, holder=self._holder)
         return True
 
-    def _log_holder(self, pipeline: str, awaited: AwaitedLease, seen: AwaitedLease) -> None:
+    def _log_holder(self, pipeline: str, awaited: AwaitedLease, wait: AwaitedLease) -> None:
         """Log whose lease is waited for, once for each holder, and once more when it is seen to be renewed."""
-        record = _record_of(seen)
+        record = _record_of(wait)
         if record is None:
             return
         before = _record_of(awaited)
         is_same = before is not None and (before.epoch, before.holder) == (record.epoch, record.holder)
-        if is_same and awaited.is_renewed == seen.is_renewed:
+        if is_same and awaited.is_renewed == wait.is_renewed:
             return
-        reason = "its holder renews it" if seen.is_renewed else "its holder may have ended"
+        reason = "its holder renews it" if wait.is_renewed else "its holder may have ended"
         logging.warning("lease_awaited", pipeline=pipeline, holder=record.holder, epoch=record.epoch, reason=reason)
 
     def _run_round(self) -> float:
@@ -227,11 +228,11 @@ class LeaseHolder:
         awaited = AwaitedLease(now_s)
         # `try_take` reads it again, and says why it cannot.
         with suppress(OSError):
-            awaited = observe_awaited(awaited, self._leases[pipeline].look(), now_s)
+            awaited = observe_wait(awaited, self._leases[pipeline].look(), now_s)
         record = _record_of(awaited)
         loss = LeaseLoss(pipeline, epoch, "" if record is None else record.holder)
         logging.warning("lease_lost", pipeline=pipeline, epoch=epoch, holder=self._holder, taken_by=loss.holder)
-        self._awaited[pipeline] = awaited
+        self._waits[pipeline] = awaited
         self.losses[pipeline] += 1
         del self.epochs[pipeline]
         self._new_losses.put(loss)

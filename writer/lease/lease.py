@@ -80,7 +80,7 @@ class StoreLeases:
 
     def take(self, epoch: int, holder: str) -> bool:
         """Put the object where none is; then look whether it is the highest."""
-        if not self._put_taken(epoch, holder):
+        if not self._put_object(epoch, holder):
             return False
         epochs = sorted(self._epochs())
         if epochs[-1] != epoch:
@@ -101,7 +101,7 @@ class StoreLeases:
         if self._store.mark(_object_name(epoch)) is None:
             if any(other > epoch for other in self._epochs()):
                 return False
-            if not self._put_taken(epoch, holder):
+            if not self._put_object(epoch, holder):
                 return False
         self._store.put(_beat_name(epoch), _content(holder))
         return True
@@ -110,7 +110,7 @@ class StoreLeases:
         """Say so in the place of a renewal."""
         self._store.put(_beat_name(epoch), _content(holder, released=True))
 
-    def _put_taken(self, epoch: int, holder: str) -> bool:
+    def _put_object(self, epoch: int, holder: str) -> bool:
         taken_at = self._clock().isoformat(timespec="seconds")
         return self._store.put_if_absent(_object_name(epoch), _content(holder, taken_at=taken_at))
 

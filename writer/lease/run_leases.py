@@ -30,7 +30,7 @@ class RunLeases:
         self._takes_over = takes_over
 
     @contextmanager
-    def held(self, pipelines: Sequence[str], stop: threading.Event) -> Iterator[None]:
+    def hold(self, pipelines: Sequence[str], stop: threading.Event) -> Iterator[None]:
         """Hold these leases while inside, and those of pipelines that come meanwhile. Raises ConfigError.
 
         A lease that nobody renews blocks for as long as it lives. Raises Occupied when another process renews one, and
@@ -42,7 +42,7 @@ class RunLeases:
             if self._takes_over:
                 self._take_over(pipelines)
             else:
-                self._wait_until_held(pipelines, stop)
+                self._take_free(pipelines, stop)
             yield
         finally:
             self._holder.close()
@@ -55,7 +55,7 @@ class RunLeases:
         self._add(pipeline)
         if self._holder.try_take(pipeline):
             return self._holder.epochs.get(pipeline)
-        awaited = self._holder.awaited(pipeline)
+        awaited = self._holder.find_wait(pipeline)
         if awaited is None or awaited.error:
             return None
         raise Occupied(self._refusal(pipeline))
@@ -86,7 +86,7 @@ class RunLeases:
                 raise
             logging.warning("lease_unreadable", pipeline=pipeline, error=str(error))
 
-    def _wait_until_held(self, pipelines: Sequence[str], stop: threading.Event) -> None:
+    def _take_free(self, pipelines: Sequence[str], stop: threading.Event) -> None:
         awaited = list(pipelines)
         while awaited:
             awaited = [pipeline for pipeline in awaited if not self._try_enter(pipeline)]
@@ -98,7 +98,7 @@ class RunLeases:
         try:
             self.enter(pipeline)
         except Occupied:
-            awaited = self._holder.awaited(pipeline)
+            awaited = self._holder.find_wait(pipeline)
             if awaited is not None and awaited.is_renewed:
                 raise
             return False
@@ -114,7 +114,7 @@ class RunLeases:
                 logging.warning("lease_unreadable", pipeline=pipeline, error=str(error))
 
     def _refusal(self, pipeline: str) -> str:
-        awaited = self._holder.awaited(pipeline)
+        awaited = self._holder.find_wait(pipeline)
         assert awaited is not None, "a lease that is not held is waited for"
         return (
             f"pipeline {pipeline!r} is run by another process: {describe_holder(awaited)}, and renews it. Stop that "
