@@ -48,8 +48,10 @@ class PipelineLeases:
         """Release the lease of a pipeline that has gone."""
         self._holder.release(pipeline)
 
-    def note_losses(self, pipelines: Mapping[str, SupervisedPipeline], read_clock: Callable[[], datetime]) -> None:
-        """Note which leases other processes have taken, and notify of each."""
+    def note_losses(
+        self, pipelines: Mapping[str, SupervisedPipeline], read_clock: Callable[[], datetime], now_s: float
+    ) -> None:
+        """Note which leases other processes have taken, and notify of each. `now_s`: by the monotonic clock."""
         for loss in self._holder.take_losses():
             supervised = pipelines.get(loss.pipeline)
             if supervised is None:
@@ -58,6 +60,9 @@ class PipelineLeases:
             if supervised.lease is None or supervised.lease <= loss.epoch:
                 supervised.leased = False
                 supervised.lost_to = loss.holder
+                if supervised.due_s is not None:
+                    # It failed before, and does not wait for the end of its pause.
+                    supervised.note_lease_wait(now_s)
             self._notifier.send(notifications.lease_loss_event(loss, time=read_clock()))
 
     def surrender(self, pipelines: Iterable[SupervisedPipeline], driver: Driver) -> None:

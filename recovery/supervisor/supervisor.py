@@ -133,7 +133,7 @@ class Supervisor:
         self._follow_clock()
         driver = self._driver
         reap(None if driver is None else driver.pid)
-        self._leases.note_losses(self.supervised_pipelines, self._read_clock)
+        self._leases.note_losses(self.supervised_pipelines, self._read_clock, time.monotonic())
         if not self._stop.is_set():
             self._reload(driver)
         if driver is None:

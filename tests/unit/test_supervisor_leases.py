@@ -123,11 +123,16 @@ def test_one_that_is_fenced_while_its_lease_cannot_be_read_is_tried_again_withou
     assert "its lease cannot be read: it does not answer" in supervised.memory.failure.message
     assert not supervised.halted
     assert supervised.memory.state.attempts == ()
+    supervised.due_s = one.clock.now_s + 300
     one.leases["clicks"].silent = False
     take_away(one, "clicks")
-    one.go(60)
+    one.go(20)
     assert one.running == {"views": 1}, "then it is known that another has it"
     assert not supervised.halted
+    assert status_of(one, "clicks")["unhealthy_seconds"] == 0
+    one.leases["clicks"].foreign = False
+    one.go(20)
+    assert one.running == {"clicks": 1, "views": 1}, "it does not wait for the end of a pause"
 
 
 def test_a_silent_storage_takes_no_lease_away(make: Make) -> None:
@@ -223,7 +228,7 @@ def test_a_loss_that_is_told_late_does_not_end_what_runs_under_a_newer_lease(tmp
     supervised.leased = False
     lease.foreign = False
     assert leases.try_take(supervised, lambda: memory)
-    leases.note_losses({"clicks": supervised}, lambda: NOW)
+    leases.note_losses({"clicks": supervised}, lambda: NOW, 0.0)
     assert supervised.leased
     assert supervised.lease == 3
     holder.close()
