@@ -48,10 +48,10 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
     driver = Driver(tmp_path, "iceberg", start=START)
     driver.start(offset=100)
     driver.carry([log({at: event(at, event_time=NOW) for at in range(100, 130)} | {130: b"broken"})], {0: 131})
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-    (line,) = found.reconciliation.lines
-    assert (found.reconciliation.adopted, *line.range.span, line.outcomes["rows"]) == (6, 100, 131, 30)
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
+    (line,) = report.reconciliation.lines
+    assert (report.reconciliation.adopted, *line.range.span, line.outcomes["rows"]) == (6, 100, 131, 30)
     seen(tmp_path)
     made, snapshot = compactor(driver), driver.table.snapshot()
     hour = (f"{NOW:%Y-%m-%dT%H}",)
@@ -79,10 +79,10 @@ def seen(root: Path) -> None:
 def test_an_adoption_is_shown_first_and_written_with_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     create_foreign_table(tmp_path)
     adopt(tmp_path, write=False)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["version"], told["rows"], told["files"], told["buckets"]) == (None, 6, 5, 3)
-    assert told["columns_added"] == ["_topic", "_incarnation", "_partition", "_offset", "_kafka_time"]
-    assert told["rows_compared"] > 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["version"], document["rows"], document["files"], document["buckets"]) == (None, 6, 5, 3)
+    assert document["columns_added"] == ["_topic", "_incarnation", "_partition", "_offset", "_kafka_time"]
+    assert document["rows_compared"] > 0
     before = foreign_client(tmp_path)
     adopt(tmp_path)
     assert json.loads(capsys.readouterr().out)["version"] == 0

@@ -50,10 +50,10 @@ def test_the_old_rows_stay_the_new_ones_come_and_the_audit_adds_up(tmp_path: Pat
     driver.start(offset=100)
     driver.carry([log({at: event(at) for at in range(100, 130)} | {130: b"broken"})], {0: 131})
     driver.carry([log({131: event(131)})], {0: 132})
-    found = audit(driver.config, "clicks", since=None, deep=deep)
-    assert found.adds_up, found.problems
-    (line,) = found.reconciliation.lines
-    assert (found.reconciliation.adopted, *line.range.span, line.outcomes["rows"]) == (6, 100, 132, 31)
+    report = audit(driver.config, "clicks", since=None, deep=deep)
+    assert report.adds_up, report.problems
+    (line,) = report.reconciliation.lines
+    assert (report.reconciliation.adopted, *line.range.span, line.outcomes["rows"]) == (6, 100, 132, 31)
     table = DeltaTable(lake).to_pyarrow_table()
     assert (table.num_rows, table.column("_offset").null_count) == (37, 6)
     assert table.filter(pa.compute.is_null(table.column("_offset"))).column("note").to_pylist() == ["old"] * 6
@@ -78,10 +78,10 @@ def test_an_adoption_is_shown_first_and_written_with_yes(tmp_path: Path, capsys:
     lake = foreign(tmp_path)
     settings = config(tmp_path, start=START)
     adopted(settings, write=False)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["version"], told["rows"], told["files"], told["buckets"]) == (None, 6, 5, 3)
-    assert told["columns_added"] == ["_topic", "_incarnation", "_partition", "_offset", "_kafka_time"]
-    assert told["rows_compared"] > 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["version"], document["rows"], document["files"], document["buckets"]) == (None, 6, 5, 3)
+    assert document["columns_added"] == ["_topic", "_incarnation", "_partition", "_offset", "_kafka_time"]
+    assert document["rows_compared"] > 0
     assert DeltaTable(lake).version() == 1
     adopted(settings)
     assert json.loads(capsys.readouterr().out)["version"] == 2
@@ -108,9 +108,9 @@ def test_a_ledger_page_and_a_cleaned_log_still_know_the_adopted_rows(tmp_path: P
     for path in logs:
         if int(path.stem) < checkpointed:
             path.unlink()
-    found = audit(Driver(tmp_path, start=START).config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-    assert found.reconciliation.adopted == 6
+    report = audit(Driver(tmp_path, start=START).config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
+    assert report.reconciliation.adopted == 6
 
 
 def test_adopted_rows_go_by_retention_and_mix_with_ours_in_a_rewrite(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_adopted_rows_go_by_retention_and_mix_with_ours_in_a_rewrite(tmp_path: P
     hours = bucketers.build(driver.settings.bucket)
     (gone,) = Retention(table, hours, 2 * HOUR).run(NOW + HOUR)
     assert gone.rows == 2
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
 
 
 def _file(driver: Driver, rows: pa.Table):
@@ -145,9 +145,9 @@ def test_rows_without_offsets_that_were_not_adopted_are_a_problem(tmp_path: Path
     adopted(config(tmp_path, start=START))
     entry = Path(tmp_path, "lake", "clicks", "_delta_log", f"{2:020}.json")
     entry.write_text(entry.read_text().replace('\\"rows\\": 6', '\\"rows\\": 5'))
-    found = audit(config(tmp_path, start=START), "clicks", since=None, deep=True)
-    assert "the files hold 6 rows, the account has 5" in " ".join(p.description for p in found.problems)
-    assert "1 rows say no offset, beyond those that were adopted" in " ".join(p.description for p in found.problems)
+    report = audit(config(tmp_path, start=START), "clicks", since=None, deep=True)
+    assert "the files hold 6 rows, the account has 5" in " ".join(p.description for p in report.problems)
+    assert "1 rows say no offset, beyond those that were adopted" in " ".join(p.description for p in report.problems)
 
 
 def test_a_table_that_is_written_meanwhile_is_not_adopted(tmp_path: Path) -> None:
@@ -238,10 +238,10 @@ def test_the_verb_as_a_person_sees_it(tmp_path: Path, monkeypatch: pytest.Monkey
     settings = config(tmp_path, start=START)
     path.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True)))
     monkeypatch.setenv("COLUMNS", "100")
-    done = CliRunner().invoke(app, ["table", "adopt", str(path)])
-    assert done.exit_code == 0, done.output
-    said = " ".join(done.stdout.split())
+    result = CliRunner().invoke(app, ["table", "adopt", str(path)])
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
     assert "has 6 rows in 5 files of 3 buckets, at version 1" in said
     assert "Nothing was changed." in said
-    done = CliRunner().invoke(app, ["table", "adopt", str(path), "--yes"])
-    assert "Written as version 2" in " ".join(done.stdout.split())
+    result = CliRunner().invoke(app, ["table", "adopt", str(path), "--yes"])
+    assert "Written as version 2" in " ".join(result.stdout.split())

@@ -62,11 +62,11 @@ def test_a_copy_under_the_same_name_goes_on_as_the_same_incarnation(site: Site, 
     shown = headrace("topic", "adopt", site.config)
     assert "2 partitions compared: the same records" in " ".join(shown.split())
     assert oracle.replay(lake) == before, "it was only shown"
-    told = json.loads(headrace("topic", "adopt", site.config, "--yes", "--json"))
-    assert [(t["from"]["incarnation"], t["to"]["incarnation"], t["offsets"]) for t in told["topics"]] == [
+    document = json.loads(headrace("topic", "adopt", site.config, "--yes", "--json"))
+    assert [(t["from"]["incarnation"], t["to"]["incarnation"], t["offsets"]) for t in document["topics"]] == [
         (1, 1, "kept")
     ]
-    assert all(partition["same_records"] for partition in told["partitions"])
+    assert all(partition["same_records"] for partition in document["partitions"])
     site.once()
     oracle.check(lake, "events", site.ends(name))
     assert oracle.rows(lake, "DISTINCT _incarnation") == [(1,)]

@@ -162,8 +162,8 @@ def test_killed_at_each_step_of_a_chunk_and_run_again_it_loses_and_doubles_nothi
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
     oracle.check_rows(Path(driver.lake), "clicks")
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
     driver.carry([log(values(0, 160))], {0: 160})
     fill_from_archives(driver, place)
     assert only_gap(driver).state == "done"
@@ -272,9 +272,9 @@ def test_the_outcome_of_a_pipeline_is_shown_where_the_next_one_fails(driver, tmp
         "--yes",
         "--json",
     ]
-    done = CliRunner().invoke(app, ["backfill", str(tmp_path / "both.yaml"), *flags])
-    assert isinstance(done.exception, NoSuchGap)
-    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    result = CliRunner().invoke(app, ["backfill", str(tmp_path / "both.yaml"), *flags])
+    assert isinstance(result.exception, NoSuchGap)
+    said = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     assert [(one["event"], one["pipeline"]) for one in said] == [("chunk", "clicks"), ("ended", "clicks")]
     assert said[-1]["gaps"][0]["state"] == "done"
 
@@ -308,9 +308,9 @@ def test_table_and_archive_may_lie_in_a_bucket(tmp_path, on_s3):
     skip_offsets(driver, 60)
     fill_from_archives(driver, archive)
     assert only_gap(driver).state == "done"
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-    assert found.reconciliation.total("rows") == 54
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
+    assert report.reconciliation.total("rows") == 54
     other = Driver(tmp_path / "other")  # a Delta table in a bucket is an archive, too
     other.start()
     skip_offsets(other, 60)
@@ -323,8 +323,8 @@ def test_an_account_from_any_version_on_adds_up_around_a_backfill(driver, tmp_pa
     fill_from_archives(driver, write_archive(tmp_path, values(0, 80), partition=1), rows_max=40)
     driver.carry([log(values(120, 160))], {0: 160})
     for version in range(driver.table.snapshot().version + 1):
-        found = audit(driver.config, "clicks", since=version, deep=True)
-        assert found.adds_up, (version, found.problems)
+        report = audit(driver.config, "clicks", since=version, deep=True)
+        assert report.adds_up, (version, report.problems)
 
 
 def test_archives_are_read_in_step_oldest_partition_first(tmp_path):

@@ -96,9 +96,9 @@ def test_a_wait_that_times_out_says_why(
     found = run("wait", *arguments, form=lake.settings.table.format)
     assert found.exit_code == 1
     assert why in found.stdout.replace("\n", " ")
-    told = json.loads(run("wait", *arguments, "--json", form=lake.settings.table.format).stdout)
-    assert (told["complete"], [b["name"] for b in told["buckets"]]) == (False, [f"hour={bucket}"])
-    (last,) = told["buckets"]
+    document = json.loads(run("wait", *arguments, "--json", form=lake.settings.table.format).stdout)
+    assert (document["complete"], [b["name"] for b in document["buckets"]]) == (False, [f"hour={bucket}"])
+    (last,) = document["buckets"]
     assert (last["bucket"], last["manifest"]) == ([bucket], None)
     assert why in f"{last['state']}: {last['why']}"
 
@@ -128,9 +128,9 @@ def test_a_wait_for_a_day_waits_for_each_bucket_that_it_has_or_may_still_get(
 ):
     form = lake.settings.table.format
     day = run("wait", "--sealed", "2026-11-20", "--timeout", "50 ms", "--json", form=form)
-    told = json.loads(day.stdout)
-    assert (day.exit_code, told["complete"]) == (1, False)
-    states = {bucket["bucket"][0][-2:]: bucket["state"] for bucket in told["buckets"]}
+    document = json.loads(day.stdout)
+    assert (day.exit_code, document["complete"]) == (1, False)
+    states = {bucket["bucket"][0][-2:]: bucket["state"] for bucket in document["buckets"]}
     # Hours 0 to 2 are closed, and no row of them came.
     expected = {"03": "sealed", "04": "sealed", "05": "closed", "06": "open", "07": "open"}
     assert states == {**expected, **{f"{hour:02}": "open" for hour in range(8, 24)}}
@@ -153,9 +153,9 @@ def test_a_wait_for_a_range_ends_once_its_last_bucket_is_sealed(lake: SealedLake
         later = run("wait", "--sealed", "2026-11-20T03..2026-11-20T05", "--timeout", "30 s", "--json", form=form)
     finally:
         timer.join()
-    told = json.loads(later.stdout)
-    assert (later.exit_code, told["complete"]) == (0, True)
-    assert [bucket["manifest"]["rows"] for bucket in told["buckets"]] == [40, 12, 10]
+    document = json.loads(later.stdout)
+    assert (later.exit_code, document["complete"]) == (0, True)
+    assert [bucket["manifest"]["rows"] for bucket in document["buckets"]] == [40, 12, 10]
 
 
 def test_a_day_that_is_closed_without_a_row_is_complete(lake: SealedLake, run: Callable[..., Result]):

@@ -55,9 +55,9 @@ def test_small_files_become_one_and_every_row_stays(driver: Driver) -> None:
     assert (one.removed, one.files, one.rows, one.taken) == (6, 1, 60, 0)
     assert (files(driver), offsets(driver)) == (1, list(range(60)))
     assert compact_bucket(driver) == []
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-    assert found.rows_removed == 0
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
+    assert report.rows_removed == 0
     (file,) = driver.table.bucket_files(driver.table.snapshot(), BUCKET)
     assert (file.event_time_min, file.event_time_max) == (HOUR, HOUR + timedelta(seconds=59))
 
@@ -87,9 +87,9 @@ def test_a_repeated_key_is_taken_out_once_the_bucket_is_closed_and_the_account_k
     first = {one: at for at, one in reversed(list(enumerate(ids)))}
     assert (one.rows, one.taken) == (60, 60 - len(first))
     assert offsets(driver) == sorted(first.values())
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-    assert (found.rows_removed, found.reconciliation.removals[0].operation) == (one.taken, "dedupe")
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
+    assert (report.rows_removed, report.reconciliation.removals[0].operation) == (one.taken, "dedupe")
     assert compact_bucket(driver) == []
 
 
@@ -101,9 +101,9 @@ def test_the_ledger_keeps_what_dedupe_took(tmp_path: Path, form: str) -> None:
     (one,) = compact_bucket(driver)
     driver.table.tidy()
     carry(driver, 6)
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-    assert found.rows_removed == one.taken > 0
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
+    assert report.rows_removed == one.taken > 0
 
 
 def test_a_row_lost_in_a_rewritten_file_is_still_found(driver: Driver) -> None:
@@ -111,9 +111,9 @@ def test_a_row_lost_in_a_rewritten_file_is_still_found(driver: Driver) -> None:
     (file,) = driver.table.bucket_files(driver.table.snapshot(), BUCKET)
     path = Path(driver.lake) / file.path
     pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert not found.adds_up
-    assert "1 rows are not there" in " ".join(problem.description for problem in found.problems)
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert not report.adds_up
+    assert "1 rows are not there" in " ".join(problem.description for problem in report.problems)
 
 
 def test_rows_are_put_in_order_when_the_bucket_is_closed(tmp_path: Path, form: str) -> None:
@@ -135,8 +135,8 @@ def test_a_bucket_is_rewritten_before_it_is_sealed(tmp_path: Path, form: str) ->
     assert manifest is not None
     assert (manifest.files, manifest.rows, manifest.deduped) == (1, len(offsets(driver)), 60 - len(offsets(driver)))
     assert manifest.deduped > 0
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
 
 
 def test_files_of_a_sealed_bucket_are_near_the_target_size(tmp_path: Path, form: str) -> None:
@@ -216,8 +216,8 @@ def test_threads_that_compact_while_the_writer_commits_keep_every_row(tmp_path: 
     assert problems == []
     compact_bucket(driver)
     assert (files(driver), offsets(driver)) == (1, list(range(200)))
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
 
 
 @pytest.mark.parametrize("what", ["delete", "optimize"])
@@ -328,8 +328,8 @@ def test_a_compaction_killed_at_any_moment_keeps_every_row(
     assert len(set(offsets(again))) == len(offsets(again))
     list(open_compaction("clicks", again.config, None).carry_out())
     assert (offsets(again), files(again)) == (list(range(60)), 1)
-    found = audit(again.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(again.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
 
 
 def test_the_command_shows_and_does_it(driver: Driver, tmp_path: Path) -> None:

@@ -130,9 +130,9 @@ def test_without_yes_and_a_terminal_it_is_shown_and_nothing_changes(place: Path,
         shown = CliRunner().invoke(app, [*arguments, "--json"])
         assert (shown.exit_code, json.loads(shown.stdout) != [], contents(place)) == (0, True, before)
     if words != "run":  # which would start Spark
-        done = CliRunner().invoke(app, [*arguments, "--yes"])
-        assert done.exit_code == 0, (done.output, done.exception)
-        assert "Nothing was changed" not in done.output
+        result = CliRunner().invoke(app, [*arguments, "--yes"])
+        assert result.exit_code == 0, (result.output, result.exception)
+        assert "Nothing was changed" not in result.output
         assert contents(place) != before
 
 

@@ -89,10 +89,10 @@ def theirs(driver: Driver, location: str) -> Table:
 def facts(driver: Driver) -> dict[str, Any]:
     """What must be the same before and after."""
     places = {"rows": driver.lake, "dead letters": driver.dead_letters, "late": str(driver.settings.late_table)}
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
     snapshot = driver.table.snapshot()
-    totals = {name: found.reconciliation.total(name) for name in ("read", "rows", "late", "dead_letters")}
+    totals = {name: report.reconciliation.total(name) for name in ("read", "rows", "late", "dead_letters")}
     kinds = [(entry.version, entry.kind) for entry in driver.table.history() if entry.kind != "convert"]
     return {
         **{what: oracle.offsets(Path(place)) for what, place in places.items()}, "account": totals, "kinds": kinds,
@@ -179,8 +179,8 @@ def test_on_s3_it_is_the_same(tmp_path: Path, form: str, on_s3: ObjectServer) ->
     new = Driver(tmp_path, "iceberg", seal=SEAL, table=table)
     new.start()
     new.carry([log(mixed_values(10, 20))], {0: 20})
-    found = audit(new.config, "clicks", since=None, deep=True)
-    assert (found.adds_up, found.reconciliation.total("read")) == (True, 20), found.problems
+    report = audit(new.config, "clicks", since=None, deep=True)
+    assert (report.adds_up, report.reconciliation.total("read")) == (True, 20), report.problems
     assert [theirs(new, place).scan().count() for place in (new.lake, new.dead_letters)] == [14, 6]
 
 

@@ -58,7 +58,7 @@ def test_the_tables_of_a_route_are_converted_with_the_log_that_fills_them(tmp_pa
         routed(tmp_path, "delta")
     new = RouteTables(tmp_path, config["pipelines"]["p"]["route"], form="iceberg", table={"name": "shop.log"})
     known = new.tables.main.snapshot().targets()
-    assert {(one.format, one.table) for one in known.values()} == {("iceberg", "shop.a"), ("iceberg", "shop.b")}
+    assert {(value.format, value.table) for value in known.values()} == {("iceberg", "shop.a"), ("iceberg", "shop.b")}
     assert counts(tmp_path) == [2, 1]
     new.commit(str(tmp_path / "a"), str(tmp_path / "b"))
     new.tables.apply_side_files()
@@ -128,7 +128,7 @@ def test_a_target_is_converted_alone_and_the_log_goes_on(
         new.commit(str(tmp_path / "now" / "a"), str(tmp_path / "now" / "b"))
         new.tables.apply_side_files()
         assert (counts(tmp_path / "now"), new.tables.behind) == ([2, 3], {}), after
-        assert {one.name: (one.format, one.table) for one in new.tables.main.snapshot().targets().values()} == {
+        assert {value.name: (value.format, value.table) for value in new.tables.main.snapshot().targets().values()} == {
             "a": (log, "shop.a" if log == "iceberg" else ""), "b": ("iceberg", "shop.b"),
         }  # fmt: skip
         after += step
@@ -158,4 +158,4 @@ def test_a_target_that_the_catalog_knows_gets_no_second_name(tmp_path: Path) -> 
     run_convert(alone_in_iceberg(old), "p", write=True, now=NOW)
     with pytest.raises(ConfigError, match=r"is called shop\.b, the configuration says shop\.other"):
         run_convert(alone_in_iceberg(old, "shop.other"), "p", write=True, now=NOW)
-    assert {one.table for one in old.tables.main.snapshot().targets().values()} == {"", "shop.b"}
+    assert {value.table for value in old.tables.main.snapshot().targets().values()} == {"", "shop.b"}

@@ -58,9 +58,9 @@ def offsets(driver: Driver, place: str | None = None) -> list[int]:
 
 
 def check(driver: Driver, *, rows: int = 0, late: int = 0) -> None:
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-    assert (found.rows_taken.get("dedupe", 0), found.late_taken.get("dedupe", 0)) == (rows, late)
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
+    assert (report.rows_taken.get("dedupe", 0), report.late_taken.get("dedupe", 0)) == (rows, late)
 
 
 def test_a_repeat_of_an_earlier_bucket_goes_when_its_own_is_sealed(tmp_path: Path, form: str) -> None:

@@ -290,9 +290,9 @@ def test_the_verb_says_what_is_left_and_where(driver: Driver, monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", "100")
 
     def said(*flags: str, code: int = 0) -> str:
-        done = CliRunner().invoke(app, ["delete-rows", str(path), *flags])
-        assert done.exit_code == code, done.output
-        return " ".join(done.stdout.split())
+        result = CliRunner().invoke(app, ["delete-rows", str(path), *flags])
+        assert result.exit_code == code, result.output
+        return " ".join(result.stdout.split())
 
     text = said("--where", "id = 3", "--no-dead-letters", "--yes")
     assert "clicks: 3 rows with 1 value of id, in 3 files of 3 buckets. Of 6 files, 6 could hold some" in text
@@ -304,5 +304,5 @@ def test_the_verb_says_what_is_left_and_where(driver: Driver, monkeypatch: pytes
     assert "6 rows with 2 values of id" in said(
         "--keys", str(keys), "--column", "id", "--file-column", "user", "--no-dead-letters", "--dry-run"
     )
-    done = CliRunner().invoke(app, ["delete-rows", str(path), "--keys", str(keys)])
-    assert "either --where, or --keys with --column" in str(done.exception)
+    result = CliRunner().invoke(app, ["delete-rows", str(path), "--keys", str(keys)])
+    assert "either --where, or --keys with --column" in str(result.exception)

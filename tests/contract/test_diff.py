@@ -31,9 +31,9 @@ def carried(root: Path, form: str, values: dict[int, bytes | None], end: int, **
 
 
 def compared(*words: object, code: int = 0) -> dict[str, Any]:
-    done = CliRunner().invoke(app, ["diff", *(str(word) for word in words), "--json"])
-    assert done.exit_code == code, done.output
-    return dict(json.loads(done.output))
+    result = CliRunner().invoke(app, ["diff", *(str(word) for word in words), "--json"])
+    assert result.exit_code == code, result.output
+    return dict(json.loads(result.output))
 
 
 @pytest.mark.parametrize("forms", [("delta", "parquet"), ("parquet", "iceberg")])
@@ -64,7 +64,7 @@ def test_differences_are_counted_by_column_and_shown(tmp_path: Path) -> None:
     found = compared(one, "--with", other, code=1)
     assert (found["offsets"], found["equal"], found["different"]) == (12, 0, 10)
     assert (found["only_first"], found["only_second"], found["columns"]) == (2, 0, {"note": 10})
-    by_offset = {one["offset"]: one for one in found["samples"]}
+    by_offset = {sample["offset"]: sample for sample in found["samples"]}
     assert by_offset[1] == {
         "topic": "clicks", "partition": 0, "offset": 1, "columns": ["note"], "first": {"note": None},
         "second": {"note": "n1"},
@@ -86,8 +86,8 @@ def test_two_tables_without_a_common_offset_and_one_table_twice_are_refused(tmp_
         (["--with", str(other)], "have no offset in common"), ([], "both are the same table"),
         (["--with", str(one)], "both are the table at"),
     ):  # fmt: skip
-        done = CliRunner().invoke(app, ["diff", str(one), *words])
-        assert problem in str(done.exception), done.output
+        result = CliRunner().invoke(app, ["diff", str(one), *words])
+        assert problem in str(result.exception), result.output
 
 
 VALUES = {

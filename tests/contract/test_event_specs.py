@@ -54,9 +54,9 @@ def carried(root: Path, form: str = "delta", **settings: Any) -> Driver:
 
 
 def audited(config: Config, *, deep: bool = True) -> Any:
-    found = audit(config, "clicks", since=None, deep=deep)
-    assert found.adds_up, found.problems
-    return found.reconciliation
+    report = audit(config, "clicks", since=None, deep=deep)
+    assert report.adds_up, report.problems
+    return report.reconciliation
 
 
 def test_each_offset_ends_once_and_the_rules_add_up(tmp_path: Path, form: str) -> None:
@@ -125,15 +125,15 @@ def test_explain_says_which_version_wrote_an_offset(tmp_path: Path) -> None:
     driver = carried(tmp_path)
     file = tmp_path / "pipelines.yaml"
     file.write_text(json.dumps(driver.config.model_dump(mode="json", exclude_unset=True)))
-    done = CliRunner().invoke(app, ["explain", str(file), "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["pipelines"]["clicks"]["specs"]["version"] == 1
-    done = CliRunner().invoke(app, ["explain", str(file), "--offset", "clicks/0:17"])
-    assert "event specs" in done.output
-    assert "version 1" in done.output
-    done = CliRunner().invoke(app, ["explain", str(file), "--offset", "clicks/0:99"])
-    assert done.exit_code == 1
-    assert "no commit with clicks/0:99" in str(done.exception)
+    result = CliRunner().invoke(app, ["explain", str(file), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["pipelines"]["clicks"]["specs"]["version"] == 1
+    result = CliRunner().invoke(app, ["explain", str(file), "--offset", "clicks/0:17"])
+    assert "event specs" in result.output
+    assert "version 1" in result.output
+    result = CliRunner().invoke(app, ["explain", str(file), "--offset", "clicks/0:99"])
+    assert result.exit_code == 1
+    assert "no commit with clicks/0:99" in str(result.exception)
 
 
 def test_explain_knows_from_the_ledger_what_is_a_gap(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_records_that_fills_and_replays_filter_add_up_in_audits_since_any_versio
     DeadLetterReplay("clicks", driver.config, Schemas({1: EVENT, 9: WIDER}, [1])).run(Selection(), NOW)
     assert audited(driver.config).filtered == {"Event": {"where": 5}}
     for version in range(driver.table.snapshot().version + 1):
-        found = audit(driver.config, "clicks", since=version, deep=False)
-        assert found.adds_up, (version, found.problems)
+        report = audit(driver.config, "clicks", since=version, deep=False)
+        assert report.adds_up, (version, report.problems)
 
 
 def test_a_backfill_ends_where_the_writer_is_started_with_other_specs(tmp_path: Path) -> None:

@@ -141,9 +141,11 @@ def test_a_command_answers(
     unpacked: tuple[Path, Mapping[str, Facts]], name: str, words: tuple[str, ...], code: int
 ) -> None:
     config = unpacked[0] / name / "headrace.yaml"
-    done = CliRunner().invoke(app, [word.format(config=config) for word in words])
-    assert (done.exit_code, done.exception if done.exit_code not in (0, 1) else None) == (code, None), done.output
-    assert json.loads(done.stdout)
+    result = CliRunner().invoke(app, [word.format(config=config) for word in words])
+    assert (result.exit_code, result.exception if result.exit_code not in (0, 1) else None) == (code, None), (
+        result.output
+    )
+    assert json.loads(result.stdout)
 
 
 @pytest.mark.parametrize("name", ["tended_delta", "tended_parquet"])
@@ -156,7 +158,7 @@ def test_its_tables_become_iceberg_tables_with_the_same_rows_and_account(tmp_pat
     (root / "iceberg.yaml").write_text(yaml.safe_dump(settings))
     config = load(root / "iceberg.yaml")
     assert run_convert(config, "clicks", write=True, now=datetime.now(UTC)).has_changes
-    found = audit(config, "clicks", since=None, deep=True)
-    assert found.problems == ()
-    assert {outcome: found.reconciliation.total(outcome) for outcome in before.totals} == before.totals
+    report = audit(config, "clicks", since=None, deep=True)
+    assert report.problems == ()
+    assert {outcome: report.reconciliation.total(outcome) for outcome in before.totals} == before.totals
     assert oracle.count(Path(config.pipelines["clicks"].table.location)) == before.rows["lake/clicks"][0]

@@ -93,7 +93,7 @@ def test_keys_are_asked_for_once_and_stand_nowhere_in_a_plan(tmp_path: Path, reg
     sent = pickle.dumps(plan) + repr(plan).encode()
     assert registry.deks[0]["encryptedKeyMaterial"].encode() in sent
     secrets = [producer.key("AES256_GCM"), SECRET.encode()]
-    assert not any(one in sent or b64encode(one) in sent or repr(one).encode() in sent for one in secrets)
+    assert not any(secret in sent or b64encode(secret) in sent or repr(secret).encode() in sent for secret in secrets)
 
 
 def test_a_value_that_does_not_decrypt_is_a_dead_letter_alone(tmp_path: Path, registry: CsfleRegistry) -> None:
@@ -103,7 +103,7 @@ def test_a_value_that_does_not_decrypt_is_a_dead_letter_alone(tmp_path: Path, re
     broken = b64encode(b64decode(sealed[1])[:-1] + b"?").decode()
     driver = start_driver(tmp_path, registry)
     values = [sealed[0], broken, "not encrypted at all", None, "bWFyaWE=", sealed[3]]
-    driver.carry([log({at: event(at, one) for at, one in enumerate(values)})], {0: 6})
+    driver.carry([log({index: event(index, one) for index, one in enumerate(values)})], {0: 6})
     assert emails(driver) == {0: "maria0", 3: None, 5: "maria3"}
     found = dead_letter_rows(driver)
     assert [one["_offset"] for one in found] == [1, 2, 4]
@@ -177,7 +177,7 @@ def test_one_schema_of_two_subjects_has_the_keys_of_both(tmp_path: Path, registr
     mine, theirs = Producer(registry), Producer(registry, "views-value")
     values = [mine.encrypt("a"), theirs.encrypt("b"), theirs.encrypt("c"), mine.encrypt("d")]
     driver = start_driver(tmp_path, registry, topics=["clicks", "views"])
-    driver.carry([log({at: event(at, one) for at, one in enumerate(values)})], {0: 4})
+    driver.carry([log({index: event(index, one) for index, one in enumerate(values)})], {0: 4})
     assert emails(driver) == dict(enumerate("abcd"))
     assert not any("others" in path for path in registry.asked if "dek" in path)
 
@@ -189,7 +189,7 @@ def test_an_avro_key_is_decrypted_by_its_own_rules(tmp_path: Path, registry: Csf
     producer = Producer(registry, "clicks-key")
     driver = start_driver(tmp_path, registry, columns={"key": "avro"}, privacy={"fields": {"_key": "clear"}})
     sealed = [producer.encrypt("maria", version=1), "no"]
-    keys = {at: value(2, key, {"user": one}) for at, one in enumerate(sealed)}
+    keys = {index: value(2, key, {"user": one}) for index, one in enumerate(sealed)}
     driver.carry([log({0: event(0, None), 1: event(1, None)}, keys=keys)], {0: 2})
     assert driver.table.rows().to_table(columns=["_key"])["_key"].to_pylist() == [{"user": "maria"}]
     (letter,) = dead_letter_rows(driver)
@@ -204,8 +204,8 @@ def test_branches_of_a_union_decrypt_by_their_types(tmp_path: Path, registry: Cs
     values = [sealed("a"), sealed(b"b"), 5, None]
     driver = start_driver(tmp_path, registry)
     rows = {
-        at: value(1, both, {"id": at, "at": NOW, "email": None, "x": one if at != 2 else ("long", one)})
-        for at, one in enumerate(values)
+        index: value(1, both, {"id": index, "at": NOW, "email": None, "x": one if index != 2 else ("long", one)})
+        for index, one in enumerate(values)
     }
     driver.carry([log(rows)], {0: 4})
     assert not dead_letter_rows(driver)

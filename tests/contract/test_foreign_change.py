@@ -238,9 +238,9 @@ def test_where_nothing_was_done_nothing_is_accepted(tmp_path: Path, capsys: pyte
 def test_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     driver = changed(tmp_path, MERGE)
     accepted(driver, as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    (one,) = found["changes"]
-    assert (one["operation"], one["rows_before"], one["rows_after"], found["rows_fewer"]) == ("MERGE", 28, 26, 2)
-    assert found["not_proven_below"] == [{"topic": "clicks", "incarnation": 1, "partition": 0, "offset": 40}]
-    assert found["version"] == driver.own + 2
+    document = json.loads(capsys.readouterr().out)
+    (one,) = document["changes"]
+    assert (one["operation"], one["rows_before"], one["rows_after"], document["rows_fewer"]) == ("MERGE", 28, 26, 2)
+    assert document["not_proven_below"] == [{"topic": "clicks", "incarnation": 1, "partition": 0, "offset": 40}]
+    assert document["version"] == driver.own + 2
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up

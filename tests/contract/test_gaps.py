@@ -140,10 +140,10 @@ def test_offsets_that_the_archive_lacks_stay_open_until_a_person_gives_them_up(d
     assert (ended.how, ended.by, ended.reason, ended.left) == ("lost", "bob", "nobody kept it", 50)
     assert driver.table.snapshot().gaps == (0, 0)
     assert "by bob, 50 offsets not filled: nobody kept it\n" in headrace(driver, tmp_path, "gaps", "show", gap)
-    told = json.loads(headrace(driver, tmp_path, "gaps", "show", gap, "--json"))
-    assert (told["ended"]["how"], told["ended"]["left"], told["opened_at"]) == ("lost", 50, iso(NOW))
+    document = json.loads(headrace(driver, tmp_path, "gaps", "show", gap, "--json"))
+    assert (document["ended"]["how"], document["ended"]["left"], document["opened_at"]) == ("lost", 50, iso(NOW))
     window = driver.settings.seal.out_of_orderness
-    assert told["hints"] == [{"from": iso(NOW - window), "until": iso(NOW + window)}] * 2
+    assert document["hints"] == [{"from": iso(NOW - window), "until": iso(NOW + window)}] * 2
     assert "No gap is open" in headrace(driver, tmp_path, "gaps", "list")
     assert "is lost already" in headrace(driver, tmp_path, "gaps", "close", gap, "--yes", "--reason", "x", code=2)
     check(driver, 72 + 81, 8 + 9)
@@ -185,8 +185,8 @@ def test_gap_records_outlive_the_log(tmp_path):
     place = write_archive(tmp_path, values(0, 60))
     fill_from_archives(driver, place, rows_max=7)
     assert only_gap(driver).state == "done"
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
     offsets = driver.table.rows().to_table(columns=["_offset"]).column("_offset").to_pylist()
     assert sorted(offsets) == [at for at in range(140) if at % 10 != 5]
 
@@ -225,7 +225,7 @@ def test_a_bucket_is_blocked_until_its_gap_is_filled_or_given_up_and_says_which(
     assert sorted(found) == hours
     touched = {hour for hour, one in found.items() if one.with_gap}
     assert touched == (set() if way == "filled" else {"03", "07", "08"})
-    assert sum(one.rows for one in found.values()) == (70 if way == "filled" else 35)
+    assert sum(value.rows for value in found.values()) == (70 if way == "filled" else 35)
 
 
 def test_a_bucket_that_was_sealed_with_a_gap_is_sealed_again_once_it_is_filled(tmp_path, form):

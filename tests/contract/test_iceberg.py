@@ -170,7 +170,7 @@ def test_properties_and_expiry_of_others_change_nothing(
     with theirs(table).transaction() as change:
         change.set_properties({"owner": "someone"})
     named = theirs(table).metadata.current_snapshot_id
-    old = [one.snapshot_id for one in theirs(table).metadata.snapshots if one.snapshot_id != named]
+    old = [snapshot.snapshot_id for snapshot in theirs(table).metadata.snapshots if snapshot.snapshot_id != named]
     theirs(table).maintenance.expire_snapshots().by_ids(old).commit()
     table.append(batch(epoch, 30, 40, stage(10)), table.snapshot())
     assert (rows(table), table.snapshot().frontier(P0)) == (40, 40)
@@ -182,8 +182,8 @@ def test_a_merge_that_deletes_more_than_it_inserts_is_no_delete(tmp_path: Path, 
     overwrite_rows(driver, 3, offset)
     with pytest.raises(ForeignChange, match="another client ran OVERWRITE"):
         carry(driver, 6)
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert "another client ran OVERWRITE" in found.problems[0].description
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert "another client ran OVERWRITE" in report.problems[0].description
 
 
 def test_rows_that_another_client_writes_anew_without_some_are_a_delete(tmp_path: Path) -> None:
@@ -245,8 +245,8 @@ def test_a_column_of_floats_has_no_bounds_so_nan_hides_no_row(tmp_path: Path, va
     schema = {**EVENT, "fields": [*EVENT["fields"], {"name": "ratio", "type": "double"}]}
     driver = Driver(tmp_path, "iceberg", schemas=Schemas({1: schema}, [1]))
     driver.start()
-    rows = [{"id": at, "at": HOUR_OF_EVENTS, "note": None, "ratio": one} for at, one in enumerate(values)]
-    driver.carry([log({at: value(1, schema, row) for at, row in enumerate(rows)})], {0: len(rows)})
+    rows = [{"id": index, "at": HOUR_OF_EVENTS, "note": None, "ratio": one} for index, one in enumerate(values)]
+    driver.carry([log({index: value(1, schema, row) for index, row in enumerate(rows)})], {0: len(rows)})
     table = client_table(driver)
     of_ratio, of_id = (table.schema().find_field(name).field_id for name in ("ratio", "id"))
     (task,) = table.scan().plan_files()
@@ -334,14 +334,14 @@ def test_files_that_another_client_wrote_anew_are_compacted_deleted_from_and_aud
     driver = fill_table(tmp_path, "iceberg")
     other = client_table(driver)
     other.delete(EqualTo("_offset", 33))  # copy-on-write: one file, with Iceberg's names of the columns
-    (foreign,) = [one for one in driver.table.bucket_files(driver.table.snapshot()) if one.path.startswith("data/")]
+    (foreign,) = [file for file in driver.table.bucket_files(driver.table.snapshot()) if file.path.startswith("data/")]
     assert "_kafka_partition" in pq.read_schema(f"{driver.lake}/{foreign.path}").names
     left = [offset for offset in range(60) if offset != 33]
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
     assert count_rows(driver.table.store, foreign, OffsetSet({P0: [(30, 36)]})) == 5
     assert compact_bucket(driver)
     assert oracle.offsets(Path(driver.lake)) == {("clicks", 0): left}
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-    assert found.rows_taken == {"DELETE": 1}
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
+    assert report.rows_taken == {"DELETE": 1}

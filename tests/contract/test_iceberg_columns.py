@@ -31,8 +31,8 @@ def test_values_of_added_columns_are_found_after_whatever_headrace_does(tmp_path
     for step in (grown.compact, grown.delete, grown.rewind, grown.compact):
         step()
         grown.check()
-    found = audit(grown.driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(grown.driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
 
 
 def test_tables_beside_it_have_values_of_added_columns_too(tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def cut(driver: Driver, location: str, left: Callable[[list[Any]], list[Any]]) -
 def innermost(fields: list[Any]) -> list[Any]:
     """Take y out of a struct, a list of structs and a map of structs."""
     return [
-        {**one, "fields": innermost(one["fields"])} if "fields" in one else one
-        for one in fields
-        if one["names"] != ["y"]
+        {**field, "fields": innermost(field["fields"])} if "fields" in field else field
+        for field in fields
+        if field["names"] != ["y"]
     ]
 
 
@@ -161,7 +161,7 @@ def test_a_column_that_another_client_adds_at_the_same_time_stays_in_the_mapping
     grown.carry()
     table = its_catalog(grown.driver, grown.driver.lake)
     names = {name for one in json.loads(table.properties[MAPPING]) for name in one["names"]}
-    assert {one.name for one in table.schema().fields} <= names
+    assert {field.name for field in table.schema().fields} <= names
     grown.check()
 
 

@@ -76,8 +76,8 @@ class Adopted:
         assert sorted(self.table().scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()) == self.ids
         known = {f"{driver.lake}/{file.path}" for file in driver.table.bucket_files(snapshot)}
         assert {canonical_path(path) for path in self.files()} == known
-        found = audit(driver.config, "clicks", since=None, deep=True)
-        assert found.adds_up, found.problems
+        report = audit(driver.config, "clicks", since=None, deep=True)
+        assert report.adds_up, report.problems
 
 
 @pytest.mark.parametrize("form", ["/", "file:/", "file:///", "s3://", "s3a://"])

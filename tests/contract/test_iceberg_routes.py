@@ -261,9 +261,9 @@ def test_each_verb_of_maintenance_works_on_one_table(tmp_path: Path, monkeypatch
     def said(verb: str, *flags: str, config: Config = one.config) -> str:
         path = tmp_path / "headrace.yaml"
         path.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True)))
-        done = CliRunner().invoke(app, [verb, str(path), *flags])
-        assert done.exit_code == 0, (done.output, done.exception)
-        return " ".join(done.stdout.split())
+        result = CliRunner().invoke(app, [verb, str(path), *flags])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return " ".join(result.stdout.split())
 
     of_a = ("--target", "a", "--yes")
     assert "5 files fewer" in said("compact", *of_a)

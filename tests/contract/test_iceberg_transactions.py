@@ -79,8 +79,8 @@ def test_deletes_of_one_commit_go_on_and_are_counted_together(tmp_path: Path) ->
         change.delete(GreaterThanOrEqual("_offset", 58))
     carry(driver, 6)
     assert driver.table.snapshot().version == own + 2, "one entry of theirs, and one of ours"
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert (found.adds_up, found.rows_taken) == (True, {"DELETE": 4}), found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert (report.adds_up, report.rows_taken) == (True, {"DELETE": 4}), report.problems
 
 
 def test_two_commits_stay_two_changes(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_more_deletes_than_metadata_files_are_kept_go_on(tmp_path: Path) -> None
     for offset in range(25):
         client_table(driver).delete(EqualTo("_offset", offset))
     carry(driver, 6)
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert (found.adds_up, found.rows_taken) == (True, {"DELETE": 25}), found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert (report.adds_up, report.rows_taken) == (True, {"DELETE": 25}), report.problems
 
 
 def test_a_rollback_and_what_follows_it_are_one_change(tmp_path: Path) -> None:

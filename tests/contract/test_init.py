@@ -27,10 +27,10 @@ def ran(bootstrap, registry_url, tmp_path, monkeypatch):
 
     def run(*words, code=0):
         servers = ("--bootstrap-servers", bootstrap, "--registry-url", registry_url) if words[0] == "init" else ()
-        done = CliRunner().invoke(app, [words[0], *servers, *words[1:]])
-        error = done.exception
-        assert (error.exit_code if isinstance(error, HeadraceError) else done.exit_code) == code, done.output
-        return str(error) if isinstance(error, HeadraceError) else done.stdout
+        result = CliRunner().invoke(app, [words[0], *servers, *words[1:]])
+        error = result.exception
+        assert (error.exit_code if isinstance(error, HeadraceError) else result.exit_code) == code, result.output
+        return str(error) if isinstance(error, HeadraceError) else result.stdout
 
     return run
 
@@ -118,7 +118,7 @@ def test_init_logs_in_and_the_file_refers_to_the_passwords(registry_url, tmp_pat
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic("clicks", 2, 1)])["clicks"].result(timeout=60)
         produce(cluster.bootstrap, registry_url, "clicks", 50, now=datetime.now(UTC), kind="clicks")
-        done = CliRunner().invoke(
+        result = CliRunner().invoke(
             app,
             [
                 "init", "--topic", "clicks", "--bootstrap-servers", cluster.secured, "--security-protocol", "SASL_SSL",
@@ -128,7 +128,7 @@ def test_init_logs_in_and_the_file_refers_to_the_passwords(registry_url, tmp_pat
                 "--registry-ca-file", str(authority.ca),
             ],
         )  # fmt: skip
-        assert done.exit_code == 0, (done.output, done.exception)
+        assert result.exit_code == 0, (result.output, result.exception)
         page = (tmp_path / "pipelines.yaml").read_text()
         assert "pass\\word" not in page
         assert "pass/w@rd" not in page

@@ -38,8 +38,8 @@ MakeTopic = Callable[..., str]
 
 def send(bootstrap: str, topic: str, records: Sequence[Mapping[str, Any]], **settings: object) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "batch.num.messages": 500, **settings})
-    for at, record in enumerate(records):
-        producer.produce(topic, **{"partition": 0, "timestamp": START_MS + at, **record})
+    for index, record in enumerate(records):
+        producer.produce(topic, **{"partition": 0, "timestamp": START_MS + index, **record})
     assert producer.flush(30) == 0
 
 

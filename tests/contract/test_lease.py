@@ -187,7 +187,7 @@ def test_the_second_waits_says_for_whom_and_takes_over_at_a_release(
     taken.start()
     time.sleep(2 * SHORT.total_seconds())
     assert second.epochs == {}, "the first renews it"
-    waited = [one for one in caplog.messages if "lease_awaited" in one]
+    waited = [message for message in caplog.messages if "lease_awaited" in message]
     assert all(part in line for line in waited for part in ("clicks", "host-a", "epoch")), waited
     assert [line.partition("reason=")[2] for line in waited] == [
         "'its holder may have ended'",

@@ -321,7 +321,7 @@ def test_every_reader_finds_the_buckets_value_in_the_folders_name(tmp_path: Path
     table = parquet_table(location, "events")
     table.create(COLUMNS, ["hour"])
     epoch = table.begin({PART: 0}, IDS)
-    files = [staged(location, at, at + 1, value) for at, value in enumerate(values)]
+    files = [staged(location, index, index + 1, value) for index, value in enumerate(values)]
     table.append(batch(epoch, 0, len(values), *files), table.snapshot())
     shown = [None if value is None else hive_value(hive_folder("hour", value)) for value in values]
     cut = [value for value, told in zip(values, shown, strict=True) if value != told]

@@ -97,10 +97,10 @@ def test_the_example_of_the_documentation_gives_what_the_page_shows(
     monkeypatch.chdir(tmp_path / "shop")
     config = Path("pipelines.yaml")
     config.write_text(config.read_text().replace("duration_ms / 1000", f"duration_ms / {divisor}"))
-    done = CliRunner().invoke(app, ["test"], env={"COLUMNS": "80"})
-    assert done.exit_code == code, done.output
+    result = CliRunner().invoke(app, ["test"], env={"COLUMNS": "80"})
+    assert result.exit_code == code, result.output
     page = (ROOT / "docs" / "TESTING.md").read_text()
-    assert rules(done.output) in rules(page)
+    assert rules(result.output) in rules(page)
     assert (ROOT / "docs" / "examples" / "shop" / "pipelines.yaml").read_text() in page
 
 
@@ -457,7 +457,7 @@ def test_an_update_writes_whole_rows_and_the_file_that_is_named(files: Files) ->
     changed = {"money": 12.51, "day": "2026-11-21", "raw": "00fe", "b": 1, "m": {"no": 1}, "l": [], "d": 1.0, "text": 5}
     files.case({"a": {"schema": "every.avsc", "value": value}}, {"a": {"row": changed}})
     (test,) = json.loads(files.run("--json").output)["files"][0]["tests"]
-    assert {one["what"] for one in test["differences"]} == {f"row.{name}" for name in changed}
+    assert {difference["what"] for difference in test["differences"]} == {f"row.{name}" for name in changed}
 
 
 def test_an_update_adds_no_key_to_what_is_named(files: Files) -> None:

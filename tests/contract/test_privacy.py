@@ -219,15 +219,15 @@ def test_another_hash_key_refuses_the_start_until_it_is_entered(tmp_path: Path) 
     with pytest.raises(ConfigError, match="joins break"):
         DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(), NOW)
     assert driver.table.snapshot().privacy == 1
-    done = CliRunner().invoke(app, ["keys", "check", file])
-    assert "hash key h1 is in use and not primary" in str(done.exception)
+    result = CliRunner().invoke(app, ["keys", "check", file])
+    assert "hash key h1 is in use and not primary" in str(result.exception)
     known = driver.table.snapshot()
     policies = Path(file).read_text()
     Path(file).write_text(policies.replace('"secret": "encrypt"', '"secret": "hash"'))
     assert Path(file).read_text() != policies, "policies that no start has held against the schemas"
-    done = CliRunner().invoke(app, ["keys", "rotate", file, "--break-joins", "--yes"])
-    assert done.exit_code == 0, done.output
-    assert "hashes of rows from the next start on equal none" in done.output
+    result = CliRunner().invoke(app, ["keys", "rotate", file, "--break-joins", "--yes"])
+    assert result.exit_code == 0, result.output
+    assert "hashes of rows from the next start on equal none" in result.output
     assert driver.table.snapshot().privacy_fingerprint == known.privacy_fingerprint
     Path(file).write_text(policies)
     again = start_driver(tmp_path)
@@ -252,10 +252,10 @@ def test_a_new_encryption_key_is_for_new_values_and_the_former_reads_on(tmp_path
     ring = read_keyring(keyring_at(tmp_path))
     assert {decrypt_text(note, ring.encryption_keys[note.split(".")[1]]) for note in notes} == {b"note 0", b"note 1"}
     assert {note.split(".")[1] for note in notes} == {"k1", "k2"}
-    done = CliRunner().invoke(app, ["keys", "check", file, "--json"])
-    assert done.exit_code == 0, done.exception
-    found = json.loads(done.output)
-    assert {(key["id"], key["primary"], bool(key["pipelines"])) for key in found["keys"]} == {
+    result = CliRunner().invoke(app, ["keys", "check", file, "--json"])
+    assert result.exit_code == 0, result.exception
+    document = json.loads(result.output)
+    assert {(key["id"], key["primary"], bool(key["pipelines"])) for key in document["keys"]} == {
         ("h1", True, True), ("k1", False, False), ("k2", True, True),
     }  # fmt: skip
 

@@ -145,10 +145,10 @@ def test_screens_show_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(dlq, "source", lambda _: later)
     file = write_config_file(driver.config, tmp_path)
     for options in ([], ["--values"], ["--values", "--json"]):
-        done = CliRunner().invoke(app, ["dlq", "show", file, *options])
-        assert done.exit_code == 0, done.exception
-        assert not re.search("maria|4711", done.output)
-        assert (HIDDEN.hex() if "--json" in options else HIDDEN.decode()) in done.output
+        result = CliRunner().invoke(app, ["dlq", "show", file, *options])
+        assert result.exit_code == 0, result.exception
+        assert not re.search("maria|4711", result.output)
+        assert (HIDDEN.hex() if "--json" in options else HIDDEN.decode()) in result.output
 
 
 def test_live_records_and_previews_show_what_is_left(tmp_path: Path) -> None:

@@ -81,14 +81,14 @@ def test_commands_that_maintain_the_first_table_refuse_and_those_that_read_it_do
     raw["pipelines"]["clicks"] |= {"retention": "30 d"}
     lake.file.write_text(yaml.safe_dump(raw))
     for words in (["compact", "--yes"], ["delete-rows", "--where", "id = 4", "--yes"], ["vacuum"], ["retention"]):
-        done = CliRunner().invoke(app, [words[0], str(lake.file), *words[1:]])
-        assert f"Set pipelines.clicks.table.location: {lake.place}" in str(done.exception), (words, done.output)
+        result = CliRunner().invoke(app, [words[0], str(lake.file), *words[1:]])
+        assert f"Set pipelines.clicks.table.location: {lake.place}" in str(result.exception), (words, result.output)
     new = {path: data for path, data in contents(tmp_path).items() if path not in before}
     assert {path: data for path, data in contents(tmp_path).items() if path in before} == before
     assert not any("_delta_log" in path for path in new)
     for words in (["audit"], ["buckets"], ["explain", "--json"]):
-        done = CliRunner().invoke(app, [words[0], str(lake.file), *words[1:]])
-        assert done.exit_code == 0, (words, done.output, done.exception)
+        result = CliRunner().invoke(app, [words[0], str(lake.file), *words[1:]])
+        assert result.exit_code == 0, (words, result.output, result.exception)
 
 
 def behind(lake: Lake) -> None:
@@ -164,8 +164,8 @@ def test_a_running_writer_is_in_the_way(tmp_path: Path, which: str, monkeypatch:
 def test_deletions_from_the_first_table_are_reported(tmp_path: Path) -> None:
     lake = Lake(tmp_path, "delta")
     lake.to(lake.shadow(), 20)
-    done = CliRunner().invoke(app, ["delete-rows", str(lake.file), "--where", "id = 4", "--yes"])
-    assert done.exit_code == 0, (done.output, done.exception)
+    result = CliRunner().invoke(app, ["delete-rows", str(lake.file), "--where", "id = 4", "--yes"])
+    assert result.exit_code == 0, (result.output, result.exception)
     assert lake.promote("--json")["deleted"] == 1
     assert "1 only in the second" in lake.promote()
     assert "1 row went from the first table" in lake.promote("--no-diff")
@@ -191,8 +191,8 @@ def test_a_promotion_that_dies_at_any_effect_is_ended_by_the_next(
     made = tmp_path / "made"
     lake = Lake(made, form)
     lake.to(lake.shadow(), 20)
-    done = CliRunner().invoke(app, ["delete-rows", str(lake.file), "--where", "id = 4", "--yes"])
-    assert done.exit_code == 0, (done.output, done.exception)
+    result = CliRunner().invoke(app, ["delete-rows", str(lake.file), "--where", "id = 4", "--yes"])
+    assert result.exit_code == 0, (result.output, result.exception)
     work = tmp_path / "made"
     kept = tmp_path / "kept"
     shutil.copytree(made, kept)

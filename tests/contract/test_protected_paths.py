@@ -143,11 +143,17 @@ def test_a_renamed_record_and_a_renamed_field_are_those_of_before(tmp_path: Path
     record = {**NEW, "name": "Visit", "aliases": ["Event"]}
     driver = again(tmp_path, schemas=Schemas({2: record}, [2]))
     driver.carry([log({1: note(1, 2, record)})], {0: 2})
-    fields = [{**one, "name": "said", "aliases": ["note"]} if one["name"] == "note" else one for one in NEW["fields"]]
+    fields = [
+        {**field, "name": "said", "aliases": ["note"]} if field["name"] == "note" else field for field in NEW["fields"]
+    ]
     renamed = {**record, "fields": fields}
     driver = again(tmp_path, schemas=Schemas({3: renamed}, [3]))
     driver.carry([log({2: value(3, renamed, {"id": 2, "at": NOW, "said": f"{SECRET}2"})})], {0: 3})
-    plain = {**renamed, "aliases": [], "fields": [{k: v for k, v in one.items() if k != "aliases"} for one in fields]}
+    plain = {
+        **renamed,
+        "aliases": [],
+        "fields": [{k: v for k, v in field.items() if k != "aliases"} for field in fields],
+    }
     driver = again(tmp_path, schemas=Schemas({4: plain}, [4]))
     driver.carry([log({3: value(4, plain, {"id": 3, "at": NOW, "said": f"{SECRET}3"})})], {0: 4})
     assert leaks(tmp_path) == set()
@@ -196,7 +202,7 @@ def test_a_reprocess_goes_on_by_a_tag_whose_schema_is_gone(tmp_path: Path) -> No
     driver.carry([log({0: note(0, 1, TAGGED), 1: note(1)})], {0: 2})
     driver = again(tmp_path, **raw, **BERLIN)
     done = run_reprocess(driver)
-    assert sum(one.moved for one in done.buckets) == 1, "the row of the schema that is still there"
+    assert sum(bucket.moved for bucket in done.buckets) == 1, "the row of the schema that is still there"
     assert digests(tmp_path, 1) <= notes(driver) <= digests(tmp_path, 0, 1)
     assert leaks(tmp_path) == set()
 
@@ -268,7 +274,7 @@ def test_a_path_of_the_configuration_whose_schema_is_gone_is_none_that_no_schema
     policies = {"fields": {"note": "hash"}}
     start_driver(tmp_path, Schemas({1: BARE}, [1]), policies, limits=LENIENT)
     other = {**EVENT, "name": "Other"}
-    fields = [one for one in other["fields"] if one["name"] != "note"]
+    fields = [field for field in other["fields"] if field["name"] != "note"]
     again(tmp_path, privacy=policies, schemas=Schemas({2: {**other, "fields": fields}}, [2]))
 
 
@@ -294,10 +300,10 @@ def test_a_start_that_would_unprotect_a_path_is_refused_until_it_is_released(
         again(tmp_path, privacy=WEAKER[weaker], schemas=schemas)
     assert driver.table.snapshot().version == before.version, "a refused start writes no entry"
     file = write_config_file(driver.config, tmp_path)
-    done = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["privacy", "release", file, "--record", "Event", "--path", "note", "--reason", "asked", "--yes"]
     )
-    assert done.exit_code == 0, (done.output, done.exception)
+    assert result.exit_code == 0, (result.output, result.exception)
     later = again(tmp_path, privacy=WEAKER[weaker], schemas=schemas)
     later.carry([log({1: note(1)})], {0: 2})
     assert notes(later) == {*digests(tmp_path, 0), f"{SECRET}1"}
@@ -367,9 +373,9 @@ def test_validate_says_what_a_start_would_refuse(tmp_path: Path) -> None:
 
 
 def _invoked(*words: str) -> Any:
-    done = CliRunner().invoke(app, ["privacy", *words])
-    assert done.exit_code == 0, (done.output, done.exception)
-    return done.output
+    result = CliRunner().invoke(app, ["privacy", *words])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
 
 
 def test_the_command_shows_first_and_its_entry_says_who_and_why(tmp_path: Path) -> None:
@@ -378,23 +384,23 @@ def test_the_command_shows_first_and_its_entry_says_who_and_why(tmp_path: Path) 
     listed = json.loads(_invoked("list", file, "--json"))
     assert listed["paths"] == [{"record": "Event", "path": "note", "policy": "hash", "source": "tag PII"}]
     assert "Event" in _invoked("list", file)
-    done = CliRunner().invoke(app, ["privacy", "release", file, "--path", "nots", "--yes"])
-    assert "no protected path 'nots'; did you mean 'note'?" in str(done.exception)
+    result = CliRunner().invoke(app, ["privacy", "release", file, "--path", "nots", "--yes"])
+    assert "no protected path 'nots'; did you mean 'note'?" in str(result.exception)
     version = driver.table.snapshot().version
     shown = _invoked("release", file, "--path", "note")
     assert "note of record Event (policy hash) is to be released. From the next start" in shown.replace("\n", " ")
     assert "The same with --yes does it." in shown
     assert driver.table.snapshot().version == version
-    found = json.loads(_invoked("release", file, "--path", "*", "--by", "ann", "--reason", "law", "--yes", "--json"))
-    assert found["released"] == [{"record": "Event", "path": "note", "policy": "hash", "source": "released"}]
+    document = json.loads(_invoked("release", file, "--path", "*", "--by", "ann", "--reason", "law", "--yes", "--json"))
+    assert document["released"] == [{"record": "Event", "path": "note", "policy": "hash", "source": "released"}]
     entry = driver.table.history(1)[0]
     assert (entry.kind, entry.facts["by"], entry.facts["reason"]) == ("privacy", "ann", "law")
     assert json.loads(_invoked("list", file, "--json"))["paths"][0]["source"] == "released"
     # A path that was released is none to propose.
-    done = CliRunner().invoke(app, ["privacy", "release", file, "--path", "nots", "--yes"])
-    assert "no protected path 'nots'; `headrace privacy list` has all" in str(done.exception)
-    done = CliRunner().invoke(app, ["privacy", "release", file, "--record", "Evens", "--path", "note", "--yes"])
-    assert "did you mean 'Event'?" in str(done.exception)
+    result = CliRunner().invoke(app, ["privacy", "release", file, "--path", "nots", "--yes"])
+    assert "no protected path 'nots'; `headrace privacy list` has all" in str(result.exception)
+    result = CliRunner().invoke(app, ["privacy", "release", file, "--record", "Evens", "--path", "note", "--yes"])
+    assert "did you mean 'Event'?" in str(result.exception)
 
 
 def test_a_released_path_that_a_known_schema_tags_stays_protected(tmp_path: Path) -> None:

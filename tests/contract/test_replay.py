@@ -41,8 +41,8 @@ def check(driver: Driver, rows: int, dead_letters: int) -> None:
     lake, aside = Path(driver.lake), Path(driver.dead_letters)
     assert (len(oracle.rows(lake, "_offset")), len(oracle.rows(aside, "_offset"))) == (rows, dead_letters)
     oracle.check(lake, "clicks")
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
 
 
 def test_dead_letters_that_decode_become_rows_and_the_others_stay(driver):
@@ -170,8 +170,8 @@ def test_redo_by_the_writer_is_redo(driver):
     doing._record_table.tables.side = lambda _: Undone()
     with pytest.raises(Died):
         doing.run(ALL, NOW)
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert (found.adds_up, found.waiting) == (True, 1), found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert (report.adds_up, report.waiting) == (True, 1), report.problems
     assert len(oracle.rows(Path(driver.dead_letters), "_offset")) == 21
     driver.carry([log(mixed_values(0, 60)), log(mixed_values(0, 20), 1)], {0: 60, 1: 20})
     check(driver, 56 + 7, 14 + 3)
@@ -205,8 +205,8 @@ DeadLetterReplay("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, BOTH_S
 @pytest.mark.slow
 def test_killed_at_either_side_of_its_commit_it_loses_and_doubles_nothing(driver, form, tmp_path, point):
     run_code_until(KILLED, str(tmp_path), form, point=point)
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert (found.adds_up, found.waiting) == (True, int(point.startswith("after"))), found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert (report.adds_up, report.waiting) == (True, int(point.startswith("after"))), report.problems
     replayed(driver)
     check(driver, 56, 14)
 
@@ -275,9 +275,9 @@ def config_file(driver: Driver, tmp_path: Path) -> str:
 
 
 def say(*words: str) -> str:
-    done = CliRunner().invoke(app, ["dlq", *words])
-    assert done.exit_code == 0, done.output
-    return done.output
+    result = CliRunner().invoke(app, ["dlq", *words])
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def test_the_verbs_list_show_and_replay(driver, tmp_path, monkeypatch):

@@ -64,11 +64,11 @@ def test_old_rules_and_a_reprocess_give_what_the_new_rules_give_from_the_start(t
     write_history(wanted, 60, 80)
     done = run_reprocess(driver)
     check_equal(driver, wanted)
-    assert sum(one.moved for one in done.buckets) > 20
+    assert sum(bucket.moved for bucket in done.buckets) > 20
     assert done.dead_letters.rows == 9, "those of the schema that was unknown"
     version = driver.table.snapshot().version
     again = run_reprocess(driver)
-    assert [one.version for one in again.buckets if one.version] == []
+    assert [bucket.version for bucket in again.buckets if bucket.version] == []
     assert driver.table.snapshot().version == version, "a second time changes nothing"
 
 
@@ -81,13 +81,13 @@ SHAPED: dict[str, Any] = {
 def test_columns_and_conditions_of_new_specs_hold_for_rows_that_landed_before(tmp_path: Path, form: str) -> None:
     driver, wanted = table_pair(tmp_path, form, {}, SHAPED, write_history)
     done = run_reprocess(driver)
-    assert sum(one.filtered for one in done.buckets) == 9
+    assert sum(bucket.filtered for bucket in done.buckets) == 9
     left_out = {"note"}  # a column stays in the table, null in each row
     found = [{key: cell for key, cell in row.items() if key not in left_out} for row in rows(driver)]
     assert found == rows(wanted)
     assert dead_letter_rows(driver) == dead_letter_rows(wanted)
     check_sound(driver)
-    assert [one.version for one in run_reprocess(driver).buckets if one.version] == []
+    assert [bucket.version for bucket in run_reprocess(driver).buckets if bucket.version] == []
 
 
 def test_a_wrong_unit_of_the_event_time_is_put_right(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_rows_of_the_table_of_late_rows_are_read_again_and_stay_there(tmp_path: 
     assert old > 20
     done = run_reprocess(driver, source=Between(lambda: delete(driver, "id IN (22, 24, 30)")))
     delete(wanted, "id IN (22, 24, 30)")
-    versions = {one.version for one in done.buckets if one.late and one.version}
+    versions = {bucket.version for bucket in done.buckets if bucket.late and bucket.version}
     assert versions
     entries = [actions for at, actions in driver.side(driver.settings.late_place).entries(-1) if at in versions]
     changes = {action["add"]["dataChange"] for actions in entries for action in actions if "add" in action}
@@ -183,7 +183,7 @@ def test_rows_of_the_table_of_late_rows_are_read_again_and_stay_there(tmp_path: 
     assert beside(driver) == beside(wanted)
     assert len(beside(driver)) < old
     check_equal(driver, wanted)
-    assert [one.version for one in run_reprocess(driver).buckets if one.version] == []
+    assert [bucket.version for bucket in run_reprocess(driver).buckets if bucket.version] == []
 
 
 @pytest.mark.parametrize("form", ["delta"])
@@ -229,7 +229,7 @@ def test_rows_become_dead_letters_and_come_back(tmp_path: Path) -> None:
         tmp_path, "delta", event_time={"field": "at", "max_age": "30 d", "clocks": [{"shift": "+500 d"}]}
     )
     done = run_reprocess(wrong)
-    assert (sum(one.quarantined for one in done.buckets), rows(wrong)) == (len(before), [])
+    assert (sum(bucket.quarantined for bucket in done.buckets), rows(wrong)) == (len(before), [])
     check_sound(wrong)
     again = start_writer(tmp_path, "delta")
     assert run_reprocess(again).buckets == [], "no bucket has rows that say their offsets"
@@ -278,9 +278,9 @@ def test_the_command_shows_first_and_then_does_it(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("COLUMNS", "160")
 
     def say(*words: str, code: int = 0) -> str:
-        done = CliRunner().invoke(app, ["reprocess", str(tmp_path / "headrace.yaml"), *words])
-        assert done.exit_code == code, done.output
-        return str(done.stdout)
+        result = CliRunner().invoke(app, ["reprocess", str(tmp_path / "headrace.yaml"), *words])
+        assert result.exit_code == code, result.output
+        return str(result.stdout)
 
     flags = ("--buckets", "2026-11-20T11..2026-11-20T12", "--from", "raw")
     version = driver.table.snapshot().version
@@ -331,9 +331,9 @@ def test_from_kafka_and_what_it_has_no_more_stays(tmp_path: Path, bootstrap: str
         before = {offset_key(row): row["hour"] for row in rows(driver)}
         admin.delete_records([Where(name, 0, 2)])[Where(name, 0, 2)].result(30)
         look = reprocess_run(driver, source=SourceChoice("kafka")).preview()
-        assert sum(one.rows - one.available for one in look.buckets) == 2
+        assert sum(bucket.rows - bucket.available for bucket in look.buckets) == 2
         done = run_reprocess(driver, source=SourceChoice("kafka"))
-        assert sum(one.absent for one in done.buckets) == 2
+        assert sum(bucket.absent for bucket in done.buckets) == 2
         stayed = {offset_key(row): row["hour"] for row in rows(driver) if row["_offset"] < 2}
         assert stayed == {at: before[at] for at in stayed}
         assert [row for row in rows(driver) if row["_offset"] >= 2] == [r for r in rows(wanted) if r["_offset"] >= 2]

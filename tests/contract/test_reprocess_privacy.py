@@ -48,13 +48,13 @@ def test_fields_are_decrypted_and_protected_as_from_the_start(
     oracle.carry([log(values)], {0: 9})
     assert {row["hour"] for row in rows(before)}.isdisjoint({row["hour"] for row in rows(oracle)})
     done = run_reprocess(driver)
-    assert sum(one.moved for one in done.buckets) == 6
+    assert sum(bucket.moved for bucket in done.buckets) == 6
     for each in (driver, oracle):
         assert [clear(row["email"]) for row in rows(each)] == wanted
         check_sound(each)
     bare = [[{k: v for k, v in row.items() if k != "email"} for row in rows(each)] for each in (driver, oracle)]
     assert bare[0] == bare[1]
     assert len(bare[0]) == 6
-    again = [one.version for one in run_reprocess(driver).buckets if one.version]
+    again = [bucket.version for bucket in run_reprocess(driver).buckets if bucket.version]
     assert bool(again) == (tags["PII"] == "encrypt"), "a second time changes nothing, but an encrypted value"
     check_sound(driver)

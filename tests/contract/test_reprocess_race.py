@@ -94,9 +94,9 @@ def test_rows_whose_records_are_not_there_stay_as_they_are(pair: tuple[Driver, D
     before = {offset_key(row): row["hour"] for row in rows(driver)}
     look = reprocess_run(driver).preview()
     done = run_reprocess(driver)
-    absent = sum(one.absent for one in done.buckets)
+    absent = sum(bucket.absent for bucket in done.buckets)
     assert 0 < absent < len(before)
-    assert sum(one.rows - one.available for one in look.buckets) == absent
+    assert sum(bucket.rows - bucket.available for bucket in look.buckets) == absent
     same = [row for row in rows(driver) if before.get(offset_key(row)) == row["hour"]]
     assert len(same) == absent
     check_sound(driver)
@@ -110,7 +110,7 @@ def test_the_rest_of_another_clients_file_has_the_event_times_of_its_rows(pair: 
     snapshot = raw.snapshot()
     with raw.stage_without_offsets(snapshot, OffsetSet({TopicPartition("clicks", 1, 0): [(14, 15)]})) as left:
         raw.append(Rewrite("r", left.removed, left.rewritten, RemovedRows("delete", left.rows)), snapshot)
-    assert sum(one.absent for one in run_reprocess(driver).buckets) == 1
+    assert sum(bucket.absent for bucket in run_reprocess(driver).buckets) == 1
     files = [file for file in driver.table.bucket_files(driver.table.snapshot()) if file.event_time_max]
     assert files
     assert max(file.event_time_max for file in files if file.event_time_max) <= NOW
@@ -124,7 +124,7 @@ def test_from_an_archive_of_whole_records_and_from_no_other(pair: tuple[Driver, 
     (tmp_path / "archive").mkdir()
     pq.write_table(table, tmp_path / "archive" / "one.parquet")
     source = SourceChoice("archive", (str(tmp_path / "archive"),))
-    assert sum(one.absent for one in run_reprocess(driver, source=source).buckets) == 0
+    assert sum(bucket.absent for bucket in run_reprocess(driver, source=source).buckets) == 0
     check_equal(driver, wanted)
     pq.write_table(table.drop_columns(["key"]), tmp_path / "archive" / "one.parquet")
     with pytest.raises(ConfigError, match="has no column of the key of records"):

@@ -71,9 +71,9 @@ def test_old_buckets_go_and_the_audit_still_adds_up(driver: Driver, deep: bool) 
     (done,) = work.run(NOW)
     assert (done.rows, done.files) == (3, 3)
     assert hours(driver) == ["2026-11-20T10", "2026-11-20T11", "2026-11-20T12"]
-    found = audit(driver.config, "clicks", since=None, deep=deep)
-    assert found.adds_up, found.problems
-    assert found.rows_taken == {"retention": 3}
+    report = audit(driver.config, "clicks", since=None, deep=deep)
+    assert report.adds_up, report.problems
+    assert report.rows_taken == {"retention": 3}
     assert list(work.run(NOW)) == [], "a second time there is nothing to do"
     driver.carry([log({8: event(8)})], {0: 9})
     driver.start()
@@ -102,9 +102,9 @@ def test_files_that_another_job_removed_before_are_put_right(tmp_path: Path) -> 
     with pytest.raises(HeadraceError, match="a file that the table names is gone"):
         audit(driver.config, "clicks", since=None, deep=True)
     list(Retention(driver.table, HOURS, 2 * HOUR).run(NOW))
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-    assert found.rows_taken == {"retention": 1}
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
+    assert report.rows_taken == {"retention": 1}
 
 
 def test_each_bucket_gets_a_mark_beside_its_manifests(driver: Driver) -> None:
@@ -161,9 +161,9 @@ def test_late_rows_in_their_table_grow_old_too(tmp_path: Path, form: str) -> Non
     driver.carry([log({n: event(n, event_time=NOW - n * HOUR) for n in range(6)})], {0: 6})
     main, late = table_retentions("clicks", driver.config)
     PeriodicRetention("clicks", [main, late])(None, NOW + 30 * DAY - 2 * HOUR)
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
-    assert (found.rows_taken, found.late_taken) == ({}, {"retention": 3})
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
+    assert (report.rows_taken, report.late_taken) == ({}, {"retention": 3})
 
 
 def test_a_pipeline_without_retention_has_nothing_to_do(driver: Driver) -> None:
@@ -198,9 +198,9 @@ def test_the_verb_shows_first_and_drops_then(driver: Driver) -> None:
     path.write_text(yaml.safe_dump(raw))
 
     def said(*flags: str) -> str:
-        done = CliRunner().invoke(app, ["retention", str(path), *flags])
-        assert done.exit_code == 0, done.output
-        return done.stdout
+        result = CliRunner().invoke(app, ["retention", str(path), *flags])
+        assert result.exit_code == 0, result.output
+        return result.stdout
 
     long_ago = datetime(2020, 2, 29, 12, tzinfo=UTC)
     driver.carry([log({at: event(at, event_time=long_ago) for at in range(8, 12)})], {0: 12}, now=long_ago)

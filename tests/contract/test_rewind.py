@@ -85,9 +85,9 @@ def dead_letters(driver: DamagedDriver) -> list[int]:
 
 def sound(driver: DamagedDriver) -> Any:
     for deep in (False, True):
-        found = audit(driver.config, "clicks", since=None, deep=deep)
-        assert found.adds_up, found.problems
-    return found
+        report = audit(driver.config, "clicks", since=None, deep=deep)
+        assert report.adds_up, report.problems
+    return report
 
 
 @pytest.mark.parametrize(("end", "is_cut"), [(15, True), (25, False)])

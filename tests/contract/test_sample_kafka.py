@@ -47,5 +47,5 @@ def test_a_sample_is_saved_shown_and_tested_without_a_server(
     shown = {f"{one['topic']}/{one['partition']}:{one['offset']}": one["outcome"] for one in lines}
     tested = {place: {"exit": one} if isinstance(one, str) else one for place, one in found.items()}
     assert {place: one["exit"] for place, one in tested.items() if one["exit"] != "tombstone"} == shown
-    assert {one["table"] for one in tested.values() if one["exit"] == "row"} == {CLICK, INSTALL}
+    assert {value["table"] for value in tested.values() if value["exit"] == "row"} == {CLICK, INSTALL}
     assert not (tmp_path / "lake").exists(), "no table was made"

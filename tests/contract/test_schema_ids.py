@@ -255,8 +255,8 @@ def test_an_accepted_meaning_is_read_by_from_its_instant_on(driver: Driver) -> N
     why = "schema id 1 means another schema since 2026-11-20T12:00:00Z, this record is older"
     assert errors == [(why, 5)]
     oracle.check(Path(driver.lake), "clicks", {("clicks", 0): 30})
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
     assert "There is nothing to accept" in accepted(driver)
 
 
@@ -313,8 +313,8 @@ def test_an_entry_that_accepts_is_passed_over_by_who_does_not_know_it(driver: Dr
     (_, actions) = driver.table.entries(snapshot.version - 1)[-1]
     assert {kind for action in actions for kind in action} == {"commitInfo", "txn"}
     assert parse_commit_info(actions)[1]["kind"] == "schema"
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
 
 
 def test_the_verb_shows_first_and_writes_with_yes(tmp_path: Path, form: str) -> None:

@@ -44,7 +44,7 @@ def test_a_delete_is_told_by_the_next_manifest_of_each_bucket_that_it_reached(dr
     sealer = Sealer("clicks", driver.config)
     assert {m.bucket: (m.version, m.rows) for m in sealer.manifests.all()}[ELEVEN] == (1, 10)
     run_deletion(driver.config, DeletionRequest("clicks", where("id = 3"), NOW), driver.schemas, write=True)
-    assert {one.bucket for one in sealer.follow().unsealed.buckets.values()} >= {ELEVEN}
+    assert {value.bucket for value in sealer.follow().unsealed.buckets.values()} >= {ELEVEN}
     seal_due(sealer, datetime.now(NOW.tzinfo) + DAY)
     newest = {m.bucket: m for m in sealer.manifests.all()}
     assert (newest[ELEVEN].version, newest[ELEVEN].rows, newest[ELEVEN].added) == (2, 9, -1)

@@ -73,9 +73,9 @@ def test_a_shadow_at_in_or_around_its_table_is_refused(tmp_path: Path, place: st
     before = contents(tmp_path)
     lake.place = str(tmp_path / place)
     for words in (["shadow", "--location"], ["diff", "--shadow"], ["promote", "--shadow"]):
-        done = CliRunner().invoke(app, [words[0], str(lake.file), words[1], lake.place])
-        assert problem in str(done.exception), done.output
-        assert isinstance(done.exception, ConfigError)
+        result = CliRunner().invoke(app, [words[0], str(lake.file), words[1], lake.place])
+        assert problem in str(result.exception), result.output
+        assert isinstance(result.exception, ConfigError)
     assert contents(tmp_path) == before
 
 

@@ -116,9 +116,9 @@ def test_a_start_and_the_commands_know_them(site: Site, topic: Any) -> None:
     assert "none is registered as com.shop.Absent" in said("validate", "--sample", "0")
     begin = ["init", "--bootstrap-servers", site.bootstrap, "--registry-url", site.registry_url, "--topic", clicks]
     made = site.root / "made.yaml"
-    done = CliRunner().invoke(app, [*begin, "--subjects", "topic_record_name", "--output", str(made)])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(app, [*begin, "--subjects", "topic_record_name", "--output", str(made)])
+    assert result.exit_code == 0, result.output
     assert load(made).registry.subjects.strategy == "topic_record_name"
     assert "field: event_time" in made.read_text(), "by the schemas alone, as the topic is empty"
-    done = CliRunner().invoke(app, [*begin, "--subjects", "record_name", "--output", str(site.root / "no.yaml")])
-    assert "strategy record_name needs 'records'" in str(done.exception)
+    result = CliRunner().invoke(app, [*begin, "--subjects", "record_name", "--output", str(site.root / "no.yaml")])
+    assert "strategy record_name needs 'records'" in str(result.exception)

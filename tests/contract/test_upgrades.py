@@ -311,8 +311,8 @@ def with_raw(driver: Driver, **raw: Any) -> Driver:
 def raw_added(driver: Driver) -> Driver:
     again = with_raw(driver)
     again.carry([log({5: None})], {0: 6})
-    found = audit(again.config, "clicks", since=None, deep=True)
-    assert (found.adds_up, found.reconciliation.raw) == (True, 1)
+    report = audit(again.config, "clicks", since=None, deep=True)
+    assert (report.adds_up, report.reconciliation.raw) == (True, 1)
     return again
 
 
@@ -322,8 +322,8 @@ def raw_removed(driver: Driver) -> None:
         stopped.start()
         end = (stopped.table.snapshot().frontier(P0) or 0) + 1
         stopped.carry([log({end - 1: event(end)})], {0: end})
-        found = audit(stopped.config, "clicks", since=None, deep=True)
-        assert (found.adds_up, found.reconciliation.raw) == (True, 1)
+        report = audit(stopped.config, "clicks", since=None, deep=True)
+        assert (report.adds_up, report.reconciliation.raw) == (True, 1)
     at_raw = with_raw(driver, enabled=False, retention="1 d").config.at_raw("clicks")
     assert [len(one.due(NOW + timedelta(days=9))) for one in table_retentions("clicks", at_raw)] == [1, 0]
 
@@ -332,8 +332,8 @@ def raw_moved(driver: Driver) -> None:
     raw_added(driver)
     again = with_raw(driver, location=f"{driver.lake}_raw_2")
     again.carry([log({6: event(6)})], {0: 7})
-    found = audit(again.config, "clicks", since=None, deep=True)
-    assert (found.adds_up, found.reconciliation.raw) == (True, 2)
+    report = audit(again.config, "clicks", since=None, deep=True)
+    assert (report.adds_up, report.reconciliation.raw) == (True, 2)
 
 
 def wait_of_retention(driver: Driver, kept_for: timedelta) -> RetentionWait | None:

@@ -124,7 +124,7 @@ def test_metadata_that_no_snapshot_names_goes_and_what_a_kept_snapshot_needs_sta
     assert sorted(found(driver).values()) == ["orphan"] * 3 + ["removed"] * 6
     remove(find_unneeded(driver.config, "clicks", None, days_ahead()))
     after = iceberg_table_of(driver.lake, place)
-    assert [one.snapshot_id for one in after.metadata.snapshots] == [after.metadata.current_snapshot_id]
+    assert [snapshot.snapshot_id for snapshot in after.metadata.snapshots] == [after.metadata.current_snapshot_id]
     assert store.read("notes.txt") is not None
     assert len(after.scan().to_arrow()) == len(offsets(driver)) == 70
     assert audit(driver.config, "clicks", since=None, deep=True).adds_up
@@ -248,8 +248,8 @@ def test_the_verbs_refuse_nonsense(tmp_path: Path) -> None:
     raw = json.loads(driver.config.model_dump_json())
     raw["pipelines"]["clicks"]["bucket"] = {"type": "event_time", "width": "1 h"}
     path.write_text(yaml.safe_dump(raw))
-    said = CliRunner().invoke(app, ["vacuum", str(path), "--older-than", "soon"])
-    assert "--older-than 'soon' needs a number and a unit" in str(said.exception)
+    result = CliRunner().invoke(app, ["vacuum", str(path), "--older-than", "soon"])
+    assert "--older-than 'soon' needs a number and a unit" in str(result.exception)
 
 
 # --- tables inside the table's folder -----------------------------------------------------------------------------

@@ -116,12 +116,12 @@ def test_each_format_is_found_kept_and_read_to_the_last_record(site, topic, boot
         ids[kind] = id_of(wire, registry_url, topics[kind], schema)
         produce(bootstrap, topics[kind], wire, ids[kind], schema, range(300))
     produce(bootstrap, topics["bare"], Wire("bare", schema_id=first), first, EVENT, range(300))
-    said = site.once()
+    output = site.once()
     lakes = site.root / "lake"
     for kind, wire in EVERY.items():
         assert oracle.rows(lakes / kind, "count(*), sum(id), count(note)") == [(300, 44_850, 100)], kind
         assert oracle.replay(lakes / kind).commits[-1]["wire"] == wire.facts()
-        assert f"wire_format_found pipeline={kind} wire={wire.format} " in said
+        assert f"wire_format_found pipeline={kind} wire={wire.format} " in output
     assert oracle.rows(lakes / "bare", "count(*), sum(id), count(note)") == [(300, 44_850, 100)]
 
     # A second start reads by what the first one found: a record of another format is a dead letter that says so.

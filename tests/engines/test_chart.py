@@ -184,7 +184,7 @@ def test_a_namespace_may_choose_user_and_groups_and_the_others_stay() -> None:
         }  # fmt: skip
     for pod in dict(pods(render(CI["default"]))).values():
         assert {pod["spec"]["securityContext"][of] for of in ("runAsUser", "runAsGroup", "fsGroup")} == {10001}
-        assert all(one["securityContext"]["readOnlyRootFilesystem"] for one in pod["spec"]["containers"])
+        assert all(container["securityContext"]["readOnlyRootFilesystem"] for container in pod["spec"]["containers"])
 
 
 def test_every_object_and_pod_has_the_common_labels_and_a_more_special_one_counts_before_them() -> None:
@@ -207,7 +207,7 @@ def test_the_pipelines_file_may_be_another_config_map_for_every_pod() -> None:
     assert [sorted(found["data"]) for found in own] == [["executor.yaml", "overlay.yaml"]] * len(own)
     jobs = []
     for name, pod in pods(objects):
-        volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
+        volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
         for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
             for mount in container.get("volumeMounts", []):
                 assert mount["name"] in volumes, f"{name}: {mount}"
@@ -281,13 +281,16 @@ def test_a_route_of_a_gateway_lets_requests_look_and_no_more() -> None:
 def test_further_containers_and_secrets_of_images_reach_the_pods() -> None:
     objects = render(CI["platform"])
     found = dict(pods(objects))
-    assert [one["name"] for one in found["StatefulSet/clicks-headrace"]["spec"]["containers"]] == ["driver", "logs"]
+    assert [container["name"] for container in found["StatefulSet/clicks-headrace"]["spec"]["containers"]] == [
+        "driver",
+        "logs",
+    ]
     for name, pod in found.items():
         executor = name.startswith("ConfigMap/")  # Spark sets theirs
         assert executor or pod["spec"]["imagePullSecrets"] == [{"name": "registry-credentials"}], name
         assert {"name": "TZ", "value": "UTC"} in pod["spec"]["containers"][0]["env"], name
     overlays = [yaml.safe_load(one["data"]["overlay.yaml"]) for one in objects if one["kind"] == "ConfigMap"]
-    assert {one["spark"]["conf"]["spark.kubernetes.container.image.pullSecrets"] for one in overlays} == {
+    assert {overlay["spark"]["conf"]["spark.kubernetes.container.image.pullSecrets"] for overlay in overlays} == {
         "registry-credentials"
     }
 

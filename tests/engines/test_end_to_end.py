@@ -95,7 +95,8 @@ def _agree(writer: Writer, site: Site, asks: Mapping[str, Ask], rows: Sequence[R
     expected = (len(ids), len(set(ids)), sum(ids), money)
     config = load(site.config)
     writer.until(
-        lambda: {(one.delivered, one.waiting) for one in hook_health("events", config).values()} == {(seals, 0)}, 300
+        lambda: {(value.delivered, value.waiting) for value in hook_health("events", config).values()} == {(seals, 0)},
+        300,
     )
     found: dict[str, Any] = {}
 

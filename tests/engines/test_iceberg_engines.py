@@ -233,8 +233,8 @@ def test_trino_finds_values_of_columns_that_came_later(
 
 def audited(produced: Produced) -> None:
     for deep in (False, True):
-        found = audit(produced.driver.config, "clicks", since=None, deep=deep)
-        assert found.adds_up, found.problems
+        report = audit(produced.driver.config, "clicks", since=None, deep=deep)
+        assert report.adds_up, report.problems
 
 
 def _prunes(server: Coordinator) -> None:

@@ -276,8 +276,8 @@ def check(site: Site, driver: Driver, left: Sequence[int]) -> None:
     """Check that Spark finds these rows, each once, and that the account knows."""
     assert site.offsets() == list(left)
     for deep in (False, True):
-        found = audit(driver.config, "clicks", since=None, deep=deep)
-        assert found.adds_up, found.problems
+        report = audit(driver.config, "clicks", since=None, deep=deep)
+        assert report.adds_up, report.problems
 
 
 @pytest.mark.parametrize("case", GOES_ON.values(), ids=GOES_ON)

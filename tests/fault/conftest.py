@@ -22,11 +22,11 @@ def tried(request: pytest.FixtureRequest) -> Callable[..., None]:
     def put(
         row: str, damage: str, moment: str, spark: str, headrace: str, bad: Sequence[Check], level: str, seconds: float
     ) -> None:
-        found = oracle.tally.since(before)
-        assert found.checks, "a damage without a verdict of the oracle"
+        tally = oracle.tally.since(before)
+        assert tally.checks, "a damage without a verdict of the oracle"
         checkpoint_damages.Outcome(
-            row, damage, moment, spark, headrace, ", ".join(check.name for check in bad), level, found.records,
-            found.lost, found.twice, round(seconds, 1), getattr(request.node, "originalname", request.node.name),
+            row, damage, moment, spark, headrace, ", ".join(check.name for check in bad), level, tally.records,
+            tally.lost, tally.twice, round(seconds, 1), getattr(request.node, "originalname", request.node.name),
         ).put()  # fmt: skip
 
     return put

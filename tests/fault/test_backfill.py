@@ -69,9 +69,9 @@ def test_a_skip_beside_a_live_stream_is_filled_from_kafka_and_the_audit_is_clean
     before = writer.commits()
     site.fill(name, 300, seed=10)
     writer.until(lambda: writer.commits() > before)
-    said = writer.stop()
-    assert "fenced" not in said
-    assert "pipeline_restarting" not in said
+    output = writer.stop()
+    assert "fenced" not in output
+    assert "pipeline_restarting" not in output
     site.once()
     check_offsets(site, lake, name)
     assert gap_record(site).offsets == waiting
@@ -93,8 +93,8 @@ def test_a_backfill_from_kafka_killed_at_each_step_and_run_again_is_exact(site: 
         env = {"HEADRACE_FAULT": f"{point}:2"}
         headrace(site, "backfill", "--yes", "--chunk-rows", 150, env=env, code=-signal.SIGKILL)
         oracle.check_rows(lake, "events")
-        found = audit(load(site.config), "events", since=None, deep=True)
-        assert found.adds_up, (point, found.problems)
+        report = audit(load(site.config), "events", since=None, deep=True)
+        assert report.adds_up, (point, report.problems)
     headrace(site, "backfill", "--yes", "--chunk-rows", 300)
     writer.stop()
     site.once()
@@ -189,8 +189,8 @@ def test_retention_that_is_faster_than_a_backfill_leaves_the_rest_open(site: Sit
     assert [one.span for one in gap_record(site).unfilled_offsets.ranges()] == [(left.start, left.start + 100)]
     headrace(site, "gaps", "close", gap_record(site).id[:8], "--yes", "--reason", "retention")
     oracle.check(lake, "events")
-    found = audit(load(site.config), "events", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(load(site.config), "events", since=None, deep=True)
+    assert report.adds_up, report.problems
     assert r.end == site.ends(name)[name, 0]
 
 

@@ -65,8 +65,8 @@ def test_another_leader_changes_nothing(
     second.start()
     site.fill("clicks", 500, seed=9)
     writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == 1_500)
-    said = writer.stop()
-    assert "gap_recorded" not in said
+    output = writer.stop()
+    assert "gap_recorded" not in output
     oracle.check(lake, "events", site.ends("clicks"))
 
 

@@ -46,9 +46,9 @@ def test_a_writer_goes_on_whatever_its_catalog_does(
         site.fill(name, 300, seed=seed, broken=3)
         writer.until(lambda: frontier(lake) == sum(site.ends(name).values()))
         oracle.check_rows(lake, "events")
-    said = writer.stop()
+    output = writer.stop()
     assert proxy.done[fault] >= 4
-    assert "pipeline_restarting" not in said
+    assert "pipeline_restarting" not in output
     oracle.check(lake, "events", site.ends(name))
 
 

@@ -30,8 +30,8 @@ def test_a_deleted_checkpoint_begins_a_new_run_from_the_frontier(filled: tuple[S
     shutil.rmtree(checkpoint.parent)
     oracle.check_rows(lake, "events")
     site.fill(name, 700, seed=8)
-    said = site.once()
-    assert "there is no checkpoint" in said
+    output = site.once()
+    assert "there is no checkpoint" in output
     oracle.check(lake, "events", site.ends(name))
 
 
@@ -46,8 +46,8 @@ def test_a_checkpoint_of_three_batches_ago_is_replaced(filled: tuple[Site, str, 
     shutil.copytree(old, checkpoint)
     oracle.check_rows(lake, "events")
     site.fill(name, 300, seed=9)
-    said = site.once()
-    assert "run 1 is older than the table" in said
+    output = site.once()
+    assert "run 1 is older than the table" in output
     oracle.check(lake, "events", site.ends(name))
 
 
@@ -62,9 +62,9 @@ def test_an_offset_edited_by_five_is_refused_and_a_new_run_is_right(filled: tupl
     (newest.parent / f".{newest.name}.crc").unlink()
     site.fill(name, 300, seed=8)
     before = oracle.replay(lake)
-    said = site.once(code=3)
-    assert "5 records would be lost" in said
-    assert "headrace run --new-run" in said
+    output = site.once(code=3)
+    assert "5 records would be lost" in output
+    assert "headrace run --new-run" in output
     assert oracle.replay(lake).files == before.files
     oracle.check_rows(lake, "events")
     site.once("--new-run", "--yes")

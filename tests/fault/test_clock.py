@@ -102,7 +102,7 @@ def signs(journal: Path) -> list[Sign]:
 def wait_for(condition: Callable[[], object], *supervisors: Supervised) -> None:
     deadline_s = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < deadline_s, "\n".join(one.output() for one in supervisors)
+        assert time.monotonic() < deadline_s, "\n".join(supervisor.output() for supervisor in supervisors)
         time.sleep(0.02)
 
 
@@ -151,11 +151,11 @@ def test_of_two_supervisors_whose_clocks_step_one_holds_the_lease_and_goes_on_af
     assert pause_s < PAUSE_MAX_S, "it is started again as soon as without the step"
     assert drivers[2][0].at_s - released_s < PAUSE_MAX_S, "what is released is taken at once"
     assert "lease_lost" not in said
-    found = oracle.tally.since(before)
+    tally = oracle.tally.since(before)
     record(
         fault=words(step), moment="of a supervisor whose driver fails, and of one that waits for its lease",
-        on="supervisors, in-process, Delta, local", times=1, seen_twice=found.seen_twice, records=found.records,
-        lost=found.lost, twice=found.twice, ended="started again 1",
+        on="supervisors, in-process, Delta, local", times=1, seen_twice=tally.seen_twice, records=tally.records,
+        lost=tally.lost, twice=tally.twice, ended="started again 1",
     )  # fmt: skip
 
 

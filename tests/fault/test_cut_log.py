@@ -59,9 +59,9 @@ def site_of(volume: Volume, root: Path, registry_url: str, reader: str) -> Site:
 
 def run(site: Site, *command: str, code: int = 0) -> str:
     """Run a command in this process. Returns what it says."""
-    found = CliRunner().invoke(app, [*command[:1], str(site.config), *command[1:]], env={"COLUMNS": "200"})
-    assert found.exit_code == code, found.output
-    return " ".join(found.output.split())
+    result = CliRunner().invoke(app, [*command[:1], str(site.config), *command[1:]], env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
 
 
 @pytest.mark.cell("a volume of Kafka's is restored and grows", "between two runs, {reader} reader")
@@ -87,9 +87,9 @@ def test_a_volume_that_was_restored_and_grew_goes_on_as_a_further_incarnation(
     oracle.check_rows(lake, "events")
     assert "is another one now: clicks/0" in run(site, "doctor", code=1)
     site.pipelines["events"]["on_data_loss"] = "stop"
-    said = site.once(code=2)
-    assert "[800, 1000) of clicks/0" in said
-    assert "on_data_loss: record" in said
+    output = site.once(code=2)
+    assert "[800, 1000) of clicks/0" in output
+    assert "on_data_loss: record" in output
     oracle.check_exactly(lake, {("clicks", 1, 0): range(1000)})
     site.pipelines["events"]["on_data_loss"] = "record"
     assert "log_cut" in site.once()
@@ -188,9 +188,9 @@ def test_a_log_that_was_cut_where_nothing_was_read_is_read_on(cut: Cut, form: st
     cut.elect()
     oracle.check_rows(lake, "events")
     cut.fill(900, 4)
-    said = site.once()
-    assert "log_cut" not in said
-    assert "run_started" not in said
+    output = site.once()
+    assert "log_cut" not in output
+    assert "run_started" not in output
     oracle.check_exactly(lake, {(topic, 1, 0): range(1900)})
 
 
@@ -211,6 +211,6 @@ def test_a_log_that_is_cut_under_a_running_writer_is_noticed_and_read_on(cut: Cu
     oracle.check_rows(lake, "events")
     cut.fill(900, 4)
     writer.until(lambda: oracle.count(lake) >= 2400)
-    said = writer.stop()
-    assert "pipeline_restarting" in said
+    output = writer.stop()
+    assert "pipeline_restarting" in output
     oracle.check_exactly(lake, {(topic, 1, 0): range(1500), (topic, 2, 0): range(1000, 1900)})

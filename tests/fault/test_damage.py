@@ -65,49 +65,49 @@ def workspace(
     root = tmp_path_factory.mktemp("damage")
 
     name = topic(2)
-    place = blank(root / "done", bootstrap, registry_url, name)
-    with session(place.config) as spark:
-        fill_golden(place, spark)
-        planned = place.copy(root / "planned")
+    pipeline_copy = blank(root / "done", bootstrap, registry_url, name)
+    with session(pipeline_copy.config) as spark:
+        fill_golden(pipeline_copy, spark)
+        planned = pipeline_copy.copy(root / "planned")
         die_in_a_batch(spark, planned)
-        place.site.fill(name, 20, seed=13)  # what is still to be read
-        yield Ground(spark, place, planned)
+        pipeline_copy.site.fill(name, 20, seed=13)  # what is still to be read
+        yield Ground(spark, pipeline_copy, planned)
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=case.name, marks=[pytest.mark.long] if at % 5 else [])  # one in five in `make test`
-        for at, case in enumerate(CASES)
+        pytest.param(case, id=case.name, marks=[pytest.mark.long] if index % 5 else [])  # one in five in `make test`
+        for index, case in enumerate(CASES)
     ],
 )
 def test_a_damaged_checkpoint_costs_nothing(workspace: Ground, tmp_path: Path, tried: Tried, case: Case) -> None:
-    place = (workspace.planned if case.half else workspace.done).copy(tmp_path / "headrace")
-    case.damage(place)
+    pipeline_copy = (workspace.planned if case.half else workspace.done).copy(tmp_path / "headrace")
+    case.damage(pipeline_copy)
     row = ROWS[case.row]
-    spark = _plain_spark(workspace, place.copy(tmp_path / "plain"), case, row)
-    checks = preflight(collect_pipeline_facts(place.config, PIPELINE).facts)
+    spark = _plain_spark(workspace, pipeline_copy.copy(tmp_path / "plain"), case, row)
+    checks = preflight(collect_pipeline_facts(pipeline_copy.config, PIPELINE).facts)
     bad = [check for check in checks if check.ok is False]
     _check_found(case, row, bad)
     before = time.monotonic()
     level, ended = "", "goes on by itself"
     if case.asked:
         assert leads_to(checks) is RecoveryLevel.NEW_RUN
-        ended, level, code = "not started", _begin_new_run(workspace, place), 0
+        ended, level, code = "not started", _begin_new_run(workspace, pipeline_copy), 0
     else:
-        code, text = place.carry(workspace.spark)
+        code, text = pipeline_copy.carry(workspace.spark)
         assert code == case.ended, text
     if code:
         ended = f"exit {code}"
         verdict = diagnose_exit(code, text)
         assert _alike(verdict.row, row), f"{verdict.row}: {text}"
         assert verdict.halt or verdict.level is RecoveryLevel.NEW_RUN, verdict
-        level = _begin_new_run(workspace, place, halt=verdict.halt)
+        level = _begin_new_run(workspace, pipeline_copy, halt=verdict.halt)
     seconds = time.monotonic() - before
     assert level == case.level
-    oracle.check_rows(place.lake, PIPELINE)
-    oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
-    assert preflight_is_clean(place)
+    oracle.check_rows(pipeline_copy.lake, PIPELINE)
+    oracle.check(pipeline_copy.lake, PIPELINE, pipeline_copy.site.ends(pipeline_copy.topic))
+    assert preflight_is_clean(pipeline_copy)
     moment = "a batch is planned" if case.half else "all batches are done"
     tried(case.row, f"{row.damage} ({case.detail})", moment, spark, ended, bad, level, seconds)
 
@@ -116,23 +116,23 @@ def test_a_checkpoint_that_is_torn_again_in_each_run_costs_nothing(
     workspace: Ground, tmp_path: Path, tried: Tried
 ) -> None:
     """Each new run dies in a batch whose plan is torn then, or after the batch is committed."""
-    place = workspace.planned.copy(tmp_path / "headrace")
+    pipeline_copy = workspace.planned.copy(tmp_path / "headrace")
     before = time.monotonic()
     for seed in range(20, 23):
-        rewrite(place.newest(), b"")
-        code, text = place.carry(workspace.spark)
+        rewrite(pipeline_copy.newest(), b"")
+        code, text = pipeline_copy.carry(workspace.spark)
         assert (code, diagnose_exit(code, text).level) == (3, RecoveryLevel.NEW_RUN), text
-        _begin_new_run(workspace, place)
+        _begin_new_run(workspace, pipeline_copy)
         if seed % 2:
-            place.site.fill(place.topic, 20, seed=seed)
+            pipeline_copy.site.fill(pipeline_copy.topic, 20, seed=seed)
         else:
-            die_in_a_batch(workspace.spark, place)
-        oracle.check_rows(place.lake, PIPELINE)
+            die_in_a_batch(workspace.spark, pipeline_copy)
+        oracle.check_rows(pipeline_copy.lake, PIPELINE)
     seconds = (time.monotonic() - before) / 3
-    rewrite(place.newest(), b"")
-    seen, bad = _both(workspace, place, tmp_path)
-    _begin_new_run(workspace, place)
-    oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
+    rewrite(pipeline_copy.newest(), b"")
+    seen, bad = _both(workspace, pipeline_copy, tmp_path)
+    _begin_new_run(workspace, pipeline_copy)
+    oracle.check(pipeline_copy.lake, PIPELINE, pipeline_copy.site.ends(pipeline_copy.topic))
     spark = f"`{_first_words(seen.text)}`"
     tried("1", "offsets/N is empty (in each run)", "a batch is planned", spark, "exit 3", bad, "L3", seconds)
 
@@ -141,18 +141,18 @@ def test_a_torn_plan_of_a_batch_that_the_table_has_costs_nothing(
     workspace: Ground, tmp_path: Path, tried: Tried
 ) -> None:
     """Without its commit file the batch looks as after a driver that died behind the table's commit."""
-    place = workspace.done.copy(tmp_path / "headrace")
-    commit = place.newest("commits")
+    pipeline_copy = workspace.done.copy(tmp_path / "headrace")
+    commit = pipeline_copy.newest("commits")
     rewrite(commit, b"")
     commit.unlink()
-    rewrite(place.newest(), b"")
-    seen, bad = _both(workspace, place, tmp_path)
+    rewrite(pipeline_copy.newest(), b"")
+    seen, bad = _both(workspace, pipeline_copy, tmp_path)
     before = time.monotonic()
-    code, text = place.carry(workspace.spark)
+    code, text = pipeline_copy.carry(workspace.spark)
     assert (code, diagnose_exit(code, text).level) == (3, RecoveryLevel.NEW_RUN), text
-    _begin_new_run(workspace, place)
+    _begin_new_run(workspace, pipeline_copy)
     seconds = time.monotonic() - before
-    oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
+    oracle.check(pipeline_copy.lake, PIPELINE, pipeline_copy.site.ends(pipeline_copy.topic))
     spark = f"`{_first_words(seen.text)}`"
     tried(
         "1", "offsets/N is empty (its batch is in the table)", "a batch is planned", spark, "exit 3", bad, "L3", seconds
@@ -184,13 +184,13 @@ def test_a_torn_plan_with_a_partition_that_the_table_does_not_have_costs_nothing
 
 
 def test_the_verb_says_of_a_pipeline_what_the_checks_found(workspace: Ground, tmp_path: Path) -> None:
-    place = workspace.planned.copy(tmp_path / "own")
-    told = CliRunner().invoke(app, ["doctor", str(place.site.config)], catch_exceptions=False)
-    assert (told.exit_code, "All is well." in told.output) == (0, True), told.output
-    rewrite(place.newest(), b"")
-    told = CliRunner().invoke(app, ["doctor", str(place.site.config), "--json"], catch_exceptions=False)
-    (document,) = json.loads(told.output)["checkpoints"]
-    assert told.exit_code == 1
+    pipeline_copy = workspace.planned.copy(tmp_path / "own")
+    result = CliRunner().invoke(app, ["doctor", str(pipeline_copy.site.config)], catch_exceptions=False)
+    assert (result.exit_code, "All is well." in result.output) == (0, True), result.output
+    rewrite(pipeline_copy.newest(), b"")
+    result = CliRunner().invoke(app, ["doctor", str(pipeline_copy.site.config), "--json"], catch_exceptions=False)
+    (document,) = json.loads(result.output)["checkpoints"]
+    assert result.exit_code == 1
     assert (document["pipeline"], document["run"], document["leads_to"]) == (PIPELINE, 1, "L3")
     assert [check["name"] for check in document["checks"] if check["ok"] is None] == []
 

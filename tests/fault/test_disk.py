@@ -72,17 +72,17 @@ def test_a_supervisor_goes_on_by_itself_when_the_disk_does(
     supervisor = [
         sys.executable, "-m", "tests.support.writer_supervisor", str(tmp_path / "headrace.yaml"), "this one", *driver,
     ]  # fmt: skip
-    said = on_a_disk(
+    output = on_a_disk(
         tmp_path, moment, sys.executable, "-c", PLAY, str(seconds), str(disk), str(journal), *supervisor, mib=4,
         begin=False, TMPDIR=str(scratch), PYTHONPATH=str(ROOT),
     )  # fmt: skip
-    text = "\n".join(said)
-    assert "exit code 0" in said, text
+    text = "\n".join(output)
+    assert "exit code 0" in output, text
     assert "recovery_decided" in text, "the driver met the disk"
     assert "halt" not in text
     if has_checkpoints:
         assert "lease_renewal_failed" in text, "the supervisor met it"
-    tally = json.loads(next(line for line in said if line.startswith("{")))
+    tally = json.loads(next(line for line in output if line.startswith("{")))
     starts = text.count("driver_started")
     record(
         fault=f"the disk is {moment} for a moment", moment=f"{seconds} s, under the supervisor: {place}",

@@ -26,15 +26,15 @@ def foreign(
 ) -> tuple[Path, Site, list[str]]:
     """A checkpoint of a query that counts the records of two topics by key, each a source of its own."""
     topics = [topic(1, prefix="left"), topic(2, prefix="right")]
-    place = blank(tmp_path_factory.mktemp("foreign") / "site", bootstrap, registry_url, topics[0])
+    pipeline_copy = blank(tmp_path_factory.mktemp("foreign") / "site", bootstrap, registry_url, topics[0])
     _send(bootstrap, topics)
-    checkpoint = place.site.root / "query"
-    with session(place.config) as spark:
+    checkpoint = pipeline_copy.site.root / "query"
+    with session(pipeline_copy.config) as spark:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
         for _ in range(2):
             _count(spark, bootstrap, topics, checkpoint)
             _send(bootstrap, topics)
-    return checkpoint, place.site, topics
+    return checkpoint, pipeline_copy.site, topics
 
 
 def _send(bootstrap: str, topics: list[str]) -> None:
@@ -59,9 +59,9 @@ def _count(spark: Any, bootstrap: str, topics: list[str], checkpoint: Path) -> N
 
 
 def examined(*words: object) -> tuple[int, dict[str, Any]]:
-    told = CliRunner().invoke(app, ["doctor", *map(str, words), "--json"], catch_exceptions=False)
-    (document,) = json.loads(told.output)["checkpoints"]
-    return told.exit_code, document
+    result = CliRunner().invoke(app, ["doctor", *map(str, words), "--json"], catch_exceptions=False)
+    (document,) = json.loads(result.output)["checkpoints"]
+    return result.exit_code, document
 
 
 def bad(document: dict[str, Any]) -> dict[str, str]:

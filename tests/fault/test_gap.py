@@ -38,10 +38,10 @@ def test_what_retention_took_is_one_entry_and_the_rest_is_in_the_table(site: Sit
     site.fill(name, 1_000, seed=8, broken=3)
     site.forget(name, {0: was[name, 0] + 120, 1: was[name, 1]})
     oracle.check_rows(lake, "events")
-    said = site.once()
+    output = site.once()
     oracle.check(lake, "events", site.ends(name))
     assert oracle.gaps(lake) == {(name, 0): list(range(was[name, 0], was[name, 0] + 120))}
-    assert f"topic={name} incarnation=1 partition=0 start={was[name, 0]} end={was[name, 0] + 120} offsets=120" in said
+    assert f"topic={name} incarnation=1 partition=0 start={was[name, 0]} end={was[name, 0] + 120} offsets=120" in output
     assert "gap_recorded" not in site.once()
     found = json.loads(headrace("status", site.config, "--json"))["pipelines"]["events"]["gaps"]
     assert (found["count"], found["offsets"], found["last"]["cause"]) == (1, 120, "retention")
@@ -94,8 +94,8 @@ def test_offsets_lost_while_it_runs_are_recorded_by_the_same_process(site: Site,
     site.fill(name, 1_000, seed=9)
     writer.until(lambda: "gap_recorded" in writer.output())
     writer.until(lambda: writer.commits() == 2)
-    said = writer.stop()
-    assert "pipeline_restarting" in said
+    output = writer.stop()
+    assert "pipeline_restarting" in output
     assert oracle.gaps(lake) == {(name, 0): list(range(was[name, 0], was[name, 0] + 250))}
     oracle.check(lake, "events", site.ends(name))
 
@@ -168,9 +168,9 @@ def test_a_log_shorter_than_the_table_is_refused_and_adopted_by_hand(site: Site,
         uuid4().hex, table.snapshot().epoch, [OffsetRange(TopicPartition(name, 1, 0), 300, 340)], "test", GAP_FACTS
     )
     table.append(ahead, table.snapshot())
-    said = site.once(code=2)
-    assert f"{name}/0 ends at 300, the table at 340" in said
-    assert "headrace topic adopt" in said
+    output = site.once(code=2)
+    assert f"{name}/0 ends at 300, the table at 340" in output
+    assert "headrace topic adopt" in output
     headrace("topic", "adopt", site.config, "--offsets", f"{name}:0=300", "--yes")
     site.fill(name, 50, seed=8)
     site.once()

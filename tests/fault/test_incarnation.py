@@ -36,8 +36,8 @@ def test_a_topic_created_again_is_read_from_its_beginning_under_a_new_incarnatio
     site.again(name)
     oracle.check_rows(lake, "events")
     site.fill(name, 500, seed=8)  # more than before: by offsets alone, nothing would look wrong
-    said = site.once()
-    assert "was deleted and created again" in said
+    output = site.once()
+    assert "was deleted and created again" in output
     counts = oracle.rows(lake, *BY_INCARNATION)
     assert counts == [(1, 300, 300), (2, 500, 500)]
     site.fill(name, 50, seed=9)
@@ -69,10 +69,10 @@ def test_a_topic_created_again_while_it_is_read_goes_on_in_the_same_process(
     oracle.check_rows(lake, "events")
     watchful.fill(name, again, seed=8)
     writer.until(lambda: oracle.rows(lake, *BY_INCARNATION)[1:] == [(2, again, again)])
-    said = writer.stop()
-    assert "pipeline_restarting" in said
+    output = writer.stop()
+    assert "pipeline_restarting" in output
     oracle.check_exactly(lake, {(name, 1, 0): range(300), (name, 2, 0): range(again)})
-    assert said.count("pipeline_started") <= 4
+    assert output.count("pipeline_started") <= 4
 
 
 @pytest.mark.cell("the topic is deleted and created again", "between planning and reading")
@@ -91,8 +91,8 @@ def test_a_topic_created_again_between_planning_and_reading_gives_no_wrong_row(
     watchful.fill(name, 900, seed=9)
     flag.unlink()
     writer.until(lambda: oracle.rows(lake, *BY_INCARNATION)[1:] == [(2, 900, 900)])
-    said = writer.stop()
-    assert "pipeline_restarting" in said
+    output = writer.stop()
+    assert "pipeline_restarting" in output
     oracle.check_exactly(lake, {(name, 1, 0): range(300), (name, 2, 0): range(900)})
     assert oracle.replay(lake).frontier[f"events/{name}@1/0"] == 300
 
@@ -122,7 +122,7 @@ def test_a_topic_that_stays_away_ends_the_process_with_a_sentence(watchful: Site
     began = time.monotonic()
     admin.delete_topics([name])[name].result(timeout=60)
     assert writer.wait(200) == 2
-    said = writer.output()
-    assert f"topic '{name}' does not exist" in said
-    assert "restarts_exhausted" in said
+    output = writer.output()
+    assert f"topic '{name}' does not exist" in output
+    assert "restarts_exhausted" in output
     assert time.monotonic() - began > 30, "a topic that is created again within half a minute is waited for"

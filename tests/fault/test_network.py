@@ -174,8 +174,8 @@ def test_a_driver_cut_from_one_broker_of_three_names_it_and_goes_on_when_it_is_b
             assert failures
             assert all(re.search(silent, failure) for failure in failures), failures
         wait_for_commits(lake, writer, sent)
-        said = writer.stop()
-        assert "pipeline_restarting" not in said
+        output = writer.stop()
+        assert "pipeline_restarting" not in output
         oracle.check(lake, "events", site.ends("clicks"))
     cell.put("a driver is cut from one broker of three", "for a minute", f"Spark, Kafka, Delta, {reader} reader")
 
@@ -257,10 +257,10 @@ def test_an_executor_cut_from_the_driver_and_not_from_the_store_does_no_harm(
                 oracle.check_rows(copy_table(store, location, tmp_path / "amid" / "events"), "events")
             sent += site.fill(name, 4_000, seed=8)
             writer.until(lambda: place.status(writer)["totals"]["records"]["read"] == sent, 300)
-            said = writer.stop()
+            output = writer.stop()
     # Within Spark's patience the executor's results come late; beyond it, others do its tasks anew.
-    assert ("executor_lost" in said) == (network_timeout == "20s"), said
-    assert "pipeline_restarting" not in said
+    assert ("executor_lost" in output) == (network_timeout == "20s"), output
+    assert "pipeline_restarting" not in output
     oracle.check(copy_table(store, location, tmp_path / "copy" / "events"), "events", site.ends(name))
     on = f"Spark on a cluster, S3, Delta, spark.network.timeout {network_timeout}"
     cell.put("an executor is cut from the driver, not from the store", "amid a batch, for a minute", on)

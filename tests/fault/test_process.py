@@ -68,11 +68,11 @@ def test_a_process_killed_in_any_step_loses_and_doubles_nothing(
         kills += done.returncode == -signal.SIGKILL
         oracle.check_rows(lake, "clicks")
     judge(carry(tmp_path, str(lake), form, **more), lake)
-    found = oracle.tally.since(before)
+    tally = oracle.tally.since(before)
     record(
         fault="kill -9 of a process", moment=WORDS.get(point, point.replace("_", " ")),
-        on=f"in-process, {FORMATS[form]}, local", times=kills, seen_twice=found.seen_twice, records=found.records,
-        lost=found.lost, twice=found.twice, ended=f"killed {kills}",
+        on=f"in-process, {FORMATS[form]}, local", times=kills, seen_twice=tally.seen_twice, records=tally.records,
+        lost=tally.lost, twice=tally.twice, ended=f"killed {kills}",
     )  # fmt: skip
 
 
@@ -117,9 +117,9 @@ def test_a_clock_that_jumps_loses_and_doubles_nothing(
     judge(driver, lake)
     outcomes = dict(oracle.rows(Path(driver.dead_letters), "outcome, count(*)", "GROUP BY ALL"))
     assert outcomes["quarantined"] == 22, "those of the batch in between, but the broken ones"
-    found = oracle.tally.since(before)
+    tally = oracle.tally.since(before)
     record(
         fault="the clock jumps", moment=f"by {days:+} days for one batch, and back",
-        on=f"in-process, {FORMATS[form]}, local", times=1, seen_twice=found.seen_twice, records=found.records,
-        lost=found.lost, twice=found.twice, ended="went on 1",
+        on=f"in-process, {FORMATS[form]}, local", times=1, seen_twice=tally.seen_twice, records=tally.records,
+        lost=tally.lost, twice=tally.twice, ended="went on 1",
     )  # fmt: skip

@@ -47,8 +47,8 @@ def test_a_start_without_a_registry_leaves_the_table_and_the_next_goes_on(
     before = oracle.replay(lake)
     site.fill(name, 500, seed=8)
     there, site.registry_url = site.registry_url, "http://127.0.0.1:9"
-    said = site.once(code=1)
-    assert "http://127.0.0.1:9" in said
+    output = site.once(code=1)
+    assert "http://127.0.0.1:9" in output
     assert oracle.replay(lake) == before, "not even the epoch was raised"
     oracle.check_rows(lake, "events")
     site.registry_url = there
@@ -75,8 +75,8 @@ def test_a_batch_with_a_new_schema_waits_for_a_registry_that_is_down(
     assert sum(oracle.frontier_of(lake, "events").values()) == 500, "the batch is held"
     registry.start()
     writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == 800)
-    said = writer.stop()
-    assert "pipeline_restarting" not in said
+    output = writer.stop()
+    assert "pipeline_restarting" not in output
     assert dead_letters(lake) == {}
     oracle.check(lake, "events", site.ends(name))
     assert oracle.rows(lake, "count(*)", "WHERE referrer_campaign IS NOT NULL") == [(300,)]
@@ -104,8 +104,8 @@ def test_a_batch_with_a_new_schema_waits_while_answers_are_none(
         assert sum(oracle.frontier_of(lake, "events").values()) == 500, "the batch is held"
         proxy.calm()
         writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == 800)
-        said = writer.stop()
-    assert "pipeline_restarting" not in said
+        output = writer.stop()
+    assert "pipeline_restarting" not in output
     assert dead_letters(lake) == {}
     oracle.check(lake, "events", site.ends(name))
     assert oracle.rows(lake, "count(*)", "WHERE referrer_campaign IS NOT NULL") == [(300,)]

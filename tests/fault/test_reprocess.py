@@ -46,11 +46,11 @@ def test_killed_at_any_step_it_loses_and_doubles_no_row(
     run_reprocess(driver)
     check_equal(driver, wanted)
     oracle.check(lake, "clicks", {("clicks", 0): 40, ("clicks", 1): 20})
-    found = oracle.tally.since(before)
+    tally = oracle.tally.since(before)
     record(
         fault="kill -9 of a reprocess", moment=point.partition(":")[0].replace("_", " "),
-        on=f"in-process, {FORMATS[form]}, local", times=1, seen_twice=found.seen_twice, records=found.records,
-        lost=found.lost, twice=found.twice, ended="killed 1",
+        on=f"in-process, {FORMATS[form]}, local", times=1, seen_twice=tally.seen_twice, records=tally.records,
+        lost=tally.lost, twice=tally.twice, ended="killed 1",
     )  # fmt: skip
 
 

@@ -61,9 +61,9 @@ def check_counts(site: Site, rows: dict[str, int], *, rewound: int) -> None:
     """Each table has its rows in the audit, and they are all that there are; so many went by a rewind."""
     (found,) = json.loads(say("audit", str(site.config), "--json"))["pipelines"].values()
     assert found["rows_removed_by"].get("rewind", 0) == rewound
-    assert {one["name"]: one["rows"] - one["rows_removed"] for one in found["targets"]} == rows
-    assert sum(one["rows"] for one in found["targets"]) == found["records"]["rows"] + found["rows_by_event_time"]
-    assert sum(one["rows_removed"] for one in found["targets"]) == found["rows_removed"]
+    assert {target["name"]: target["rows"] - target["rows_removed"] for target in found["targets"]} == rows
+    assert sum(target["rows"] for target in found["targets"]) == found["records"]["rows"] + found["rows_by_event_time"]
+    assert sum(target["rows_removed"] for target in found["targets"]) == found["rows_removed"]
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
@@ -83,13 +83,13 @@ def test_a_topic_fills_two_tables_and_no_record_is_lost_or_twice(
         site.once(env={"HEADRACE_FAULT": fault}, code=-9)
     site.once()
     fill(site, name, 20, 30, seed=8)
-    said = site.once()
+    output = site.once()
     clicks, installs, dead = (
         offsets(lake / "clicks"),
         offsets(lake / "headrace.demo" / "Install"),
         offsets(Path(f"{log}_dead_letters")),
     )
-    assert (len(clicks), len(installs), len(dead)) == (170, 130, 6), said
+    assert (len(clicks), len(installs), len(dead)) == (170, 130, 6), output
     assert clicks | installs | dead == offsets(Path(f"{log}_raw")) == set(range(306))
     assert oracle.rows(log, "count(*)") == [], "the log has no rows"
     assert oracle.frontier_of(log, "events") == {(name, 0): 306}
@@ -115,10 +115,10 @@ def test_headers_name_tables_until_there_are_enough_and_the_rest_is_a_dead_lette
         kind = types[at % len(types)]
         producer.produce(name, value, key, headers=[] if kind is None else [("type", kind.encode())])
     assert producer.flush(30) == 0
-    said = site.once()
+    output = site.once()
     made = {path.name for path in (lake / "by_type").iterdir()}
     assert made == {"scroll"}, "the first by name is made"
-    assert "targets_beyond_max pipeline=events names=1 first=view reason='route.max_targets is 1'" in said
+    assert "targets_beyond_max pipeline=events names=1 first=view reason='route.max_targets is 1'" in output
     assert offsets(lake / "buys") == {at for at in range(50) if at % 5 in (0, 2)}
     assert offsets(lake / "by_type" / "scroll") == set(range(4, 50, 5))
     reasons = dict(oracle.rows(Path(f"{log}_dead_letters"), "error, count(*)", "GROUP BY 1"))
@@ -192,9 +192,9 @@ def test_what_went_wrong_is_taken_back_replayed_and_filled_in_every_table(
     audit = say("audit", str(site.config), "--deep")
     assert "It adds up." in audit, audit
     check_counts(site, {CLICK: 60, INSTALL: 60}, rewound=70)
-    said = site.once()
+    output = site.once()
     check_counts(site, {CLICK: 95, INSTALL: 95}, rewound=70)
-    assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (95, 95), said
+    assert (len(offsets(lake / "clicks")), len(offsets(lake / "installs"))) == (95, 95), output
     again = say("seal", str(site.config), "--target", CLICK, "--until", "2026-11-21T00:00Z", "--yes")
     assert "is not sealed" not in again, again
     assert "It adds up." in say("audit", str(site.config), "--deep")
@@ -279,7 +279,7 @@ def test_a_table_that_refuses_for_long_gets_all_of_it_in_order_while_the_other_g
         writer.until(lambda: len(offsets(lake / "clicks")) == 10 * sent)  # noqa: B023 - called at once
         time.sleep(min(20, max(0, until - time.monotonic())))
     status = json.loads(say("status", str(site.config), "--json"))["pipelines"]["events"]
-    assert [one["name"] for one in status["targets"] if one["behind"]] == [INSTALL]
+    assert [target["name"] for target in status["targets"] if target["behind"]] == [INSTALL]
     assert status["health"]["reasons"][0].startswith("1 table behind")
     (lake / "installs").unlink()
     (lake / "away").rename(lake / "installs")
@@ -287,7 +287,9 @@ def test_a_table_that_refuses_for_long_gets_all_of_it_in_order_while_the_other_g
         lambda: len(offsets(lake / "installs")) == 10 * sent, 600
     )  # the rest between two tries is 5 min at most
     writer.stop()
-    versions = [one["main_version"] for one in oracle.replay(lake / "installs").commits if one["kind"] == "side"]
+    versions = [
+        commit["main_version"] for commit in oracle.replay(lake / "installs").commits if commit["kind"] == "side"
+    ]
     assert versions == sorted(set(versions)), "each entry once, in the order of the log"
     assert f"{20 * sent + 3 * sent:,} read = {20 * sent:,} rows + {3 * sent:,} dead letters. It adds up." in say(
         "audit", str(site.config), "--deep"

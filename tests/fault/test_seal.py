@@ -53,8 +53,8 @@ def test_a_process_that_dies_leaves_a_bucket_closed_or_sealed(tmp_path: Path, fo
         assert {bucket for (bucket,) in unsealed} | sealed == mine
         assert not {bucket for (bucket,) in unsealed} & sealed
         assert lake.rows() == before
-        told = json.loads(seal(lake))
-        assert told["blocked"] == []
+        document = json.loads(seal(lake))
+        assert document["blocked"] == []
         found = lake.sealer().manifests
         assert found.versions(label(NOON)) == list(range(1, version + 1))
         assert found.versions(label(NOON + HOUR)) == [1]

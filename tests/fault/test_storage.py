@@ -102,7 +102,7 @@ def each_fails_once(
     life(next(place), every)
     ways: dict[str, Counter[str]] = {}
     tallies: dict[str, oracle.Tally] = {}
-    some = [at for at, name in enumerate(every.done) if stepped(name)]
+    some = [index for index, name in enumerate(every.done) if stepped(name)]
     left_out = {*some} - {*some[MODES.index(mode) % nth :: nth]}
     for at in sorted({*range(len(every.done))} - left_out):
         storage, before = Storage(at, mode), oracle.tally.copy()

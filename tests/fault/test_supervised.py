@@ -104,7 +104,7 @@ class Play:
 def test_a_killed_driver_is_restarted_and_a_refused_checkpoint_is_left_behind(tmp_path: Path) -> None:
     play = Play(tmp_path, [{"clicks": "kill"}, {"clicks": "refuse"}, {"clicks": "done"}])
     assert play.run() == 0
-    assert [one["clicks"] for one in play.orders] == [[True, False, 1], [True, False, 1], [True, True, 1]]
+    assert [order["clicks"] for order in play.orders] == [[True, False, 1], [True, False, 1], [True, True, 1]]
     assert dict(play.supervised_pipelines["clicks"].results) == {("killed", "L1", "failed"): 1}
     assert [a.level for a in play.supervised_pipelines["clicks"].memory.state.attempts] == [
         RecoveryLevel.RESTART,
@@ -130,7 +130,7 @@ def test_one_that_is_given_up_is_left_out_of_the_next_start_and_the_other_goes_o
     starts = [{"clicks": "wrong", "views": "crash"}, {"clicks": "done", "views": "done"}]
     play = Play(tmp_path, starts, ["clicks", "views"])
     assert play.run() == 2
-    assert [(one["clicks"][0], one["views"][0]) for one in play.orders] == [(True, True), (False, True)]
+    assert [(order["clicks"][0], order["views"][0]) for order in play.orders] == [(True, True), (False, True)]
     assert (play.supervised_pipelines["clicks"].halted != "", play.supervised_pipelines["views"].done) == (True, True)
 
 

@@ -202,13 +202,13 @@ def test_a_writer_on_three_brokers_loses_nothing_and_writes_nothing_twice(
         sent += site.fill(topic, 5_000, seed=20 + number)
         oracle.check_rows(lake, "events")
     writer.until(lambda: sum(oracle.frontier_of(lake, "events").values()) == sent)
-    said = writer.stop()
-    assert "gap_recorded" not in said
-    assert "log_cut" not in said
+    output = writer.stop()
+    assert "gap_recorded" not in output
+    assert "log_cut" not in output
     oracle.check(lake, "events", site.ends(topic))
-    found = oracle.tally.since(before)
+    tally = oracle.tally.since(before)
     record(
         fault="partitions are reassigned, a broker is killed, a quota throttles", moment="while a writer runs",
-        on=f"Spark, {reader} reader, three brokers", times=len(steps), seen_twice=found.seen_twice,
-        records=found.records, lost=found.lost, twice=found.twice,
+        on=f"Spark, {reader} reader, three brokers", times=len(steps), seen_twice=tally.seen_twice,
+        records=tally.records, lost=tally.lost, twice=tally.twice,
     )  # fmt: skip

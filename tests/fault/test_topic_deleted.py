@@ -71,10 +71,10 @@ def test_a_topic_that_is_deleted_under_its_tasks_ends_them_and_holds_up_no_other
         before, seed = writer.commits(), seed + 1
         writer.until(lambda before=before: held.exists() or writer.commits() > before, SOON_S)  # type: ignore[misc]
     assert stopped_within_s(writer) < STOP_TIMEOUT_S + SOON_S, "a task that waits for ever is cancelled"
-    said = writer.output()
-    assert f"topic '{gone}' does not exist on {site.bootstrap}: it was deleted" in said
-    assert "no Kafka broker answers" not in said
-    assert said.count("batch_cancelled") == 2
+    output = writer.output()
+    assert f"topic '{gone}' does not exist on {site.bootstrap}: it was deleted" in output
+    assert "no Kafka broker answers" not in output
+    assert output.count("batch_cancelled") == 2
     oracle.check_rows(other, "stays")
     assert oracle.frontier_of(other, "stays") == {(stays, 0): 100 * writer.commits()}
     assert oracle.frontier_of(lake, "gone") == {(gone, p): 0 for p in range(4)}

@@ -27,14 +27,14 @@ def carried(
 ) -> Iterator[tuple[Any, PipelineCopy]]:
     """Spark, and a pipeline whose last records are broken, so that files of both tables are needed."""
     name = topic(2)
-    place = blank(tmp_path_factory.mktemp("walk") / "done", bootstrap, registry_url, name)
-    with session(place.config) as spark:
-        fill_golden(place, spark)
-        place.site.fill(name, 40, seed=12, broken=40)
-        code, text = place.carry(spark)
+    pipeline_copy = blank(tmp_path_factory.mktemp("walk") / "done", bootstrap, registry_url, name)
+    with session(pipeline_copy.config) as spark:
+        fill_golden(pipeline_copy, spark)
+        pipeline_copy.site.fill(name, 40, seed=12, broken=40)
+        code, text = pipeline_copy.carry(spark)
         assert code == 0, text
-        place.site.fill(name, 30, seed=13)
-        yield spark, place
+        pipeline_copy.site.fill(name, 30, seed=13)
+        yield spark, pipeline_copy
 
 
 def break_newest(place: PipelineCopy) -> None:

@@ -116,7 +116,7 @@ def test_the_rate_of_a_slot_does_not_change_with_slots_waves_or_overhead(slots, 
 )
 def test_the_cost_of_tasks_without_rows_is_measured_where_batches_differ(fixed, slot, rows):
     assume(max(rows) > 2 * min(rows))
-    plain = [batches(1, slots=8, slot=slot, rows=one)[0] for one in rows]
+    plain = [batches(1, slots=8, slot=slot, rows=row)[0] for row in rows]
     slower = [replace(one, tasks_s=one.tasks_s + fixed, seconds=one.seconds + fixed) for one in plain]
     assume(fixed < 0.4 * min(one.tasks_s for one in slower))
     found = measure_rate(slower)

@@ -75,7 +75,9 @@ def test_a_key_is_the_field_of_a_record_or_its_record_is_named(drawn, keep) -> N
     assert column.type == wanted.schema.field("_key").type
     placed = dict(zip(sound, expected, strict=True))
     assert repr(column.to_pylist()) == repr([placed.get(at) for at in range(len(raw))])
-    assert set(reasons) == (set() if keep else {at for at, one in enumerate(values) if one[0] in (NO_HEADER, CUT)})
+    assert set(reasons) == (
+        set() if keep else {index for index, one in enumerate(values) if one[0] in (NO_HEADER, CUT)}
+    )
 
 
 def parses(schema: object) -> bool:

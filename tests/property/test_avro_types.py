@@ -137,7 +137,7 @@ def union(branches: list[Kind], null_at: int | None) -> Kind:
         found = kind.shown(read, value[1])
         return found if flat else {f"member{i}": found if each is kind else None for i, each in enumerate(branches)}
 
-    values = st.one_of([st.tuples(st.just(at), kind.values) for at, kind in enumerate(full)])
+    values = st.one_of([st.tuples(st.just(index), kind.values) for index, kind in enumerate(full)])
     return Kind([kind.schema for kind in full], values, written, shown)
 
 

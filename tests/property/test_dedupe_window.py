@@ -243,11 +243,11 @@ class Table:
         return sorted(table.rows().to_table(columns=["_offset"]).column("_offset").to_pylist())
 
     def check(self) -> None:
-        found = audit(self.driver.config, "clicks", since=None, deep=True)
-        assert found.adds_up, found.problems
+        report = audit(self.driver.config, "clicks", since=None, deep=True)
+        assert report.adds_up, report.problems
         gone = len(self.rows) - len(self.offsets())
-        assert found.rows_taken.get("dedupe", 0) == gone
-        assert found.late_taken.get("dedupe", 0) == len(self.late) - len(self.offsets(late=True))
+        assert report.rows_taken.get("dedupe", 0) == gone
+        assert report.late_taken.get("dedupe", 0) == len(self.late) - len(self.offsets(late=True))
         assert sum(one.deduped for one in self.sealer.manifests.all()) == gone
 
 

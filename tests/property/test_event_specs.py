@@ -156,7 +156,7 @@ def found_by(step: Step, rows: pa.Table) -> list[Row | str]:
     for at in found.failures:
         assert made[at] == ""
         made[at] = "failed"
-    left = [at for at, outcome in enumerate(made) if outcome == ""]
+    left = [index for index, outcome in enumerate(made) if outcome == ""]
     assert len(left) == found.rows.num_rows
     assert found.rows.schema == step.columns
     for at, row in zip(left, found.rows.to_pylist(), strict=True):

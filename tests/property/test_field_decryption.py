@@ -74,7 +74,7 @@ def test_rows_decrypt_or_fail_alone(rows: list[Any], algorithm: str, versions: b
         if row["breaks"] and sealed[-1] != {name: row[name] for name in ("x", "y")}:
             breaking.add(at)
     for producer in producers:
-        keys += [DataKey(one["subject"], one["version"], one["encryptedKeyMaterial"]) for one in producer.registry.deks]
+        keys += [DataKey(dek["subject"], dek["version"], dek["encryptedKeyMaterial"]) for dek in producer.registry.deks]
     kek = Kek("shop-kek", "local-kms", "shop", WrapSource(KeyringPlace(env="SHOP_SECRET")))
     rule = EncryptedFields(PLACES, kek, algorithm, versions, ("one", "two"), tuple(keys))
     skip = data.draw(st.integers(0, len(rows) - 1))

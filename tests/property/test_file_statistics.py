@@ -96,7 +96,7 @@ def around(value: Any) -> list[Any]:
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    full = [{"id": at, **row, "_topic": "clicks", "_partition": 0, "hour": "x"} for at, row in enumerate(rows)]
+    full = [{"id": index, **row, "_topic": "clicks", "_partition": 0, "hour": "x"} for index, row in enumerate(rows)]
     return pa.Table.from_pylist(full, SCHEMA)
 
 

@@ -173,7 +173,7 @@ def test_records_of_aborted_transactions_are_never_read(turns: list[tuple[int, i
         return
     start = data.draw(st.integers(0, end - 1))
     told = [one for one, ends_at in aborted.items() if one[1] < end and ends_at >= start]  # as a broker answers
-    first_batch = next(at for at, one in enumerate(log) if one.after > start)
+    first_batch = next(index for index, one in enumerate(log) if one.after > start)
     found, missing = read(b"".join(one.encode() for one in log[first_batch:]), start, end, told)
     good = [row for row in expected(log, start, end) if owner.get(int(str(row["offset"])), None) not in aborted]
     good = [row for row in good if int(str(row["offset"])) in owner]
@@ -224,4 +224,4 @@ def test_many_headers_of_one_record_stay_in_order() -> None:
     many = tuple((b"%d" % at, b"v") for at in range(3_000))
     records = tuple(Rec(at, 0, None, b"", many if at == 20 else many[: at % 3]) for at in range(40))
     found, _ = read(Raw(records, 0, 40).encode(), 0, 40)
-    assert rows_of(found) == [one.row for one in records]
+    assert rows_of(found) == [record.row for record in records]

@@ -61,7 +61,7 @@ class Volume:
 
     def elect(self) -> None:
         self.epoch += 1
-        self.epochs = [*(one for one in self.epochs if one[1] < self.end), (self.epoch, self.end)]
+        self.epochs = [*(epoch for epoch in self.epochs if epoch[1] < self.end), (self.epoch, self.end)]
 
     def cut(self, batches: int) -> None:
         """Lose the last batches, as an unclean election does."""
@@ -75,8 +75,8 @@ class Volume:
         gone = [one for one in self.lineage if one.base >= self.start][:batches]
         self.start = gone[-1].after if gone else self.start
         self.held = {base: batch for base, batch in self.held.items() if base >= self.start}
-        older = [one for one in self.epochs if one[1] < self.start]
-        kept = [one for one in self.epochs if one[1] >= self.start]
+        older = [epoch for epoch in self.epochs if epoch[1] < self.start]
+        kept = [epoch for epoch in self.epochs if epoch[1] >= self.start]
         self.epochs = ([(older[-1][0], self.start)] if older and (not kept or kept[0][1] > self.start) else []) + kept
 
     def compact(self, chosen: int) -> None:
@@ -98,7 +98,7 @@ class Volume:
         self.elect()
 
     def at(self, offset: int) -> Batch | None:
-        return next((one for one in self.held.values() if one.base <= offset < one.after), None)
+        return next((value for value in self.held.values() if value.base <= offset < value.after), None)
 
     def epoch_end(self, epoch: int) -> EpochEnd:
         """Answer as Kafka's LeaderEpochFileCache.endOffsetFor does."""

@@ -22,8 +22,8 @@ DETOURS = st.lists(st.sampled_from(["/.", "/x/..", "/x/y/../..", "/"]), max_size
 def shown(root: str, names: list[str], detours: list[str]) -> str:
     """Write a location as a person may: with detours between its names, and a slash at its end."""
     steps = [f"/{name}" for name in names]
-    for at, detour in enumerate(detours):
-        steps.insert(min(len(steps), at * 2), detour)
+    for index, detour in enumerate(detours):
+        steps.insert(min(len(steps), index * 2), detour)
     return root + "".join(steps)
 
 
@@ -51,7 +51,7 @@ def test_a_new_location_is_refused_on_whichever_side_it_is(places) -> None:
                 assert found[frozenset((a.name, b.name))].refused
             elif inside and a.own:
                 assert not found[frozenset((a.name, b.name))].refused
-    assert all(one.inner.own or one.outer.own for one in found.values())
+    assert all(value.inner.own or value.outer.own for value in found.values())
 
 
 FILES = st.sampled_from([

@@ -83,7 +83,7 @@ def test_a_pipeline_test_reports_of_each_record_what_the_steps_make_of_it(
         found = outcomes(made, "clicks", saved_sample.load(root / "sample"), NOW, None)
         ready = open_local_pipeline("clicks", made, known, topics=["clicks"])
         steps = preview.describe_buckets(ready, batch, NOW)
-        rows = {(one["topic"], one["partition"], one["offset"]): one for one in preview.describe_rows(ready, batch)}
+        rows = {(row["topic"], row["partition"], row["offset"]): row for row in preview.describe_rows(ready, batch)}
     assert len(found) == batch.num_rows == len(steps)
     for one in steps:
         place = one["topic"], one["partition"], one["offset"]

@@ -98,7 +98,7 @@ class Types:
         kind = schema if isinstance(schema, str) else schema.get("logicalType", schema["type"])
         match kind:
             case "record":
-                return {one["name"]: self.value(one["type"]) for one in schema["fields"]}
+                return {field["name"]: self.value(field["type"]) for field in schema["fields"]}
             case "array":
                 return [self.value(schema["items"]) for _ in range(self.draw(st.integers(0, 2)))]
             case "map":
@@ -194,7 +194,7 @@ def is_emptied(schema: Any) -> bool:
     if inner is not None:
         return is_emptied(inner)
     return schema["type"] == "record" and all(
-        "GONE" in one.get("confluent:tags", ()) or is_emptied(one["type"]) for one in schema["fields"]
+        "GONE" in field.get("confluent:tags", ()) or is_emptied(field["type"]) for field in schema["fields"]
     )
 
 

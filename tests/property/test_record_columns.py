@@ -43,8 +43,8 @@ def test_headers_are_a_map_in_which_the_last_of_a_name_counts(records, chunks) -
     found, reasons = columns(RecordColumns(headers="_headers"), table(records, chunks))
     assert not reasons
     expected = [None if headers is None else dict(headers) for _, headers in records]
-    assert [None if one is None else dict(one) for one in found["_headers"]] == expected
-    assert all(one is None or len(dict(one)) == len(one) for one in found["_headers"])
+    assert [None if header is None else dict(header) for header in found["_headers"]] == expected
+    assert all(header is None or len(dict(header)) == len(header) for header in found["_headers"])
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -52,7 +52,7 @@ def test_headers_are_a_map_in_which_the_last_of_a_name_counts(records, chunks) -
 @given(records=records_of(VALUES))
 def test_a_key_has_its_type_or_its_record_is_named(records, kind, keep) -> None:
     found, reasons = columns(RecordColumns(key=("_key", kind), keep_undecodable=keep), table(records))
-    undecodable = {at for at, (key, _) in enumerate(records) if key is not None and not _reads(key, kind)}
+    undecodable = {index for index, (key, _) in enumerate(records) if key is not None and not _reads(key, kind)}
     for at, (key, _) in enumerate(records):
         assert found["_key"][at] == (None if key is None or at in undecodable else READ[kind](key))
     assert set(reasons) == (set() if keep else undecodable)
@@ -63,16 +63,16 @@ def test_a_key_has_its_type_or_its_record_is_named(records, kind, keep) -> None:
 def test_a_chosen_header_has_its_type_or_its_record_is_named(records, kind) -> None:
     wanted = RecordColumns(chosen=(("trace_id", "trace", kind),))
     found, reasons = columns(wanted, table(records))
-    for at, (_, headers) in enumerate(records):
+    for index, (_, headers) in enumerate(records):
         value = dict(headers or []).get("trace")
-        if at in reasons:
+        if index in reasons:
             assert value is not None
-            assert found["trace_id"][at] is None
-            assert reasons[at] == f"the header 'trace' is no {kind}"
+            assert found["trace_id"][index] is None
+            assert reasons[index] == f"the header 'trace' is no {kind}"
         elif value is None:
-            assert found["trace_id"][at] is None
+            assert found["trace_id"][index] is None
         elif kind in READ:
-            assert found["trace_id"][at] == READ[kind](value)
+            assert found["trace_id"][index] == READ[kind](value)
     assert kind != "binary" or not reasons
 
 

@@ -74,4 +74,4 @@ def test_old_rules_and_a_reprocess_are_the_new_rules(before: list[tuple[str, int
         gone_through(wanted, before)
         run_reprocess(driver)
         check_equal(driver, wanted)
-        assert [one.version for one in run_reprocess(driver).buckets if one.version] == []
+        assert [bucket.version for bucket in run_reprocess(driver).buckets if bucket.version] == []

@@ -215,7 +215,7 @@ class Learning(SchemaStub):
 
     def __init__(self, world: World) -> None:
         super().__init__({})
-        self._texts = {at: text_of(*one) for at, one in enumerate(world.schemas, 1)}
+        self._texts = {index: text_of(*one) for index, one in enumerate(world.schemas, 1)}
 
     def learn_from(self, report: Report) -> None:
         for schema_id in sorted(report.unknown_schemas):

@@ -122,7 +122,7 @@ class Schemas:
             case "null":
                 return b""
             case "record":
-                return b"".join(self.value(one["type"], named, texts) for one in schema["fields"])
+                return b"".join(self.value(field["type"], named, texts) for field in schema["fields"])
             case "array":
                 return number_bytes(1) + self.value(schema["items"], named, texts) + number_bytes(0)
             case "map":

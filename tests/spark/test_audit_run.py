@@ -86,9 +86,9 @@ def test_a_topic_of_broken_records_stops_with_exit_5_and_commits_nothing(site: S
     for _ in range(60):
         producer.produce(name, b"{}")
     producer.flush()
-    said = site.once(code=5)
-    assert "60 of 160 records of a batch (37.5%) cannot become rows" in said
-    assert f"60 such as {name}/0 at offset 100 (no Confluent header" in said
+    output = site.once(code=5)
+    assert "60 of 160 records of a batch (37.5%) cannot become rows" in output
+    assert f"60 such as {name}/0 at offset 100 (no Confluent header" in output
     assert oracle.rows(lake, "*") == []
     site.pipeline("events", [name], limits={"max_failed_ratio": 1})
     site.once()

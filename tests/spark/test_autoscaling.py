@@ -74,7 +74,7 @@ class Recorder:
 
     def in_time_for(self, seconds: float) -> bool:
         """Whether nothing was late for so long."""
-        return not any(_is_late(one) for one in self.samples if one["at_s"] > self.now_s - seconds)
+        return not any(_is_late(sample) for sample in self.samples if sample["at_s"] > self.now_s - seconds)
 
     def through(self, seconds: float) -> None:
         """Look for so long."""
@@ -101,7 +101,7 @@ def _stepped(driver: Driver, scaler: Autoscaler, load: Load) -> tuple[Recorder, 
     marks["asked_s"] = recorder.until(lambda one: one["desired"] > before["desired"], 60)
     marks["came_s"] = recorder.until(lambda one: one["registered"] > before["registered"], 240)
     recorder.until(lambda _: recorder.now_s > marks["step_up_s"] + HELD_S and recorder.in_time_for(CALM_S), 600)
-    marks["calm_s"] = max([marks["step_up_s"], *(one["at_s"] for one in recorder.samples if _is_late(one))])
+    marks["calm_s"] = max([marks["step_up_s"], *(sample["at_s"] for sample in recorder.samples if _is_late(sample))])
     marks["step_down_s"] = recorder.now_s
     load.per_s = LOW_AGAIN
     marks["down_s"] = recorder.until(lambda one: one["registered"] <= 1 and one["draining"] == 0, 600)
@@ -130,13 +130,13 @@ def test_a_step_up_brings_executors_and_a_step_down_lets_them_go(site: Site, top
                 driver.writer.until(lambda: len(driver.commits()) >= WARM_COMMITS, 240)
                 with autoscale(site) as scaler:
                     recorder, events = _stepped(driver, scaler, load)
-            said = driver.writer.stop()
+            output = driver.writer.stop()
     last = recorder.samples[-1]
-    peak = max(one["registered"] for one in recorder.samples)
+    peak = max(sample["registered"] for sample in recorder.samples)
     frontier = oracle.check(lake, "clicks", site.ends(name))
     assert sum(frontier.values()) == load.sent
     assert (last["failed_tasks"], last["lost"]) == (0, 0)
-    assert said.count("executor_decommission_requested") == said.count("executor_removed") >= 5 + peak - 1
+    assert output.count("executor_decommission_requested") == output.count("executor_removed") >= 5 + peak - 1
     waited_s = recorder.marks["asked_s"] - recorder.marks["step_up_s"]
     assert waited_s <= 2 * TICK_S + 3, "two ticks, and what a look takes"
     kept = {

@@ -45,8 +45,8 @@ def test_tasks_rewrite_a_bucket_and_every_row_stays(spark: Any, tmp_path: Path, 
     assert (files(driver), offsets(driver)) == (1, list(range(70)))
     (owed,) = waited  # by another bucket, or the same one again
     assert 0 < owed <= pause_s(took, 0.15, 2)
-    found = audit(driver.config, "clicks", since=None, deep=True)
-    assert found.adds_up, found.problems
+    report = audit(driver.config, "clicks", since=None, deep=True)
+    assert report.adds_up, report.problems
 
 
 def test_an_open_bucket_is_merged_once_it_has_too_many_files(spark: Any, tmp_path: Path) -> None:

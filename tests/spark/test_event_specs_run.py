@@ -58,7 +58,7 @@ def test_a_spec_decides_what_lands_and_the_audit_adds_up(site: Site, topic: Make
         assert (seconds, share) == (one["duration_ms"] // 1000, 1000 // (one["duration_ms"] % 50))
         assert place == (None if None in (one["country"], one["city"]) else f"{one['country']}/{one['city']}")
     found = say("audit", str(site.config), "--deep", "--json")["pipelines"]["events"]
-    fate = {kind: sum(one == kind for one in fates.values()) for kind in ("where", "sample", "failed", "row")}
+    fate = {kind: sum(value == kind for value in fates.values()) for kind in ("where", "sample", "failed", "row")}
     assert found["adds_up"]
     assert found["filtered_by"] == {"headrace.demo.*": {"where": fate["where"], "sample": fate["sample"]}}
     records = found["records"]

@@ -52,9 +52,9 @@ def test_each_sealed_version_is_delivered_when_a_server_is_away_or_a_driver_dies
         hook = {"type": "webhook", "url": server.url, "timeout": "5 s"}
         site.pipeline("events", [name], seal={"reopen_after": "0 s"}, hooks=[hook])
         site.fill(name, 400, seed=1)
-        said = site.once()
-        assert "bucket_sealed" in said
-        assert "hook_failed" in said
+        output = site.once()
+        assert "bucket_sealed" in output
+        assert "hook_failed" in output
         sealed = buckets(site)
         assert {bucket.state.name for bucket in sealed} == {"sealed"}
         assert waiting(site) == len(sealed)

@@ -37,8 +37,8 @@ def test_rows_are_deleted_beside_the_writer_and_nothing_else_is_lost(site: Site,
     assert meant > 0
     config, where = str(site.config), "country = 'DE'"
     more = [site.fill(name, 300, seed=seed) for seed in (11, 12, 13)]
-    told = json.loads(say("delete-rows", config, "--where", where, "--yes", "--json"))
-    taken = sum(one["rows"] for one in told["table"]["deleted"])
+    document = json.loads(say("delete-rows", config, "--where", where, "--yes", "--json"))
+    taken = sum(one["rows"] for one in document["table"]["deleted"])
     assert taken >= meant, "and perhaps some that came meanwhile"
     writer.until(lambda: len(oracle.rows(lake, "1")) == 3_000 + sum(more) - taken)
     writer.stop()
@@ -67,8 +67,8 @@ def test_a_writer_goes_on_in_a_table_that_another_one_made(site: Site, topic: Ma
     lake = site.pipeline("events", [name], start={"offsets": {name: {0: 40}}})
     write_deltalake(str(lake), old, partition_by=["hour"])
     assert "`headrace table adopt`" in site.once(code=2)
-    told = json.loads(say("table", "adopt", str(site.config), "--yes", "--json"))
-    assert (told["rows"], told["version"]) == (20, 1)
+    document = json.loads(say("table", "adopt", str(site.config), "--yes", "--json"))
+    assert (document["rows"], document["version"]) == (20, 1)
     site.once()
     found = audited(site)
     assert (found["adds_up"], found["rows_adopted"], found["records"]["rows"]) == (True, 20, 60)

@@ -50,11 +50,11 @@ def test_a_rate_limit_holds_and_is_lifted_while_the_driver_runs(site: Site, topi
     writer.until(lambda: read(status(site)["limited"]) == 1_000)
     assert status(site)["limited"]["rate_limit"]["override"]["reason"] == "late"
     writer.stop()
-    batches = [one for one in oracle.replay(limited).commits if one["kind"] == "batch"]
-    begun = [datetime.fromisoformat(str(one["started"])) for one in batches]
-    rates = [one["rate_limit"]["records_per_second"] for one in batches]
+    batches = [commit for commit in oracle.replay(limited).commits if commit["kind"] == "batch"]
+    begun = [datetime.fromisoformat(str(batch["started"])) for batch in batches]
+    rates = [batch["rate_limit"]["records_per_second"] for batch in batches]
     kept = rates.index(100_000) if 100_000 in rates else len(rates)
-    assert [one["offsets"] for one in batches] == [200] * 5, "50 records a second for four seconds"
+    assert [batch["offsets"] for batch in batches] == [200] * 5, "50 records a second for four seconds"
     assert kept >= 3
     assert all((later - former).total_seconds() >= 3.9 for former, later in pairwise(begun[:kept]))
     for lake, pipeline in ((limited, "limited"), (free, "free")):
@@ -89,7 +89,7 @@ def test_forty_pipelines_share_the_slots_by_weight(site: Site, topic: MakeTopic)
         values = site.values(name, 2_000)
         for _ in range(RECORDS // len(values)):
             site.send(name, values)
-        writer.until(lambda: all(read(one) for one in status(site).values()), 500)  # none starves
+        writer.until(lambda: all(read(value) for value in status(site).values()), 500)  # none starves
         rates = rates_by_weight(site, writer)
     finally:
         writer.kill()

@@ -51,7 +51,7 @@ def test_fields_are_protected_before_they_are_written(site: Site, topic: MakeTop
     for path in Path(site.root).rglob("*"):
         if path.is_file() and path.name != "keys.json":
             content = path.read_bytes()
-            assert not any(bytes.fromhex(one.decode()) in content or one in content for one in secrets), path
+            assert not any(bytes.fromhex(secret.decode()) in content or secret in content for secret in secrets), path
 
 
 def test_no_byte_of_a_killed_run_and_of_its_screens_tells_a_canary(site: Site, topic: MakeTopic) -> None:
@@ -148,6 +148,6 @@ def said(site: Site, pipeline: str) -> Iterator[tuple[str, bytes]]:
         ("preview", "--at", "staged"), ("dlq", "list"), ("dlq", "show", "--values"),
     ):  # fmt: skip
         verb = words[:2] if words[0] == "dlq" else words[:1]
-        done = CliRunner().invoke(app, [*verb, str(site.config), "--pipeline", pipeline, *words[len(verb) :]])
-        assert done.exit_code == 0, (words, done.output, done.exception)
-        yield " ".join(words), done.output.encode()
+        result = CliRunner().invoke(app, [*verb, str(site.config), "--pipeline", pipeline, *words[len(verb) :]])
+        assert result.exit_code == 0, (words, result.output, result.exception)
+        yield " ".join(words), result.output.encode()

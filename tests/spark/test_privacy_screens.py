@@ -124,7 +124,7 @@ def test_every_command_is_looked_at_or_says_why_not() -> None:
 def test_every_endpoint_is_looked_at() -> None:
     tree = ast.parse((ROOT / "writer" / "web" / "endpoints.py").read_text())
     patterns = [node.value for node in ast.walk(tree) if isinstance(node, ast.MatchValue)]
-    assert {one.value for one in patterns if isinstance(one, ast.Constant)} == ENDPOINTS
+    assert {pattern.value for pattern in patterns if isinstance(pattern, ast.Constant)} == ENDPOINTS
     assert sorted(path.stem for path in (ROOT / "writer" / "web").glob("*.py")) == [
         "__init__", "batch_metrics", "endpoints", "http_server", "live_records", "metric_types", "metrics_catalogue",
         "metrics_export", "page", "pipeline_metrics", "table_metrics",
@@ -154,7 +154,9 @@ def policies(source: str, policy: str) -> dict[str, Any]:
     """Return a pipeline's policies: `mixed`, or one for all tags, by a source."""
     kinds = KINDS if policy == "mixed" else dict.fromkeys(KINDS, policy)
     if source == "path":
-        tags = {one["name"]: one["confluent:tags"][0] for one in canaries.EVENT["fields"] if "confluent:tags" in one}
+        tags = {
+            field["name"]: field["confluent:tags"][0] for field in canaries.EVENT["fields"] if "confluent:tags" in field
+        }
         return {"fields": {**COLUMNS, "_key.user": "hash", "inner": "encrypt",
                            **{name: kinds[tag] for name, tag in tags.items()}}}  # fmt: skip
     return {"tags": kinds, "fields": COLUMNS, **({"attributes": ["pii"]} if source == "attribute" else {})}

@@ -42,8 +42,8 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
     lakes["orders"] = site.pipeline("orders", [names["orders"]], **FAST)
     site.pipelines["views"]["commit"] = {"max_delay": "2 s"}
     site.overrides["stop_timeout"] = "3 min"
-    told = json.loads(say("reload", str(site.config), "--json"))
-    assert {what: told[what] for what in ("added", "changed", "removed", "restart", "error")} == {
+    document = json.loads(say("reload", str(site.config), "--json"))
+    assert {what: document[what] for what in ("added", "changed", "removed", "restart", "error")} == {
         "added": ["orders"], "changed": ["views"], "removed": [], "restart": ["stop_timeout"], "error": None,
     }  # fmt: skip
     supervised.until(arrived(lakes["orders"], "orders", 200))

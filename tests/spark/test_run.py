@@ -30,17 +30,17 @@ def test_once_carries_every_record_and_a_second_time_adds_nothing(site: Site, to
     site.overrides["kafka"] = {"bootstrap_servers": site.bootstrap, "reader": "spark", "options": options}
     conf = {"spark.driver.extraJavaOptions": QUICK_START, "spark.log.level": "INFO"}
     site.overrides["spark"] = {"conf": conf}
-    said = site.once()
+    output = site.once()
     assert {"client.rack = rack-a", "max.partition.fetch.bytes = 300000"} <= {
-        line.strip() for line in said.splitlines()
+        line.strip() for line in output.splitlines()
     }
     del site.overrides["spark"]
     oracle.check(lake, "events", site.ends(clicks, installs))
     before = oracle.replay(lake)
-    said = site.once()
+    output = site.once()
     after = oracle.replay(lake)
     assert before.files == after.files
-    assert "run_started" not in said, "an agreeing checkpoint is continued"
+    assert "run_started" not in output, "an agreeing checkpoint is continued"
     (dead,) = oracle.rows(lake.with_name("events_dead_letters"), "count(*), count(error), count(value), count(headers)")
     assert dead == (17, 17, 17, 17)
     (beside,) = oracle.rows(lake, "count(_key), count(_headers['source']), count(trace), count(DISTINCT trace)")
@@ -59,11 +59,11 @@ def test_a_partition_with_few_records_costs_no_wait_of_its_own(site: Site, topic
     with SchemaRegistryClient({"url": site.registry_url}) as registry:
         encoded = encoder(user, registry.register_schema(f"{name}-key", Schema(json.dumps(user), "AVRO")))
     producer = Producer({"bootstrap.servers": site.bootstrap})
-    for at, (key, value) in enumerate(values):
-        producer.produce(name, value, encoded({"id": key.decode()}), partition=at % partitions)
+    for index, (key, value) in enumerate(values):
+        producer.produce(name, value, encoded({"id": key.decode()}), partition=index % partitions)
     assert producer.flush(30) == 0
-    said = site.once()
-    assert "keys have a Confluent header" in said
+    output = site.once()
+    assert "keys have a Confluent header" in output
     oracle.check(lake, "events", site.ends(name))
     keys = Counter(found for (found,) in oracle.rows(lake, "_key.id"))
     assert keys == Counter(key.decode() for key, _ in values), "each key is decoded by its own schema"
@@ -110,8 +110,8 @@ def test_one_pipeline_fails_alone(site: Site, topic: MakeTopic) -> None:
     site.pipeline("bad", [bad], event_time={"field": "evnt_time"})
     site.fill(good, 2_000)
     site.fill(bad, 100)
-    said = site.once(code=2)
-    assert "did you mean 'event_time'" in said
+    output = site.once(code=2)
+    assert "did you mean 'event_time'" in output
     oracle.check(lake, "good", site.ends(good))
 
 
@@ -149,8 +149,8 @@ def test_an_unknown_schema_id_is_a_dead_letter_after_the_grace(site: Site, topic
     producer = Producer({"bootstrap.servers": site.bootstrap})
     producer.produce(name, struct.pack(">bI", 0, 987_654) + b"whatever")
     producer.flush()
-    said = site.once()
-    assert "schema_unknown" in said
+    output = site.once()
+    assert "schema_unknown" in output
     found = oracle.rows(lake.with_name("events_dead_letters"), "schema_id, error")
     assert found == [(987_654, "schema id 987654 is unknown to the registry")]
     oracle.check(lake, "events", site.ends(name))
@@ -187,10 +187,10 @@ def test_a_start_that_fails_prints_one_sentence(
 ) -> None:
     site.pipeline("events", [topic(1)])
     site.overrides = change
-    said = site.once(code=code)
-    assert words in said
+    output = site.once(code=code)
+    assert words in output
     assert not (site.root / "lake").exists(), "nothing half-written"
-    without_spark(said)
+    without_spark(output)
 
 
 def without_spark(said: str) -> None:
@@ -205,40 +205,42 @@ def test_an_event_time_field_that_is_none_is_found_without_spark(site: Site, top
     name = topic(1)
     site.fill(name, 10)
     site.pipeline("events", [name], event_time={"field": "evnt_time"})
-    said = site.once(code=2)
-    assert "did you mean 'event_time'" in said
-    assert "ERROR pipeline_failed pipeline=events exit_code=2" in said
-    without_spark(said)
+    output = site.once(code=2)
+    assert "did you mean 'event_time'" in output
+    assert "ERROR pipeline_failed pipeline=events exit_code=2" in output
+    without_spark(output)
 
 
 def test_an_unknown_topic_is_named_with_its_neighbour(site: Site, topic: MakeTopic) -> None:
     name = topic(1, prefix="clicks")
     site.pipeline("events", [name[:-1]])
-    said = site.once(code=2)
-    assert f"topic '{name[:-1]}' does not exist" in said
-    assert f"did you mean '{name}'" in said
-    without_spark(said)
+    output = site.once(code=2)
+    assert f"topic '{name[:-1]}' does not exist" in output
+    assert f"did you mean '{name}'" in output
+    without_spark(output)
 
 
 def test_a_table_inside_another_is_refused_before_anything_is_made(site: Site, topic: MakeTopic) -> None:
     lake = site.root / "lake"
     site.pipeline("events", [topic(1)], table={"location": str(lake), "dead_letters": f"{lake}/dead_letters"})
     site.pipeline("others", [topic(1)], table={"location": f"{lake}/others"})
-    said = site.once(code=2)
-    assert f"the dead-letter table of pipeline 'events' at {lake}/dead_letters is inside the table of" in said
-    assert f"the table of pipeline 'others' at {lake}/others is inside the table of pipeline 'events' at {lake}" in said
+    output = site.once(code=2)
+    assert f"the dead-letter table of pipeline 'events' at {lake}/dead_letters is inside the table of" in output
+    assert (
+        f"the table of pipeline 'others' at {lake}/others is inside the table of pipeline 'events' at {lake}" in output
+    )
     assert not lake.exists()
     assert not (site.root / "checkpoints").exists()
-    without_spark(said)
+    without_spark(output)
 
 
 def test_a_lake_that_cannot_be_written_stops_with_the_place(site: Site, topic: MakeTopic) -> None:
     name = topic(1)
     site.fill(name, 10)
     site.pipeline("events", [name], table={"location": "/proc/headrace/events"})
-    said = site.once(code=2)
-    assert "/proc/headrace/events cannot be used: cannot write /proc/headrace/events/" in said
-    without_spark(said)
+    output = site.once(code=2)
+    assert "/proc/headrace/events cannot be used: cannot write /proc/headrace/events/" in output
+    without_spark(output)
 
 
 def _columns(lake: Path) -> set[str]:

@@ -35,11 +35,11 @@ def test_executors_go_without_a_failed_task_come_back_and_one_that_is_killed_is_
         told = driver.executors()
         assert (told["gone"], told["lost"], told["failed_tasks"]) == (1, 0, 0)
         site.fill(name, 600, seed=8)
-        writer.until(lambda: any(one["work"]["slots"] == 1 for one in driver.commits()))
+        writer.until(lambda: any(commit["work"]["slots"] == 1 for commit in driver.commits()))
         assert driver.scale(2)[0] == 202
         driver.wait_for_executors(2)
         site.fill(name, 4_000, seed=9)  # more than a batch holds
-        writer.until(lambda: any(one["tasks"] == 2 and one["reason"] == "backlog" for one in driver.commits()))
+        writer.until(lambda: any(commit["tasks"] == 2 and commit["reason"] == "backlog" for commit in driver.commits()))
         site.fill(name, 1_000, seed=10)
         kill_executor(driver)
         writer.until(lambda: "executor_lost" in writer.output())
@@ -47,11 +47,11 @@ def test_executors_go_without_a_failed_task_come_back_and_one_that_is_killed_is_
         writer.until(lambda: driver.lag() == 0)
         assert driver.executors()["lost"] == 1
         told_last = driver.commits()
-        said = writer.stop()
+        output = writer.stop()
     oracle.check(lake, "events", site.ends(name))
-    assert said.count("executor_decommission_requested") == 1
+    assert output.count("executor_decommission_requested") == 1
     backlogs = [one for one in told_last if one["reason"] == "backlog"]
-    assert all(one["work"]["ranges"] >= one["tasks"] for one in backlogs), "of one partition"
+    assert all(backlog["work"]["ranges"] >= backlog["tasks"] for backlog in backlogs), "of one partition"
 
 
 def test_a_driver_without_executors_says_what_to_use_instead(site: Site, topic: MakeTopic) -> None:

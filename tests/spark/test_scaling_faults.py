@@ -106,7 +106,7 @@ def test_a_cluster_that_grants_no_more_is_told_as_a_quota_and_gives_when_it_can(
     with at_work(site, topic(4), 600, cores=1, **slow) as work, autoscale(site) as scaler:
         driver = work.driver
         scaler.until(lambda: scaler.ask()["executors"] and (scaler.ask()["executors"]["requested"] or 0) > 1, 240)
-        scaler.until(lambda: any(one["by"] == "quota" for one in scaler.ask()["events"]), 240)
+        scaler.until(lambda: any(event["by"] == "quota" for event in scaler.ask()["events"]), 240)
         assert driver.executors()["registered"] == 1
         work.cluster.add_worker(2)
         scaler.until(lambda: driver.executors()["registered"] == 3, 300)

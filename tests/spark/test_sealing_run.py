@@ -60,8 +60,8 @@ def test_the_driver_seals_a_silent_topic_and_late_rows_are_sealed_again(
     assert found["records"]["read"] == first + again
     for bucket, m in changed.items():
         assert m.added == m.rows - one[bucket].rows > 0
-    told = json.loads(say("seal", str(site.config), "--yes", "--json"))
-    assert (told["sealed"], told["blocked"]) == ([], [])
+    document = json.loads(say("seal", str(site.config), "--yes", "--json"))
+    assert (document["sealed"], document["blocked"]) == ([], [])
     if form == "parquet":
         assert len(list(lake.glob("hour=*/_SUCCESS"))) == len(two)
     status = json.loads(say("status", str(site.config), "--json"))["pipelines"]["events"]["seals"]
@@ -78,8 +78,8 @@ def test_a_batch_is_judged_again_when_its_buckets_are_closed_beside_it(site: Sit
     flag = site.root / "staged"
     writer = site.start("--once", env={"HEADRACE_FAULT": f"after_stage:1:{flag}"})
     writer.until(flag.exists)
-    told = json.loads(say("seal", str(site.config), "--until", "2026-11-21T00:00Z", "--yes", "--json"))
-    assert told["sealed"]
+    document = json.loads(say("seal", str(site.config), "--until", "2026-11-21T00:00Z", "--yes", "--json"))
+    assert document["sealed"]
     flag.unlink()
     assert writer.wait(120) == 0, writer.output()
     assert "batch_reclassified" in writer.output()

@@ -32,10 +32,10 @@ def test_a_shadow_beside_the_writer_is_compared_and_promoted(site: Site, topic: 
     try:
         site.fill(name, 500, seed=8)
         say(*words, code=-signal.SIGKILL, HEADRACE_FAULT="after_commit:2")
-        found = json.loads(say(*words))
+        document = json.loads(say(*words))
         ends = site.ends(name)
-        assert {(name, one["partition"]): one["end"] for one in found["partitions"]} == ends
-        assert (found["rows"], found["dead_letters"]) == (2_000, 4)
+        assert {(name, partition["partition"]): partition["end"] for partition in document["partitions"]} == ends
+        assert (document["rows"], document["dead_letters"]) == (2_000, 4)
         writer.until(lambda: oracle.count(lake) == 2_000)
         writer.stop()
     finally:

@@ -145,6 +145,6 @@ def test_a_port_that_is_taken_stops_the_driver_before_spark(site: Site, topic: M
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         site.overrides = {"http": {"port": port}}
-        said = site.once(code=1)
-    assert f"port {port} of 127.0.0.1 is taken" in said
-    assert "spark_starting" not in said
+        output = site.once(code=1)
+    assert f"port {port} of 127.0.0.1 is taken" in output
+    assert "spark_starting" not in output

@@ -60,8 +60,8 @@ def test_each_table_seals_its_buckets_and_takes_late_rows_in_its_own_way(
     name = topic(2)
     lake = routed(site, name, form)
     fill(site, name, seed=1)
-    said = site.once()
-    assert f"bucket_sealed pipeline=events target={CLICK}" in said
+    output = site.once()
+    assert f"bucket_sealed pipeline=events target={CLICK}" in output
     clicks, installs = manifests(site, CLICK), manifests(site, INSTALL)
     for sealed, table in ((clicks, "clicks"), (installs, "installs")):
         assert sum(m.rows for m in sealed.values()) == rows(lake / table) > 0
@@ -77,12 +77,12 @@ def test_each_table_seals_its_buckets_and_takes_late_rows_in_its_own_way(
     assert manifests(site, INSTALL) | installs == manifests(site, INSTALL)
     found = audited(site)["records"]
     assert (found["rows"], found["late_table"]) == (rows(lake / "clicks") + rows(lake / "installs"), late)
-    told = json.loads(say("seal", str(site.config), "--target", CLICK, "--yes", "--json"))
-    assert (told["sealed"], told["blocked"]) == ([], [])
+    document = json.loads(say("seal", str(site.config), "--target", CLICK, "--yes", "--json"))
+    assert (document["sealed"], document["blocked"]) == ([], [])
     shown = json.loads(say("buckets", str(site.config), "--target", INSTALL, "--json"))["pipelines"][
         f"events/{INSTALL}"
     ]
-    assert {one["state"] for one in shown["buckets"]} == {"sealed"}
+    assert {bucket["state"] for bucket in shown["buckets"]} == {"sealed"}
     status = json.loads(say("status", str(site.config), "--json"))["pipelines"]["events"]["seals"]
     assert (status["open"], status["closed"], status["reopened"]) == (0, 0, 0)
 
@@ -96,10 +96,10 @@ def test_a_batch_is_judged_again_when_buckets_of_one_table_are_closed_beside_it(
     flag = site.root / "staged"
     writer = site.start("--once", env={"HEADRACE_FAULT": f"after_stage:1:{flag}"})
     writer.until(flag.exists)
-    told = json.loads(
+    document = json.loads(
         say("seal", str(site.config), "--target", CLICK, "--until", "2026-11-21T00:00Z", "--yes", "--json")
     )
-    assert told["closed_until"] == "2026-11-21T00:00:00+00:00", "who seals then, it or the driver, is a race"
+    assert document["closed_until"] == "2026-11-21T00:00:00+00:00", "who seals then, it or the driver, is a race"
     before = rows(lake / "clicks")
     flag.unlink()
     assert writer.wait(120) == 0, writer.output()

@@ -50,7 +50,7 @@ def test_each_commit_is_lineage_and_a_receiver_that_hangs_delays_none(
                 writer.kill()
     done = [event for asked in receiver.asked if (event := asked.json())["eventType"] == "COMPLETE"]
     batches = [said["batch"] for said in oracle.replay(lake).commits if said["kind"] == "batch"]
-    (tables,) = {tuple((one["namespace"], one["name"]) for one in event["outputs"]) for event in done}
+    (tables,) = {tuple((output["namespace"], output["name"]) for output in event["outputs"]) for event in done}
     assert len(done) == len(batches) >= 3
     assert tables == (("file", str(lake)),)
     read = sum(one["inputFacets"]["inputStatistics"]["rowCount"] for event in done for one in event["inputs"])
