@@ -31,5 +31,5 @@ def secret_of_producers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def registry(secret_of_producers: None) -> Iterator[CsfleRegistry]:  # noqa: ARG001 - pytest's way
     """A registry with data keys."""
-    with serving(CsfleRegistry()) as found:
-        yield found
+    with serving(CsfleRegistry()) as server:
+        yield server

@@ -11,11 +11,11 @@ from tests.support import checkpoint_damages, fault_cells, oracle
 @pytest.fixture
 def record(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Put down a cell that the test has counted itself."""
-    return lambda **counted: fault_cells.Cell(test=_name(request.node), **counted).put()
+    return lambda **counts: fault_cells.Cell(test=name_of(request.node), **counts).put()
 
 
 @pytest.fixture
-def tried(request: pytest.FixtureRequest) -> Callable[..., None]:
+def record_outcome(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Put down what became of a damaged checkpoint, with the verdicts of the oracle in this test."""
     before = oracle.tally.copy()
 
@@ -39,17 +39,27 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     outcome = yield
     mark = pyfuncitem.get_closest_marker("cell")
     if mark is not None:
-        found, (fault, moment) = oracle.tally.since(before), mark.args
-        assert found.looks, "a cell that no reader looked at before the restart"
-        assert found.checks, "a cell without a verdict of the oracle"
-        given = getattr(getattr(pyfuncitem, "callspec", None), "params", {})
-        on = f"Spark, Kafka, {fault_cells.FORMATS[given.get('form', 'delta')]}"
-        fault_cells.Cell(
-            fault.format(**given), moment.format(**given), on, _name(pyfuncitem), 1, found.seen_twice, found.records,
-            found.lost, found.twice,
-        ).put()  # fmt: skip
+        fault, moment = mark.args
+        tally = oracle.tally.since(before)
+        assert tally.looks, "a cell that no reader looked at before the restart"
+        assert tally.checks, "a cell without a verdict of the oracle"
+        parameters = getattr(getattr(pyfuncitem, "callspec", None), "params", {})
+        table_format = fault_cells.FORMATS[parameters.get("form", "delta")]
+        cell = fault_cells.Cell(
+            fault=fault.format(**parameters),
+            moment=moment.format(**parameters),
+            on=f"Spark, Kafka, {table_format}",
+            test=name_of(pyfuncitem),
+            times=1,
+            seen_twice=tally.seen_twice,
+            records=tally.records,
+            lost=tally.lost,
+            twice=tally.twice,
+        )
+        cell.put()
     return outcome
 
 
-def _name(item: pytest.Item) -> str:
+def name_of(item: pytest.Item) -> str:
+    """Return the file and the name of a test, without its parameters."""
     return f"{item.path.name}::{getattr(item, 'originalname', item.name)}"

@@ -37,7 +37,7 @@ class MissingShardsError(Exception):
 def put(table: Table, key: str, values: Mapping[str, Any]) -> None:
     """Write an outcome where it is wanted, at once, in the place of the one before: a run may be cut short."""
     if WANTED:
-        with _changed() as outcomes:
+        with _edit_outcomes() as outcomes:
             outcomes.setdefault(table, {})[key] = {**values, "commit": os.environ["HEADRACE_COMMIT"]}
 
 
@@ -95,7 +95,7 @@ def _load(path: Path) -> Outcomes:
 
 
 @contextmanager
-def _changed() -> Iterator[Outcomes]:
+def _edit_outcomes() -> Iterator[Outcomes]:
     """Read, let the caller change, and write; other processes of the run wait meanwhile."""
     path = Path(os.environ["HEADRACE_OUTCOMES"])
     with path.with_suffix(".lock").open("w") as lock:
@@ -108,7 +108,7 @@ def _changed() -> Iterator[Outcomes]:
 def main(what: str, shard: str = "") -> None:
     """Begin a shard, or note that it passed."""
     if what == "begin":
-        with _changed() as outcomes:
+        with _edit_outcomes() as outcomes:
             for table in outcomes.values():
                 for key in [key for key, found in table.items() if found["commit"] != os.environ["HEADRACE_COMMIT"]]:
                     del table[key]

@@ -32,7 +32,7 @@ def gap_record(site: Site) -> GapRecord:
     return found
 
 
-def skipped(site: Site, name: str, count: int, *, partitions: int = 2) -> tuple[Path, int]:
+def skip_records(site: Site, name: str, count: int, *, partitions: int = 2) -> tuple[Path, int]:
     """Carry some records, then skip many that wait. Returns the lake, and how many were skipped."""
     lake = site.pipeline("events", [name], commit={"max_delay": "2 s"})
     site.fill(name, 600, broken=3)
@@ -48,7 +48,7 @@ def skipped(site: Site, name: str, count: int, *, partitions: int = 2) -> tuple[
 @pytest.mark.cell("records are skipped on purpose", "and brought back beside the live writer")
 def test_a_skip_beside_a_live_stream_is_filled_from_kafka_and_the_audit_is_clean(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
-    lake, waiting = skipped(site, name, 3_000)
+    lake, waiting = skip_records(site, name, 3_000)
     writer = start_writer(site, name, lake)
     assert f"{waiting:,} of {waiting:,} offsets are there" in headrace(site, "backfill", "--dry-run")
     with pytest.raises(DriverAlive, match="a driver of pipeline 'events' runs"):
@@ -87,7 +87,7 @@ def _feed(site: Site, name: str, stop: threading.Event) -> None:
 @pytest.mark.cell("a backfill is killed", "at each step of a chunk")
 def test_a_backfill_from_kafka_killed_at_each_step_and_run_again_is_exact(site: Site, topic: MakeTopic) -> None:
     name = topic(2)
-    lake, waiting = skipped(site, name, 2_000)
+    lake, waiting = skip_records(site, name, 2_000)
     writer = start_writer(site, name, lake)
     for point in ("before_chunk", "after_chunk", "before_fill", "after_fill", "before_chunk_redo"):
         env = {"HEADRACE_FAULT": f"{point}:2"}
@@ -111,8 +111,8 @@ def test_what_retention_took_comes_from_an_archive_and_from_a_mirror(site: Site,
     was = site.ends(name)
     site.fill(name, 1_000, seed=8, broken=4)
     ends = site.ends(name)
-    _copied(site, name, copy, {0: was[name, 0] - 7, 1: ends[name, 1]})  # its offsets are other offsets
-    _archived(site, name, 1)
+    _copy_topic(site, name, copy, {0: was[name, 0] - 7, 1: ends[name, 1]})  # its offsets are other offsets
+    _archive_partition(site, name, 1)
     site.fill(name, 100, seed=9)
     site.forget(name, {0: ends[name, 0], 1: ends[name, 1]})
     site.once()
@@ -132,7 +132,7 @@ def test_what_retention_took_comes_from_an_archive_and_from_a_mirror(site: Site,
     assert gap_record(site).sources == (f"mirror {site.bootstrap}/{copy}", f"archive {site.root / 'archive'}")
 
 
-def _messages(site: Site, name: str, partition: int) -> list[object]:
+def _read_messages(site: Site, name: str, partition: int) -> list[object]:
     consumer = Consumer({"bootstrap.servers": site.bootstrap, "group.id": "copy"})
     consumer.assign([TopicPartition(name, partition, 0)])
     found: list[object] = []
@@ -145,19 +145,19 @@ def _messages(site: Site, name: str, partition: int) -> list[object]:
     return found
 
 
-def _copied(site: Site, name: str, copy: str, first: dict[int, int]) -> None:
+def _copy_topic(site: Site, name: str, copy: str, first: dict[int, int]) -> None:
     """Copy a topic from these offsets on, as a mirroring tool does: with its times, not with its offsets."""
     producer = Producer({"bootstrap.servers": site.bootstrap})
     for partition, start in first.items():
-        for m in _messages(site, name, partition)[start:]:
+        for m in _read_messages(site, name, partition)[start:]:
             producer.produce(copy, m.value(), m.key(), partition, timestamp=m.timestamp()[1])  # type: ignore[attr-defined]
     assert producer.flush(30) == 0
 
 
-def _archived(site: Site, name: str, partition: int) -> None:
+def _archive_partition(site: Site, name: str, partition: int) -> None:
     rows = [
         {"topic": name, "partition": partition, "offset": m.offset(), "timestamp": m.timestamp()[1], "key": m.key(),
-         "value": m.value()} for m in _messages(site, name, partition)  # type: ignore[attr-defined]
+         "value": m.value()} for m in _read_messages(site, name, partition)  # type: ignore[attr-defined]
     ]  # fmt: skip
     (site.root / "archive").mkdir()
     pq.write_table(pa.Table.from_pylist(rows), site.root / "archive" / "part.parquet")
@@ -166,7 +166,7 @@ def _archived(site: Site, name: str, partition: int) -> None:
 @pytest.mark.cell("Kafka loses records", "while a backfill reads them")
 def test_retention_that_is_faster_than_a_backfill_leaves_the_rest_open(site: Site, topic: MakeTopic) -> None:
     name, flag = topic(1), site.root / "held"
-    lake, _ = skipped(site, name, 2_000, partitions=1)
+    lake, _ = skip_records(site, name, 2_000, partitions=1)
     gap = gap_record(site).opened
     assert gap is not None
     (r,) = gap.ranges
@@ -198,7 +198,7 @@ def test_history_comes_from_an_archive_and_the_stream_hands_over_at_an_offset(si
     """Bootstrap: the pipeline starts at 0, Kafka holds less; what lies before is a ticket, which the archive fills."""
     name = topic(1)
     site.fill(name, 500)
-    _archived(site, name, 0)
+    _archive_partition(site, name, 0)
     handed_over = site.ends(name)[name, 0]
     site.fill(name, 300, seed=8)
     site.forget(name, {0: handed_over})

@@ -15,7 +15,7 @@ MakeTopic = Callable[..., str]
 
 
 @pytest.fixture
-def filled(site: Site, topic: MakeTopic) -> tuple[Site, str, Path, Path]:
+def pipeline(site: Site, topic: MakeTopic) -> tuple[Site, str, Path, Path]:
     """A pipeline that has committed four batches. Returns site, topic, lake, checkpoint of run 1."""
     name = topic(2)
     lake = site.pipeline("events", [name], commit={"max_records": 500})
@@ -25,8 +25,8 @@ def filled(site: Site, topic: MakeTopic) -> tuple[Site, str, Path, Path]:
 
 
 @pytest.mark.cell("Spark's checkpoint is deleted", "between two runs")
-def test_a_deleted_checkpoint_begins_a_new_run_from_the_frontier(filled: tuple[Site, str, Path, Path]) -> None:
-    site, name, lake, checkpoint = filled
+def test_a_deleted_checkpoint_begins_a_new_run_from_the_frontier(pipeline: tuple[Site, str, Path, Path]) -> None:
+    site, name, lake, checkpoint = pipeline
     shutil.rmtree(checkpoint.parent)
     oracle.check_rows(lake, "events")
     site.fill(name, 700, seed=8)
@@ -36,8 +36,8 @@ def test_a_deleted_checkpoint_begins_a_new_run_from_the_frontier(filled: tuple[S
 
 
 @pytest.mark.cell("Spark's checkpoint is old", "by three batches")
-def test_a_checkpoint_of_three_batches_ago_is_replaced(filled: tuple[Site, str, Path, Path]) -> None:
-    site, name, lake, checkpoint = filled
+def test_a_checkpoint_of_three_batches_ago_is_replaced(pipeline: tuple[Site, str, Path, Path]) -> None:
+    site, name, lake, checkpoint = pipeline
     old = site.root / "old"
     shutil.copytree(checkpoint, old)
     site.fill(name, 1_400, seed=8)
@@ -52,8 +52,8 @@ def test_a_checkpoint_of_three_batches_ago_is_replaced(filled: tuple[Site, str, 
 
 
 @pytest.mark.cell("Spark's checkpoint is wrong", "five offsets ahead of the table: refused")
-def test_an_offset_edited_by_five_is_refused_and_a_new_run_is_right(filled: tuple[Site, str, Path, Path]) -> None:
-    site, name, lake, checkpoint = filled
+def test_an_offset_edited_by_five_is_refused_and_a_new_run_is_right(pipeline: tuple[Site, str, Path, Path]) -> None:
+    site, name, lake, checkpoint = pipeline
     newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     *head, last = newest.read_text().splitlines()
     moved = json.loads(last)
@@ -73,9 +73,9 @@ def test_an_offset_edited_by_five_is_refused_and_a_new_run_is_right(filled: tupl
 
 @pytest.mark.cell("Spark's checkpoint is wrong", "empty, of another version, garbage: refused")
 def test_an_offset_file_that_cannot_be_read_is_refused_and_a_new_run_is_right(
-    filled: tuple[Site, str, Path, Path],
+    pipeline: tuple[Site, str, Path, Path],
 ) -> None:
-    site, name, lake, checkpoint = filled
+    site, name, lake, checkpoint = pipeline
     for damage in (b"", b"v9\n{}\n{}", b"\x00\xff garbage"):
         newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
         newest.write_bytes(damage)

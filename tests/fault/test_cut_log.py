@@ -104,8 +104,8 @@ def test_a_volume_that_was_restored_and_grew_goes_on_as_a_further_incarnation(
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
-    with three_brokers(tmp_path_factory.mktemp("brokers")) as found:
-        yield found
+    with three_brokers(tmp_path_factory.mktemp("brokers")) as brokers:
+        yield brokers
 
 
 class Cut:

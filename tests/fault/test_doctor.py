@@ -58,13 +58,13 @@ def _count(spark: Any, bootstrap: str, topics: list[str], checkpoint: Path) -> N
     query.awaitTermination(240)
 
 
-def examined(*words: object) -> tuple[int, dict[str, Any]]:
+def run_doctor(*words: object) -> tuple[int, dict[str, Any]]:
     result = CliRunner().invoke(app, ["doctor", *map(str, words), "--json"], catch_exceptions=False)
     (document,) = json.loads(result.output)["checkpoints"]
     return result.exit_code, document
 
 
-def bad(document: dict[str, Any]) -> dict[str, str]:
+def failed_checks(document: dict[str, Any]) -> dict[str, str]:
     return {check["name"]: check["level"] for check in document["checks"] if check["ok"] is False}
 
 
@@ -78,8 +78,8 @@ def test_a_checkpoint_of_another_query_is_examined_with_all_its_sources(
     import shutil
 
     checkpoint, site, topics = foreign
-    code, document = examined("--checkpoint", checkpoint, "--bootstrap-servers", site.bootstrap)
-    assert (code, bad(document)) == (0, {})
+    code, document = run_doctor("--checkpoint", checkpoint, "--bootstrap-servers", site.bootstrap)
+    assert (code, failed_checks(document)) == (0, {})
     said = {check["name"]: check["message"] for check in document["checks"]}
     assert all(name in said["topics"] for name in topics)
     assert said["log"] == "Kafka holds what comes next"
@@ -88,11 +88,11 @@ def test_a_checkpoint_of_another_query_is_examined_with_all_its_sources(
     shutil.copytree(checkpoint, damaged)
     newest = max((damaged / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     rewrite(damaged / "commits" / newest.name, b"")
-    code, document = examined("--checkpoint", damaged)
-    assert (code, document["leads_to"], bad(document)) == (1, "L3", {"files": "L3"})
+    code, document = run_doctor("--checkpoint", damaged)
+    assert (code, document["leads_to"], failed_checks(document)) == (1, "L3", {"files": "L3"})
     assert hint in message(document, "files"), "Spark runs the batch again without it"
     rewrite(newest, newest.read_bytes()[:-9])
-    document = examined("--checkpoint", damaged)[1]
+    document = run_doctor("--checkpoint", damaged)[1]
     assert document["leads_to"] == "L3"
     assert hint not in message(document, "files"), "the batch is done, and nothing says where it ended"
 
@@ -104,16 +104,16 @@ def test_on_s3_it_finds_the_same(foreign: tuple[Path, Site, list[str]], on_s3: O
     for path in checkpoint.rglob("*"):
         if path.is_file() and not path.name.endswith(".crc"):
             store.put(path.relative_to(checkpoint).as_posix(), path.read_bytes())
-    code, document = examined("--checkpoint", location, "--bootstrap-servers", site.bootstrap)
-    assert (code, bad(document)) == (0, {})
+    code, document = run_doctor("--checkpoint", location, "--bootstrap-servers", site.bootstrap)
+    assert (code, failed_checks(document)) == (0, {})
     store.put("metadata", b"")
-    assert bad(examined("--checkpoint", location)[1]) == {"metadata": "L3"}
+    assert failed_checks(run_doctor("--checkpoint", location)[1]) == {"metadata": "L3"}
 
 
 def test_records_that_the_query_missed_are_named(foreign: tuple[Path, Site, list[str]]) -> None:
     checkpoint, site, topics = foreign
     site.forget(topics[0], {0: 55})
-    code, document = examined("--checkpoint", checkpoint, "--bootstrap-servers", site.bootstrap)
-    assert (code, bad(document)) == (1, {"log": "L5"})
+    code, document = run_doctor("--checkpoint", checkpoint, "--bootstrap-servers", site.bootstrap)
+    assert (code, failed_checks(document)) == (1, {"log": "L5"})
     (said,) = [check["message"] for check in document["checks"] if check["name"] == "log"]
     assert said.startswith(f"Kafka no longer holds [40, 55) of {topics[0]}/0")

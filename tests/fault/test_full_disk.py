@@ -27,7 +27,7 @@ print("left:", *sorted(str(path) for path in root.rglob("*") if path.suffix in (
 """
 
 
-def carried(root: Path, small: str, kib: int) -> list[str]:
+def run_task(root: Path, small: str, kib: int) -> list[str]:
     """Let a task work with a full disk of so many KiB at `small`, in a namespace of its own: no root is needed."""
     (root / small).mkdir()
     command = [sys.executable, "-c", CARRY, str(root), "1000"]
@@ -53,9 +53,9 @@ def carried(root: Path, small: str, kib: int) -> list[str]:
 )  # fmt: skip
 def test_a_task_tells_which_disk_is_full_and_takes_away_what_it_wrote(tmp_path, small, other, kib, mend):
     (tmp_path / other).mkdir()
-    told, left = carried(tmp_path, small, kib)
-    assert told.startswith(f"cannot write {tmp_path / small}: No space left on device, "), told
-    assert f" of {kib}.0 KiB are free. {mend}" in told
+    message, left = run_task(tmp_path, small, kib)
+    assert message.startswith(f"cannot write {tmp_path / small}: No space left on device, "), message
+    assert f" of {kib}.0 KiB are free. {mend}" in message
     assert left == "left:"
 
 

@@ -37,10 +37,10 @@ def test_a_parquet_table_is_exact_for_readers_of_its_folders_whenever_its_writer
     assert rows == distinct
     assert rows + dead_letters == sum(ends.values())  # type: ignore[operator]
     assert hive_readers.read_rows(str(lake)).num_rows == rows
-    assert _by_spark(str(lake)) == (rows, buckets)
+    assert _count_by_spark(str(lake)) == (rows, buckets)
 
 
-def _by_spark(location: str) -> tuple[int, int]:
+def _count_by_spark(location: str) -> tuple[int, int]:
     """Count rows and buckets as Spark does, told nothing but where to look."""
     from pyspark.sql import SparkSession
 
@@ -48,7 +48,7 @@ def _by_spark(location: str) -> tuple[int, int]:
     builder = SparkSession.builder.master("local[1]").config("spark.scheduler.mode", "FIFO")
     spark = builder.config("spark.ui.enabled", value=False).getOrCreate()
     try:
-        found = spark.read.parquet(location)
-        return found.count(), found.select("hour").distinct().count()
+        table = spark.read.parquet(location)
+        return table.count(), table.select("hour").distinct().count()
     finally:
         spark.stop()

@@ -33,15 +33,16 @@ Check = Callable[[Driver, TableLocation], None]  # what must be so at the end
 
 
 @pytest.fixture
-def server(on: str, request: pytest.FixtureRequest) -> ObjectServer | None:
+def server(storage_kind: str, request: pytest.FixtureRequest) -> ObjectServer | None:
     """What the tables lie on; None: the local disk."""
-    return request.getfixturevalue("on_s3") if on == "s3" else None
+    return request.getfixturevalue("on_s3") if storage_kind == "s3" else None
 
 
 # An Iceberg table's own metadata does not pass through a store; tests/contract/test_iceberg_faults.py fails each of its
 # effects. What does pass is the same wherever the table lies.
 each_table = pytest.mark.parametrize(
-    ("on", "form"), [(on, form) for on in ("local", "s3") for form in FORMATS if (on, form) != ("s3", "iceberg")]
+    ("storage_kind", "form"),
+    [(kind, form) for kind in ("local", "s3") for form in FORMATS if (kind, form) != ("s3", "iceberg")],
 )
 
 
@@ -50,12 +51,12 @@ each_table = pytest.mark.parametrize(
 def test_whichever_operation_of_the_storage_fails_nothing_is_lost_or_twice(
     tmp_path: Path, form: str, server: ObjectServer | None, mode: str, record: Callable[..., None]
 ) -> None:
-    def life(place: TableLocation, storage: Storage) -> None:
+    def life(location: TableLocation, storage: Storage) -> None:
         with pytest.MonkeyPatch.context() as patch:
             storage.below(patch)
-            carry(place.root, place.location, form)
+            carry(location.root, location.location, form)
 
-    each_fails_once(tmp_path, form, server, mode, record, life)
+    fail_each_once(tmp_path, form, server, mode, record, life)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -68,24 +69,24 @@ def test_whichever_operation_of_a_replay_fails_nothing_is_lost_or_twice(
     def replay(driver: Driver) -> None:
         DeadLetterReplay("clicks", driver.config, driver.schemas).run(Selection(outcome="quarantined"), NOW)
 
-    def life(place: TableLocation, storage: Storage) -> None:
-        driver = carry(place.root, place.location, form, clock=[NOW, NOW - timedelta(days=400), NOW])
+    def life(location: TableLocation, storage: Storage) -> None:
+        driver = carry(location.root, location.location, form, clock=[NOW, NOW - timedelta(days=400), NOW])
         with pytest.MonkeyPatch.context() as patch:
             storage.below(patch)
             replay(driver)
 
-    def again(driver: Driver, place: TableLocation) -> None:
+    def again(driver: Driver, location: TableLocation) -> None:
         replay(driver)
         dead_letters = oracle.rows(
-            place.download().with_name("clicks_dead_letters"), "outcome, count(*)", "GROUP BY ALL"
+            location.download().with_name("clicks_dead_letters"), "outcome, count(*)", "GROUP BY ALL"
         )
         assert dead_letters == [("dead_letter", 8)]
 
     always = ("put_if_absent",) if mode == LOST else ()  # what is left of a file stays while an entry may name it
-    each_fails_once(tmp_path, form, server, mode, record, life, again, "replay: ", always)
+    fail_each_once(tmp_path, form, server, mode, record, life, again, "replay: ", always)
 
 
-def each_fails_once(
+def fail_each_once(
     root: Path, form: str, server: ObjectServer | None, mode: str, record: Callable[..., None], life: Life,
     check: Check = lambda *_: None, what: str = "", always: Sequence[str] = (),
 ) -> None:  # fmt: skip
@@ -94,41 +95,44 @@ def each_fails_once(
     Of most operations, but not of those that `always` names, a step may choose some.
     """
 
-    def stepped(operation: str) -> bool:
+    def is_chosen_by_step(operation: str) -> bool:
         return operation in LOOKS if WHOLE else operation not in always
 
-    on, every, place = "local" if server is None else "s3", Storage(), empty_locations(root, server)
-    nth = STEPS["s3" if form == "iceberg" else on]  # a life of such a table takes as long
-    life(next(place), every)
+    storage_kind = "local" if server is None else "s3"
+    all_operations = Storage()
+    locations = empty_locations(root, server)
+    step_size = STEPS["s3" if form == "iceberg" else storage_kind]  # a life of such a table takes as long
+    life(next(locations), all_operations)
     ways: dict[str, Counter[str]] = {}
     tallies: dict[str, oracle.Tally] = {}
-    some = [index for index, name in enumerate(every.done) if stepped(name)]
-    left_out = {*some} - {*some[MODES.index(mode) % nth :: nth]}
-    for at in sorted({*range(len(every.done))} - left_out):
-        storage, before = Storage(at, mode), oracle.tally.copy()
-        way = failed_once(next(place), form, storage, life, check)
-        name = storage.done[at]
+    numbers = [index for index, name in enumerate(all_operations.done) if is_chosen_by_step(name)]
+    left_out = {*numbers} - {*numbers[MODES.index(mode) % step_size :: step_size]}
+    for number in sorted({*range(len(all_operations.done))} - left_out):
+        storage, before = Storage(number, mode), oracle.tally.copy()
+        way = fail_once(next(locations), form, storage, life, check)
+        name = storage.done[number]
         ways.setdefault(name, Counter())[way] += 1
         tallies[name] = tallies.get(name, oracle.Tally()).plus(oracle.tally.since(before))
     for name, tally in tallies.items():
-        step = f", every {nth}th" if stepped(name) and nth > 1 else ""
+        step = f", every {step_size}th" if is_chosen_by_step(name) and step_size > 1 else ""
         record(
-            fault=f"storage: {mode}", moment=what + OPERATIONS[name], on=f"in-process, {FORMATS[form]}, {on}{step}",
+            fault=f"storage: {mode}", moment=what + OPERATIONS[name],
+            on=f"in-process, {FORMATS[form]}, {storage_kind}{step}",
             times=ways[name].total(), seen_twice=tally.seen_twice, records=tally.records, lost=tally.lost,
             twice=tally.twice, ended=describe_ends(ways[name]),
         )  # fmt: skip
 
 
-def failed_once(place: TableLocation, form: str, storage: Storage, life: Life, check: Check) -> str:
+def fail_once(location: TableLocation, form: str, storage: Storage, life: Life, check: Check) -> str:
     """Live with one failure, read as a reader would, start again, and judge. Returns how it went."""
     way = "went on"
     try:
-        life(place, storage)
+        life(location, storage)
     except (Killed, HeadraceError, OSError) as error:
         way = "killed" if isinstance(error, Killed) else "ended"
     assert storage.at < len(storage.done), "the operation never came"
-    oracle.check_rows(place.download(), "clicks")
-    driver = carry(place.root, place.location, form)
-    check(driver, place)
-    judge(driver, place.download())
+    oracle.check_rows(location.download(), "clicks")
+    driver = carry(location.root, location.location, form)
+    check(driver, location)
+    judge(driver, location.download())
     return way

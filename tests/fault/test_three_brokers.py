@@ -27,11 +27,11 @@ IN_PIECES = ReadLimits(rows=200, fetch_bytes=100_000)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
-    with three_brokers(tmp_path_factory.mktemp("brokers")) as found:
-        yield found
+    with three_brokers(tmp_path_factory.mktemp("brokers")) as brokers:
+        yield brokers
 
 
-def filled(cluster: ThreeBrokers, *replicas: int) -> str:
+def create_filled_topic(cluster: ThreeBrokers, *replicas: int) -> str:
     """Create a topic of one partition, and fill it."""
     topic = f"events-{uuid4().hex[:6]}"
     cluster.create(topic, [replicas])
@@ -86,7 +86,7 @@ def read_all(
 
 
 def test_a_partition_that_moves_to_another_broker_is_followed(cluster: ThreeBrokers, read_and_record: Read) -> None:
-    topic = filled(cluster, 2)
+    topic = create_filled_topic(cluster, 2)
     read_and_record("a partition is reassigned", topic, lambda _: cluster.reassign(topic, 0, [3]))
     assert cluster.leader(topic) == 3
 
@@ -94,7 +94,7 @@ def test_a_partition_that_moves_to_another_broker_is_followed(cluster: ThreeBrok
 def test_a_leader_that_stops_or_is_killed_is_replaced_and_one_that_comes_back_is_read(
     cluster: ThreeBrokers, read_and_record: Read
 ) -> None:
-    stopped, killed = filled(cluster, 2, 3), filled(cluster, 3, 2)
+    stopped, killed = create_filled_topic(cluster, 2, 3), create_filled_topic(cluster, 3, 2)
     read_and_record("the leader changes", stopped, lambda _: cluster.brokers[1].stop())
     assert cluster.leader(stopped) == 3
     cluster.brokers[1].start()
@@ -108,7 +108,7 @@ def test_a_leader_that_stops_or_is_killed_is_replaced_and_one_that_comes_back_is
 
 
 def test_the_only_replica_is_waited_for(cluster: ThreeBrokers, read_and_record: Read) -> None:
-    topic = filled(cluster, 3)
+    topic = create_filled_topic(cluster, 3)
 
     def restart(_: RangeReader) -> None:
         cluster.kill(3)
@@ -118,7 +118,7 @@ def test_the_only_replica_is_waited_for(cluster: ThreeBrokers, read_and_record: 
 
 
 def test_a_quota_slows_the_reader_down_and_fails_it_not(cluster: ThreeBrokers, read_and_record: Read) -> None:
-    topic, limits = filled(cluster, 2), ReadLimits(rows=200, fetch_bytes=100_000, retry_timeout_s=1)
+    topic, limits = create_filled_topic(cluster, 2), ReadLimits(rows=200, fetch_bytes=100_000, retry_timeout_s=1)
     cluster.throttle("slow-team", 350_000)  # over ten seconds: the last half of a megabyte is held back
     began_s = time.monotonic()
     read_and_record("a quota throttles the reader", topic, lambda _: None, limits, client_id="slow-team")
@@ -127,7 +127,7 @@ def test_a_quota_slows_the_reader_down_and_fails_it_not(cluster: ThreeBrokers, r
 
 
 def test_a_replica_in_the_reader_s_rack_is_read_until_it_is_gone(cluster: ThreeBrokers, read_and_record: Read) -> None:
-    topic = filled(cluster, 2, 3)
+    topic = create_filled_topic(cluster, 2, 3)
     asked = list[int | None]()
 
     def end(reader: RangeReader) -> None:
@@ -140,8 +140,8 @@ def test_a_replica_in_the_reader_s_rack_is_read_until_it_is_gone(cluster: ThreeB
 
 
 def test_a_leader_that_is_silent_while_others_answer_is_named_and_no_offset_is_made_up(cluster: ThreeBrokers) -> None:
-    topic = filled(cluster, 3)
-    sources = [(filled(cluster, 2), 0), (topic, 0)]
+    topic = create_filled_topic(cluster, 3)
+    sources = [(create_filled_topic(cluster, 2), 0), (topic, 0)]
     # librdkafka may pause for 3 s on its way to a leader that is well.
     asked, third = Cluster(cluster.bootstrap, timedelta(seconds=5)), cluster.brokers[2]
     assert asked.latest(sources) == dict.fromkeys(sources, RECORDS)
@@ -165,7 +165,7 @@ def test_a_leader_that_is_silent_while_others_answer_is_named_and_no_offset_is_m
 
 
 def test_a_partition_without_a_leader_is_named(cluster: ThreeBrokers) -> None:
-    topic = filled(cluster, 3)
+    topic = create_filled_topic(cluster, 3)
     asked = Cluster(cluster.bootstrap, timedelta(seconds=3))
     cluster.kill(3)
     deadline = time.monotonic() + 30

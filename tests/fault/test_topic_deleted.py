@@ -20,7 +20,7 @@ STOP_TIMEOUT_S, SOON_S = 4, 60  # and what a crowded machine takes to notice, to
 ALL_SLOTS = {"target_file_size": "4 KiB"}  # so many files that a batch of 300 events has work for both slots
 
 
-def impatient(site: Site, *, lag_interval: str, tries: int = 4) -> Site:
+def shorten_waits(site: Site, *, lag_interval: str, tries: int = 4) -> Site:
     """Let a driver with two slots run on a site, and cancel soon what a stop has to wait for."""
     kafka = {"bootstrap_servers": site.bootstrap, "request_timeout": "10 s", "lag_interval": lag_interval}
     spark = {"master": f"local[2, {tries}]", "conf": {"spark.driver.extraJavaOptions": QUICK_START}}
@@ -57,7 +57,7 @@ def test_a_topic_that_is_deleted_under_its_tasks_ends_them_and_holds_up_no_other
     site: Site, topic: MakeTopic
 ) -> None:
     gone, stays, flag, held = topic(4), topic(1), site.root / "before", site.root / "held"
-    impatient(site, lag_interval="5 s")  # mostly, the tasks ask for the topic by then
+    shorten_waits(site, lag_interval="5 s")  # mostly, the tasks ask for the topic by then
     lake = site.pipeline("gone", [gone], commit={"max_delay": "1 s"}, roll=ALL_SLOTS)
     other = site.pipeline("stays", [stays], commit={"max_delay": "1 s"})
     site.fill(gone, 300)
@@ -83,7 +83,7 @@ def test_a_topic_that_is_deleted_under_its_tasks_ends_them_and_holds_up_no_other
 def test_a_stop_ends_a_driver_whose_tasks_ask_for_a_deleted_topic(tmp_path: Path, registry_url: str) -> None:
     """Nobody notices the deletion here, and the broker creates each topic that a consumer lets it create."""
     with Broker(tmp_path / "kafka", auto_create=True) as broker:
-        site = impatient(Site(tmp_path, broker.bootstrap, registry_url), lag_interval="1 h")
+        site = shorten_waits(Site(tmp_path, broker.bootstrap, registry_url), lag_interval="1 h")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for made in admin.create_topics([NewTopic("gone", 4, 1), NewTopic("stays", 1, 1)]).values():
             made.result(30)
@@ -109,7 +109,7 @@ def test_a_stop_ends_a_driver_whose_tasks_ask_for_a_deleted_topic(tmp_path: Path
 def test_a_task_on_a_partition_that_is_gone_ends_in_bounded_time(site: Site, topic: MakeTopic) -> None:
     """Nobody notices the deletion here but the task's own consumer: one poll and one question, 90 s, for each try."""
     gone = topic(1)
-    impatient(site, lag_interval="1 h", tries=1)
+    shorten_waits(site, lag_interval="1 h", tries=1)
     site.pipeline("gone", [gone])
     site.fill(gone, 300)
     writer = hang(site, gone, site.root / "before")
@@ -123,7 +123,7 @@ def test_a_task_on_a_partition_that_is_gone_ends_in_bounded_time(site: Site, top
 @pytest.mark.parametrize("after_s", [0, 0.5, 1, 2, 3, 4, 5, 6, 7])
 def test_whenever_a_topic_is_deleted_its_pipeline_says_so_soon(site: Site, topic: MakeTopic, after_s: float) -> None:
     name = topic(4)
-    impatient(site, lag_interval="500 ms")
+    shorten_waits(site, lag_interval="500 ms")
     lake = site.pipeline("gone", [name], commit={"max_delay": "1 s"}, roll=ALL_SLOTS)
     site.fill(name, 300)
     writer = site.start()
@@ -142,7 +142,7 @@ def test_a_broker_that_is_slow_fails_no_task(tmp_path: Path, registry_url: str) 
     listens, speaks = free_ports(2)
     overrides = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{speaks}"}
     with Broker(tmp_path / "kafka", port=listens, overrides=overrides) as broker, Latency(speaks, listens) as latency:
-        site = impatient(Site(tmp_path, f"127.0.0.1:{speaks}", registry_url), lag_interval="1 h", tries=1)
+        site = shorten_waits(Site(tmp_path, f"127.0.0.1:{speaks}", registry_url), lag_interval="1 h", tries=1)
         site.overrides["kafka"]["request_timeout"] = "30 s"
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("slow", 2, 1)])["slow"].result(30)

@@ -22,7 +22,7 @@ MakeTopic = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def carried(
+def spark_and_copy(
     tmp_path_factory: pytest.TempPathFactory, bootstrap: str, registry_url: str, topic: MakeTopic
 ) -> Iterator[tuple[Any, PipelineCopy]]:
     """Spark, and a pipeline whose last records are broken, so that files of both tables are needed."""
@@ -37,40 +37,44 @@ def carried(
         yield spark, pipeline_copy
 
 
-def break_newest(place: PipelineCopy) -> None:
-    rewrite(place.newest(), b"")
+def break_newest(pipeline_copy: PipelineCopy) -> None:
+    rewrite(pipeline_copy.newest(), b"")
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["its checkpoint is whole", "its checkpoint is torn, too"])
 def test_a_table_that_forgot_its_frontier_is_gone_on_with(
-    carried: tuple[Any, PipelineCopy], tmp_path: Path, tried: Callable[..., None], broken: bool
+    spark_and_copy: tuple[Any, PipelineCopy], tmp_path: Path, record_outcome: Callable[..., None], broken: bool
 ) -> None:
-    spark, done = carried
-    place = done.copy(tmp_path / "own")
-    forget(place.lake)
+    spark, filled_copy = spark_and_copy
+    pipeline_copy = filled_copy.copy(tmp_path / "own")
+    forget(pipeline_copy.lake)
     if broken:
-        break_newest(place)
-    had = oracle.offsets(place.lake)
-    bad = [check for check in preflight(collect_pipeline_facts(place.config, PIPELINE).facts) if check.ok is False]
+        break_newest(pipeline_copy)
+    had = oracle.offsets(pipeline_copy.lake)
+    bad = [
+        check for check in preflight(collect_pipeline_facts(pipeline_copy.config, PIPELINE).facts) if check.ok is False
+    ]
     assert leads_to(bad) is RecoveryLevel.WALK_BACK
-    code, text = place.carry(spark)
+    code, text = pipeline_copy.carry(spark)
     assert (code, classify(text).level) == (3, RecoveryLevel.WALK_BACK), text
-    code, text = place.carry(spark, new_run=True)
+    code, text = pipeline_copy.carry(spark, new_run=True)
     assert code == 3, "a new run would read all of it again, so it does not begin"
-    assert oracle.offsets(place.lake) == had
-    config = place.config
+    assert oracle.offsets(pipeline_copy.lake) == had
+    config = pipeline_copy.config
     found = walk_back(config, PIPELINE, Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout))
     assert isinstance(found, RebuiltOffsets), found
     assert ("copies" in found.location) == broken
     assert bool(found.rejected) == broken
     assert sum(found.offsets.values()) == 380
-    code, text = place.carry(spark)
+    code, text = pipeline_copy.carry(spark)
     assert code == 0, text
-    frontier = oracle.check(place.lake, PIPELINE, place.site.ends(place.topic))
+    frontier = oracle.check(pipeline_copy.lake, PIPELINE, pipeline_copy.site.ends(pipeline_copy.topic))
     assert sum(frontier.values()) == 410
     account = audit(config, PIPELINE, since=None, deep=True)
     assert account.adds_up, account.problems
     again = walk_back(config, PIPELINE, Cluster(config.kafka.bootstrap_servers, config.kafka.request_timeout))
     assert isinstance(again, NotRebuilt), "it is done once; a table that tells its frontier is left alone"
     moment = "its checkpoint is torn, too" if broken else "its checkpoint is whole"
-    tried("frontier", "the table's log forgot how far it was read", moment, "no part of it", "exit 3", bad, "L4", 0.0)
+    record_outcome(
+        "frontier", "the table's log forgot how far it was read", moment, "no part of it", "exit 3", bad, "L4", 0.0
+    )

@@ -12,14 +12,15 @@ from tests.support.writer_process import Site
 @pytest.fixture
 def start(site: Site) -> Iterator[Callable[..., Supervised]]:
     """Start supervisors of the site; none of them outlives the test."""
-    started: list[Supervised] = []
+    supervisors: list[Supervised] = []
 
-    def one(*flags: str, **env: str) -> Supervised:
-        started.append(supervise(site, *flags, env=env))
-        return started[-1]
+    def start_supervisor(*flags: str, **env: str) -> Supervised:
+        supervisor = supervise(site, *flags, env=env)
+        supervisors.append(supervisor)
+        return supervisor
 
-    yield one
-    for supervised in started:
-        if supervised.process.poll() is None:
-            supervised.signal_all(signal.SIGCONT)
-            supervised.kill()
+    yield start_supervisor
+    for supervisor in supervisors:
+        if supervisor.process.poll() is None:
+            supervisor.signal_all(signal.SIGCONT)
+            supervisor.kill()
