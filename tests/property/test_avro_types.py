@@ -70,7 +70,7 @@ def instant(read: datetime) -> datetime:
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
-def floored(nanoseconds: int) -> datetime:
+def floor_to_micros(nanoseconds: int) -> datetime:
     return EPOCH + timedelta(microseconds=nanoseconds // 1000)
 
 
@@ -82,13 +82,13 @@ def uuid_text(read: bytes) -> str:
     return "-".join(read.hex()[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
 
 
-def unscaled(precision: int) -> st.SearchStrategy[int]:
+def unscaled_integers(precision: int) -> st.SearchStrategy[int]:
     return st.integers(-(10**precision) + 1, 10**precision - 1)
 
 
 def decimal_on_bytes(precision: int, scale: int) -> Kind:
     return Kind(
-        logical("decimal", "bytes", precision=precision, scale=scale), unscaled(precision),
+        logical("decimal", "bytes", precision=precision, scale=scale), unscaled_integers(precision),
         lambda number: number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True),
         lambda read, _: read if precision <= 38 else AsText(read),
     )  # fmt: skip
@@ -109,7 +109,7 @@ LEAVES = [
     leaf(logical("date", "int"), st.integers(-719_162, 2_932_896)),
     *(leaf(logical(f"{local}timestamp-millis", "long"), MS, instant) for local in ("", "local-")),
     *(leaf(logical(f"{local}timestamp-micros", "long"), US, instant) for local in ("", "local-")),
-    *(leaf(logical(f"{local}timestamp-nanos", "long"), LONG, floored) for local in ("", "local-")),
+    *(leaf(logical(f"{local}timestamp-nanos", "long"), LONG, floor_to_micros) for local in ("", "local-")),
     leaf(logical("time-millis", "int"), st.integers(0, 86_399_999), lambda read: micros_of_day(read) // 1000),
     leaf(logical("time-micros", "long"), st.integers(0, 86_399_999_999), micros_of_day),
     leaf(logical("uuid", "string"), st.uuids().map(str), str),
@@ -224,7 +224,9 @@ class Growing:
             case "decimal":
                 scale = self.draw(st.integers(0, 18))
                 money = {**fixed, "size": 8, "logicalType": "decimal", "precision": 18, "scale": scale}
-                return replace(leaf(money, unscaled(18)), written=lambda number: number.to_bytes(8, "big", signed=True))
+                return replace(
+                    leaf(money, unscaled_integers(18)), written=lambda number: number.to_bytes(8, "big", signed=True)
+                )
         return leaf(fixed, exactly(size))
 
     def union(self, depth: int) -> Kind:
@@ -269,7 +271,7 @@ class Drawn:
     def encoded(self) -> list[bytes]:
         """Each value as fastavro writes it where no logical type is in its way."""
         raw = parse_schema(json.loads(json.dumps(self.schema), object_hook=without_logical_type))
-        return [written(raw, self.root.written(value)) for value in self.values]
+        return [encode_value(raw, self.root.written(value)) for value in self.values]
 
     def expected(self) -> list[dict[str, Any]]:
         """Rows, from fastavro's reading with all logical types."""
@@ -291,7 +293,7 @@ def without_logical_type(part: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in part.items() if key != "logicalType"}
 
 
-def written(schema: Any, value: Any) -> bytes:
+def encode_value(schema: Any, value: Any) -> bytes:
     out = BytesIO()
     schemaless_writer(out, schema, value)
     return out.getvalue()
@@ -312,7 +314,7 @@ def same(found: Any, expected: Any) -> bool:
             return type(found) is type(expected) and bool(found == expected)
 
 
-def staged(folder: Path, wire: Wire, plan: SchemaPlan, values: list[bytes], schema_id: int) -> Report:
+def stage_values(folder: Path, wire: Wire, plan: SchemaPlan, values: list[bytes], schema_id: int) -> Report:
     """Carry Kafka records through a task."""
     size, beside = len(values), wire.kafka_header_value(schema_id)
     headers = None if beside is None else [{"key": "other", "value": b""}, {"key": wire.header, "value": beside}]
@@ -346,7 +348,7 @@ def test_any_schema_in_any_wire_format_is_in_the_files_as_fastavro_reads_it(draw
     event(f"{'singly' if singly or not known.native else 'natively'}")
     plan = replace(plan, schemas={schema_id: replace(known, native=known.native and not singly)})
     with tempfile.TemporaryDirectory() as folder:
-        report = staged(Path(folder), wire, plan, drawn.encoded(), schema_id)
+        report = stage_values(Path(folder), wire, plan, drawn.encoded(), schema_id)
         files = [f"{folder}/table/{file.path}" for file in report.files]
         assert not report.dead_letter_files
         if by_duckdb:

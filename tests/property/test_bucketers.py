@@ -62,7 +62,7 @@ def transitions(zone: str) -> tuple[datetime, ...]:
     return tuple(found)
 
 
-def interleaved(instant: datetime, bucketer: EventTime) -> bool:
+def has_interleaved_labels(instant: datetime, bucketer: EventTime) -> bool:
     """Whether clocks near `instant` were set back across the edge of a bucket wider than an hour.
 
     Such buckets are no one stretch of time (see EventTime), so what follows cannot hold for them.
@@ -84,7 +84,7 @@ def batches(draw) -> tuple[EventTime, list[datetime]]:
         if shifts
     ]
     drawn = draw(st.lists(st.one_of(anywhere, *near), min_size=1, max_size=30))
-    return bucketer, [instant for instant in drawn if not interleaved(instant, bucketer)]
+    return bucketer, [instant for instant in drawn if not has_interleaved_labels(instant, bucketer)]
 
 
 def assign(bucketer, instants: list[datetime]) -> Buckets:

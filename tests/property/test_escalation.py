@@ -31,7 +31,7 @@ def verdict(level: L | None, *, halt: bool = False, message: str = "a sentence")
     return Verdict("a row", level, halt, message)
 
 
-def chosen(decision: Decision) -> L | type[Decision]:
+def level_of(decision: Decision) -> L | type[Decision]:
     """Return the level of a start, and the type of anything else."""
     return decision.level if isinstance(decision, Start) else type(decision)
 
@@ -55,7 +55,7 @@ steps = st.lists(
 )
 
 
-def played(
+def play_failures(
     policy: Policy, history: list[tuple[Event, timedelta, float]]
 ) -> list[tuple[datetime, Event, State, Decision]]:
     at, state, found = T0, State(), []
@@ -69,20 +69,20 @@ def played(
 
 @given(policies, steps)
 def test_every_event_leads_to_an_action_with_a_reason(policy, history):
-    for _, _, _, decision in played(policy, history):
+    for _, _, _, decision in play_failures(policy, history):
         assert isinstance(decision, Start | KeepRunning | Halt)
         assert decision.reason
 
 
 @given(policies, steps)
 def test_a_dependency_that_is_down_is_waited_for_and_raises_no_level(policy, history):
-    for at, _, state, _ in played(policy, history):
+    for at, _, state, _ in play_failures(policy, history):
         for event in (DependencyUnavailable("silence"), *(Failed(WAITING, f) for f in Frontier)):
             decision = decide(policy, state, event, at, 0.5)
             if isinstance(decision, Halt):
                 assert state.halted
                 continue
-            assert chosen(decision) == L.WAIT
+            assert level_of(decision) == L.WAIT
             assert decision.state.attempts == state.attempts
             assert decision.state.level == (state.level or L.WAIT)
 
@@ -102,7 +102,7 @@ def test_a_storage_that_is_down_for_long_costs_only_growing_pauses(times, policy
 def test_budgets_are_kept_but_for_levels_that_give_nothing_up_after_the_longest_pause(policy, history):
     taken: list[tuple[L, datetime]] = []
     reset = T0
-    for at, event, before, decision in played(policy, history):
+    for at, event, before, decision in play_failures(policy, history):
         if isinstance(event, Healthy) and before.level is not None and decision.state.level is None:
             reset = at  # after healthy time the lower budgets are new
         if not isinstance(decision, Start):
@@ -123,22 +123,22 @@ def test_budgets_are_kept_but_for_levels_that_give_nothing_up_after_the_longest_
 
 @given(policies, steps)
 def test_the_end_of_the_log_is_taken_only_when_allowed_and_when_no_new_run_can_work(policy, history):
-    for at, event, before, decision in played(policy, history):
-        if chosen(decision) == L.LATEST:
+    for at, event, before, decision in play_failures(policy, history):
+        if level_of(decision) == L.LATEST:
             assert policy.latest_allowed
             assert L.LATEST in policy.actions
             assert isinstance(event, Failed)
             assert event.frontier != Frontier.HELD
             spent = len(attempt_times(before, L.NEW_RUN, BUDGETS[L.NEW_RUN], at))
             assert event.frontier == Frontier.UNKNOWN or spent == BUDGETS[L.NEW_RUN].times_max
-        if chosen(decision) == L.WALK_BACK:
+        if level_of(decision) == L.WALK_BACK:
             assert isinstance(event, Failed)
             assert event.frontier == Frontier.UNKNOWN
 
 
 @given(policies, steps)
 def test_a_level_below_the_verdict_or_the_refused_level_is_not_taken(policy, history):
-    for _, event, before, decision in played(policy, history):
+    for _, event, before, decision in play_failures(policy, history):
         if not isinstance(decision, Start):
             continue
         level = decision.level
@@ -151,7 +151,7 @@ def test_a_level_below_the_verdict_or_the_refused_level_is_not_taken(policy, his
 
 @given(policies, steps)
 def test_after_healthy_time_it_is_at_the_foot_again(policy, history):
-    state = played(policy, history)[-1][3].state if history else State()
+    state = play_failures(policy, history)[-1][3].state if history else State()
     at = T0 + timedelta(days=30)
     well = decide(policy, state, Healthy(), at, 0.0).state
     later = decide(policy, well, Healthy(), at + policy.healthy_after, 0.0).state
@@ -164,7 +164,7 @@ def test_after_healthy_time_it_is_at_the_foot_again(policy, history):
 
 @given(policies, steps, st.floats(0, 1))
 def test_pauses_lie_between_half_and_the_limit_but_for_a_budget_that_is_to_be_free(policy, history, jitter):
-    for at, _, state, _ in played(policy, history):
+    for at, _, state, _ in play_failures(policy, history):
         decision = decide(policy, state, DependencyUnavailable("silence"), at, jitter)
         assert isinstance(decision, Start)
         assert timedelta(seconds=0.5) <= decision.delay <= timedelta(minutes=5)
@@ -176,15 +176,15 @@ def test_restarts_then_new_runs_then_new_runs_after_the_longest_pause():
         decision = decide(policy, state, Failed(UNKNOWN), at, 1.0)
         found.append(decision)
         state, at = decision.state, at + timedelta(seconds=20)
-    assert [chosen(decision) for decision in found] == [*[L.RESTART] * 3, *[L.NEW_RUN] * 5]
+    assert [level_of(decision) for decision in found] == [*[L.RESTART] * 3, *[L.NEW_RUN] * 5]
     assert [decision.delay.total_seconds() for decision in found] == [1, 2, 4, 8, 16, 32, 300, 300]
     assert "L1: taken 3 times within 15 min" in found[6].reason
     assert "L3: taken 3 times within 1 h" in found[6].reason
     assert "the budgets are used up" in found[6].reason
     later = decide(policy, state, Failed(UNKNOWN), T0 + timedelta(minutes=12, seconds=41), 1.0)
-    assert chosen(later) == L.NEW_RUN
+    assert level_of(later) == L.NEW_RUN
     assert later.delay == timedelta(seconds=256), "its pauses have grown beyond the time until a restart is free"
-    assert chosen(decide(policy, state, Failed(UNKNOWN), T0 + timedelta(minutes=15), 1.0)) == L.RESTART
+    assert level_of(decide(policy, state, Failed(UNKNOWN), T0 + timedelta(minutes=15), 1.0)) == L.RESTART
 
 
 def test_a_checkpoint_that_is_corrupt_again_and_again_is_replaced_each_time_and_pauses_stay_below_five_minutes():
@@ -193,7 +193,7 @@ def test_a_checkpoint_that_is_corrupt_again_and_again_is_replaced_each_time_and_
     delays_s = []
     for run in range(1, 13):
         decision = decide(policy, state, Failed(verdict(L.NEW_RUN), run=run), now, 0.5)
-        assert chosen(decision) == L.NEW_RUN
+        assert level_of(decision) == L.NEW_RUN
         delays_s.append(decision.delay.total_seconds())
         now += decision.delay
         healthy = decide(policy, decision.state, Healthy(), now, 0.5)
@@ -205,9 +205,9 @@ def test_a_checkpoint_that_is_corrupt_again_and_again_is_replaced_each_time_and_
 
 def test_a_level_that_is_refused_gives_way_to_the_next_one():
     first = decide(Policy(actions=ALL), State(), Failed(UNKNOWN, run=4), T0, 0.0)
-    assert chosen(first) == L.RESTART
+    assert level_of(first) == L.RESTART
     refused = decide(Policy(actions=ALL), first.state, Failed(UNKNOWN, run=4, refused="it cannot be done"), T0, 0.0)
-    assert chosen(refused) == L.NEW_RUN
+    assert level_of(refused) == L.NEW_RUN
     assert "it cannot be done" in refused.reason
 
 
@@ -217,7 +217,7 @@ def test_a_fault_for_a_person_halts_the_pipeline_until_it_is_healthy():
     assert halted == Halt("the topic is gone", State(halted="the topic is gone"))
     assert decide(Policy(), halted.state, Failed(UNKNOWN), T0, 0.0) == halted
     well = decide(Policy(), halted.state, Healthy(), T0, 0.0)
-    assert chosen(decide(Policy(), well.state, Failed(UNKNOWN), T0, 0.0)) == L.RESTART
+    assert level_of(decide(Policy(), well.state, Failed(UNKNOWN), T0, 0.0)) == L.RESTART
 
 
 def test_without_a_frontier_it_walks_back_and_skips_records_only_where_that_is_allowed():
@@ -225,9 +225,9 @@ def test_without_a_frontier_it_walks_back_and_skips_records_only_where_that_is_a
     for allowed, last in ((False, Halt), (True, L.LATEST)):
         policy = Policy(actions=ALL, latest_allowed=allowed)
         first = decide(policy, State(), Failed(lost, Frontier.UNKNOWN), T0, 0.0)
-        assert chosen(first) == L.WALK_BACK
+        assert level_of(first) == L.WALK_BACK
         then = decide(policy, first.state, Failed(lost, Frontier.UNKNOWN, refused="no checkpoint agrees"), T0, 0.0)
-        assert chosen(then) == last
+        assert level_of(then) == last
 
 
 def test_where_kafka_lost_the_frontier_again_and_again_it_skips_to_the_end_once_new_runs_are_used_up():
@@ -236,10 +236,10 @@ def test_where_kafka_lost_the_frontier_again_and_again_it_skips_to_the_end_once_
         decision = decide(policy, state, Failed(verdict(L.NEW_RUN), Frontier.LOST), T0, 0.0)
         found.append(decision)
         state = decision.state
-    assert [chosen(decision) for decision in found] == [L.NEW_RUN, L.NEW_RUN, L.NEW_RUN, L.LATEST, L.NEW_RUN]
+    assert [level_of(decision) for decision in found] == [L.NEW_RUN, L.NEW_RUN, L.NEW_RUN, L.LATEST, L.NEW_RUN]
     no = Failed(verdict(L.NEW_RUN), Frontier.LOST, refused="Kafka still holds some of it")
     refused = decide(policy, found[3].state, no, T0, 0.0)
-    assert chosen(refused) == L.NEW_RUN
+    assert level_of(refused) == L.NEW_RUN
     assert refused.delay == timedelta(minutes=2.5), "every budget is used up"
 
 
@@ -248,5 +248,5 @@ def test_last_resorts_wait_for_their_budget():
     for _ in range(11):
         found.append(decide(policy, state, Failed(lost, Frontier.UNKNOWN), T0, 0.0))
         state = found[-1].state
-    assert [chosen(decision) for decision in found] == [*[L.WALK_BACK] * 10, L.WAIT]
+    assert [level_of(decision) for decision in found] == [*[L.WALK_BACK] * 10, L.WAIT]
     assert found[-1].delay == timedelta(hours=24)

@@ -125,7 +125,7 @@ FORMS: dict[str, Any] = {
 }
 
 
-def written(form: str, at: datetime) -> tuple[Any, datetime]:
+def write_event(form: str, at: datetime) -> tuple[Any, datetime]:
     """What the producer writes, and the instant that it means."""
     match form:
         case "millis":
@@ -138,7 +138,7 @@ def written(form: str, at: datetime) -> tuple[Any, datetime]:
             return at.isoformat(), at
 
 
-def carried(
+def carry_event(
     folder: Path, form: str, values: list[Any], bucket: dict[str, Any], rule: TimeRule, *, hidden: bool
 ) -> tuple[Report, list[str]]:
     """The report of a task over records with these event times, and the reasons of what it quarantined."""
@@ -179,10 +179,10 @@ def raw(form: str) -> str:
 @example("date", "America/New_York", DAY, [FIRST, LAST], True)
 def test_a_task_carries_every_time_that_the_configuration_believes(form, zone, width, instants, hidden):
     rule = TimeRule("at", "us" if form == "long" else "auto", EVER, EVER)
-    meant = [written(form, at) for at in instants]
+    meant = [write_event(form, at) for at in instants]
     with tempfile.TemporaryDirectory() as name:
         bucket = {"type": "event_time", "width": width, "zone": zone}
-        report, reasons = carried(Path(name), form, [value for value, _ in meant], bucket, rule, hidden=hidden)
+        report, reasons = carry_event(Path(name), form, [value for value, _ in meant], bucket, rule, hidden=hidden)
         assert reasons == []
         assert sum(file.rows for file in report.files) == len(instants)
         for file in report.files:
@@ -206,14 +206,14 @@ def test_a_task_carries_every_time_that_the_configuration_believes(form, zone, w
 def test_a_time_that_is_not_believed_is_named_with_the_window(tmp_path, at, shown):
     bucket = {"type": "event_time", "width": HOUR, "zone": "UTC"}
     rule = TimeRule("at", "auto", 365 * DAY, DAY)
-    report, reasons = carried(tmp_path, "micros", [microseconds(at)], bucket, rule, hidden=False)
+    report, reasons = carry_event(tmp_path, "micros", [microseconds(at)], bucket, rule, hidden=False)
     assert reasons == [f"at is {shown}, outside [2025-11-20T12:00:00Z, 2026-11-21T12:00:00Z]"]
     assert [counts.seen for counts in report.counts.values()] == [None]  # it moves no watermark
 
 
 def test_a_window_wider_than_the_years_is_all_of_them(tmp_path):
     rule = TimeRule("at", "us", 999_999_999 * DAY, 999_999_999 * DAY)
-    _, reasons = carried(tmp_path, "long", [2**63 - 1], {"type": "event_time", "width": HOUR, "zone": "UTC"}, rule,
+    _, reasons = carry_event(tmp_path, "long", [2**63 - 1], {"type": "event_time", "width": HOUR, "zone": "UTC"}, rule,
                          hidden=False)  # fmt: skip
     assert reasons == [
         "at is no time in the years 1 to 9999 in us, outside [0001-01-01T00:00:00Z, 9999-12-31T23:59:59Z]"

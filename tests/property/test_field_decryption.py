@@ -33,13 +33,13 @@ def _secret() -> Any:
         yield
 
 
-def changed(value: Any, change: Any) -> Any:
+def change_value(value: Any, change: Any) -> Any:
     """Change each text and bytes of a row's map or text, but its keys."""
     if isinstance(value, dict) and set(value) == {"a", "b"}:
-        inner = None if value["b"] is None else [changed(one, change) for one in value["b"]]
-        return {"a": changed(value["a"], change), "b": inner}
+        inner = None if value["b"] is None else [change_value(one, change) for one in value["b"]]
+        return {"a": change_value(value["a"], change), "b": inner}
     if isinstance(value, dict):
-        return {name: changed(one, change) for name, one in value.items()}
+        return {name: change_value(one, change) for name, one in value.items()}
     return value if value is None else change(value)
 
 
@@ -51,7 +51,7 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     )
 
 
-def broken(value: Any) -> Any:
+def break_value(value: Any) -> Any:
     """Not what any key encrypts."""
     return b64encode(b"\0\0\0\0\1" + value.encode()).decode() if isinstance(value, str) else b"\0\0\0\0\1" + value
 
@@ -69,8 +69,8 @@ def test_rows_decrypt_or_fail_alone(rows: list[Any], algorithm: str, versions: b
         def seal(value: Any, producer: Producer = producer, version: int | None = version) -> Any:
             return producer.encrypt(value, algorithm, version)
 
-        change = broken if row["breaks"] else seal
-        sealed.append({name: changed(row[name], change) for name in ("x", "y")})
+        change = break_value if row["breaks"] else seal
+        sealed.append({name: change_value(row[name], change) for name in ("x", "y")})
         if row["breaks"] and sealed[-1] != {name: row[name] for name in ("x", "y")}:
             breaking.add(at)
     for producer in producers:

@@ -100,7 +100,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(full, SCHEMA)
 
 
-def written(location: str, rows: pa.Table, sizes: Sequence[int], *, one_file: bool) -> list[Path]:
+def write_files(location: str, rows: pa.Table, sizes: Sequence[int], *, one_file: bool) -> list[Path]:
     """Let the columnar room write the rows, in groups of these sizes, and commit the files. Returns where they are."""
     table = delta_table(location, "clicks")
     table.create(SCHEMA, ["hour"])
@@ -198,7 +198,7 @@ ARROW = {
 def test_no_predicate_at_a_bound_hides_a_row(rows, sizes, one_file, data):
     with TemporaryDirectory() as location:
         table = table_of(rows)
-        readers = Readers(location, written(location, table, sizes, one_file=one_file), table)
+        readers = Readers(location, write_files(location, table, sizes, one_file=one_file), table)
         spot = [row["spot"] or dict.fromkeys(INSIDE) for row in rows]
         columns = [((name,), kind, [row[name] for row in rows]) for name, (kind, _) in COLUMNS.items()]
         columns += [(("spot", name), kind, [row[name] for row in spot]) for name, (kind, _) in INSIDE.items()]
@@ -212,7 +212,7 @@ def test_no_predicate_at_a_bound_hides_a_row(rows, sizes, one_file, data):
 def test_the_warning_of_the_docs_about_deltalakes_arrow_dataset_is_true(tmp_path):
     """The day that this fails, the warning in docs/TABLES.md can go."""
     rows = table_of([{"double": 6.0}])
-    written(str(tmp_path), rows, [], one_file=True)
+    write_files(str(tmp_path), rows, [], one_file=True)
     table = DeltaTable(str(tmp_path))
     assert table.to_pyarrow_dataset().to_table(filter=pc.field("double") > 5).num_rows == 0
     query = QueryBuilder().register("t", table).execute("SELECT count(*) FROM t WHERE double > 5")

@@ -55,7 +55,7 @@ def rows_of(found: pa.RecordBatch) -> list[dict[str, object]]:
     return plain.select(["offset", "timestamp", "key", "value", "headers"]).to_pylist()
 
 
-def expected(log: Sequence[Raw], start: int, end: int) -> list[dict[str, object]]:
+def expected_records(log: Sequence[Raw], start: int, end: int) -> list[dict[str, object]]:
     return [row for one in log for row in one.rows if start <= row["offset"] < end]  # type: ignore[operator]
 
 
@@ -66,7 +66,7 @@ def test_encoded_records_are_read_within_any_range(log: list[Raw], data: st.Data
     start = data.draw(st.integers(max(low - 2, 0), high - 1))
     end = data.draw(st.integers(start + 1, high + 2))
     found, _ = read(b"".join(one.encode() for one in log), start, end)
-    assert rows_of(found) == expected(log, start, end)
+    assert rows_of(found) == expected_records(log, start, end)
     assert set(found.column("topic").to_pylist()) <= {"clicks"}
     assert set(found.column("partition").to_pylist()) <= {3}
     kinds = {offset: int(one.append_time_ms is not None) for one in log for offset in range(one.base, one.after)}
@@ -123,7 +123,7 @@ def test_of_damaged_bytes_comes_an_error_or_the_right_records(seed: int) -> None
         assert found.topic == "clicks"
         assert "clicks/3 at offset" in str(found)
     else:
-        assert found == expected(log, log[0].base, log[-1].after)[: len(found)]
+        assert found == expected_records(log, log[0].base, log[-1].after)[: len(found)]
 
 
 @given(st.integers(0, 2**64))
@@ -175,7 +175,7 @@ def test_records_of_aborted_transactions_are_never_read(turns: list[tuple[int, i
     told = [one for one, ends_at in aborted.items() if one[1] < end and ends_at >= start]  # as a broker answers
     first_batch = next(index for index, one in enumerate(log) if one.after > start)
     found, missing = read(b"".join(one.encode() for one in log[first_batch:]), start, end, told)
-    good = [row for row in expected(log, start, end) if owner.get(int(str(row["offset"])), None) not in aborted]
+    good = [row for row in expected_records(log, start, end) if owner.get(int(str(row["offset"])), None) not in aborted]
     good = [row for row in good if int(str(row["offset"])) in owner]
     assert rows_of(found) == good
     assert {one.reason for one in missing} <= {MissingReason.CONTROL, MissingReason.ABORTED}

@@ -77,12 +77,12 @@ def logs(draw: st.DrawFn) -> list[Raw]:
     return log
 
 
-def aborted(log: Sequence[Raw]) -> list[tuple[int, int]]:
+def aborted_ranges(log: Sequence[Raw]) -> list[tuple[int, int]]:
     """Return producer and first offset of each transaction that is aborted."""
     return [(batch.producer, batch.base) for batch in log if batch.producer == ABORTING and not batch.control]
 
 
-def committed(log: Sequence[Raw]) -> dict[int, tuple[Rec, int]]:
+def committed_records(log: Sequence[Raw]) -> dict[int, tuple[Rec, int]]:
     """Return the records that a reader gets, by offset, with the time that counts."""
     return {
         record.offset: (record, record.time_ms if batch.append_time_ms is None else batch.append_time_ms)
@@ -102,7 +102,7 @@ class Native(Driver):
     ) -> Report:
         assert not records, "they come from the brokers"
         wanted = [[OffsetRange(TopicPartition("clicks", 1, 0), frontier["clicks", 0], self.log[-1].after)]]
-        fake = Fake({("clicks", 0): list(self.log)}, say=lambda _: PartitionReply(aborted=aborted(self.log)))
+        fake = Fake({("clicks", 0): list(self.log)}, say=lambda _: PartitionReply(aborted=aborted_ranges(self.log)))
         with fake.running() as brokers:
             reading = ReadPlan(
                 ClusterAddress(brokers, timeout_s=5), Metadata(), dict[str, UUID](), ColumnChoice(raw=True),
@@ -122,7 +122,7 @@ class Native(Driver):
                 self._pipeline.schemas.learn_from(report)
 
 
-def decoded(data: bytes) -> str | None:
+def decode_text(data: bytes) -> str | None:
     """Return a text; None where the bytes are none."""
     try:
         return data.decode()
@@ -150,7 +150,7 @@ def test_odd_records_become_rows_dead_letters_and_raw_records(
     driver.log = log
     driver.start(offset=log[0].base)
     driver.carry([], {0: log[-1].after})
-    sent = committed(log)
+    sent = committed_records(log)
     rows = {row["_offset"]: row for row in driver.table.rows().to_table().to_pylist()}
     letters = {row["_offset"]: row for row in driver.side(driver.dead_letters).rows().to_table().to_pylist()}
     raw = {row["_offset"]: row for row in driver.side(driver.settings.raw_place).rows().to_table().to_pylist()}
@@ -174,7 +174,7 @@ def test_odd_records_become_rows_dead_letters_and_raw_records(
 def is_row(record: Rec) -> bool:
     """Return whether value, key and the header of a column can be read."""
     texts = [record.key, dict(record.headers).get(b"trace")]
-    return record.value in GOOD_VALUES and all(text is None or decoded(text) is not None for text in texts)
+    return record.value in GOOD_VALUES and all(text is None or decode_text(text) is not None for text in texts)
 
 
 def check_row(row: Mapping[str, Any], record: Rec, time_ms: int) -> None:

@@ -26,7 +26,7 @@ POLICIES = ("hash", "encrypt", "drop")
 WEAKER: tuple[Any, ...] = (None, {"tags": {"OTHER": "drop"}}, {"tags": {"PII": "clear", "OTHER": "drop"}})
 
 
-def made(tagged: frozenset[str], *, renames_field: bool, renames_record: bool) -> dict[str, Any]:
+def make_schema(tagged: frozenset[str], *, renames_field: bool, renames_record: bool) -> dict[str, Any]:
     """Return a schema with tags on some leaves. `renames_field`: of `mail`, by an alias."""
 
     def words(leaf: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class ProtectedLake(RuleBasedStateMachine):
     @rule(tagged=st.frozensets(st.sampled_from(LEAVES)), renames_field=st.booleans(), renames_record=st.booleans())
     def register(self, tagged: frozenset[str], *, renames_field: bool, renames_record: bool) -> None:
         number = len(self.schemas) + 1
-        self.schemas[number] = made(tagged, renames_field=renames_field, renames_record=renames_record)
+        self.schemas[number] = make_schema(tagged, renames_field=renames_field, renames_record=renames_record)
         self.tags[number] = tagged
         self.listed.add(number)
 

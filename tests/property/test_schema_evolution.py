@@ -47,13 +47,13 @@ def value(schema: Any, rng: random.Random) -> Any:
             return {f["name"]: value(f["type"], rng) for f in schema["fields"]}
 
 
-def encoded(schema: Any, rng: random.Random) -> bytes:
+def encode_value(schema: Any, rng: random.Random) -> bytes:
     out = BytesIO()
     schemaless_writer(out, schema, value(schema, rng))
     return out.getvalue()
 
 
-def carried(plan: SchemaPlan, schema_id: int, values: list[bytes]) -> pa.Table:
+def decode_rows(plan: SchemaPlan, schema_id: int, values: list[bytes]) -> pa.Table:
     known = plan.schemas[schema_id]
     assert isinstance(known, WriterSchema), known
     record = avro.parse(known.text)
@@ -83,10 +83,10 @@ def test_records_of_every_version_are_what_avro_says_with_the_table_as_the_reade
     assert set(plan.columns.names) == {spec.names[0] for spec in producer.root.fields}
     for schema_id, text in enumerate(texts, 1):
         writer = parse_schema(json.loads(text))
-        values = [encoded(writer, rng) for _ in range(rng.choice([1, 3, 20]))]
+        values = [encode_value(writer, rng) for _ in range(rng.choice([1, 3, 20]))]
         expected = [schemaless_reader(BytesIO(raw), writer, reader) for raw in values]
-        rows = carried(plan, schema_id, values)
+        rows = decode_rows(plan, schema_id, values)
         assert rows.schema.equals(plan.columns)
         rows.validate(full=True)
         assert rows.to_pylist() == pa.Table.from_pylist(expected, plan.columns).to_pylist()
-        assert carried(again, schema_id, values).equals(rows)
+        assert decode_rows(again, schema_id, values).equals(rows)

@@ -14,10 +14,10 @@ from writer.avro.fingerprint import canonical_text, schema_fingerprint
 SEEDS = st.integers(0, 2**32)
 
 
-def spelled(schema: Any, rng: random.Random, space: str = "") -> Any:
+def spell_schema(schema: Any, rng: random.Random, space: str = "") -> Any:
     """Write a schema as somebody else would who means the same."""
     if isinstance(schema, list):
-        return [spelled(branch, rng, space) for branch in schema]
+        return [spell_schema(branch, rng, space) for branch in schema]
     if isinstance(schema, str):
         return rng.choice([schema, {"type": schema}, {"type": schema, "avro.java.string": "String"}])
     made = dict(schema)
@@ -25,17 +25,17 @@ def spelled(schema: Any, rng: random.Random, space: str = "") -> Any:
         made["namespace"] = space
     for key in ("items", "values"):
         if key in made:
-            made[key] = spelled(made[key], rng, space)
+            made[key] = spell_schema(made[key], rng, space)
     if "fields" in made:
         made["fields"] = [
-            shuffled({**field, "type": spelled(field["type"], rng, space), "order": "ignore"}, rng)
+            shuffle_keys({**field, "type": spell_schema(field["type"], rng, space), "order": "ignore"}, rng)
             for field in made["fields"]
         ]
     made |= {"doc": "Somebody's."} if rng.random() < 0.3 else {}
-    return shuffled(made, rng)
+    return shuffle_keys(made, rng)
 
 
-def shuffled(made: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+def shuffle_keys(made: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     return dict(rng.sample(list(made.items()), len(made)))
 
 
@@ -46,7 +46,7 @@ def test_every_spelling_of_a_schema_has_one_fingerprint(seed: int, steps: int) -
     for _ in range(steps):
         producer.evolve()
     text = producer.writes()
-    other = json.dumps(spelled(json.loads(text), rng), indent=rng.choice([None, 2]))
+    other = json.dumps(spell_schema(json.loads(text), rng), indent=rng.choice([None, 2]))
     assert canonical_text(other) == canonical_text(text)
     assert schema_fingerprint(other) == schema_fingerprint(text)
     assert canonical_text(canonical_text(text)) == canonical_text(text)

@@ -44,7 +44,7 @@ def schema(*fields: tuple[str, Any] | tuple[str, Any, list[str]]) -> str:
     return json.dumps({"type": "record", "name": "Event", "fields": listed})
 
 
-def written(text: str, rows: list[dict[str, Any]]) -> list[bytes]:
+def encode_rows(text: str, rows: list[dict[str, Any]]) -> list[bytes]:
     out = []
     for row in rows:
         sink = BytesIO()
@@ -54,12 +54,12 @@ def written(text: str, rows: list[dict[str, Any]]) -> list[bytes]:
     return out
 
 
-def carried(plan: SchemaPlan, schema_id: int, rows: list[dict[str, Any]]) -> pa.Table:
+def decode_rows(plan: SchemaPlan, schema_id: int, rows: list[dict[str, Any]]) -> pa.Table:
     """The rows that a table of this plan gets from these records."""
     known = plan.schemas[schema_id]
     assert isinstance(known, WriterSchema), known
     record = avro.parse(known.text)
-    values = pa.array(written(known.text, rows), pa.binary())
+    values = pa.array(encode_rows(known.text, rows), pa.binary())
     decoded = decode(values, NativeDecoder(record) if known.native else None, SingleDecoder(record))
     assert not decoded.failures
     return conform(decoded.rows, known, plan)
@@ -91,11 +91,11 @@ def test_a_field_is_promoted_or_widens_its_column_or_is_rejected(writer, column)
         rows = [
             {"a": value, "id": i} for i, value in enumerate(data.draw(st.lists(VALUES[kind], min_size=1, max_size=20)))
         ]
-        conformed = carried(plan, schema_id, rows)
+        conformed = decode_rows(plan, schema_id, rows)
         writers = parse_schema(json.loads(plan.schemas[schema_id].text))
         readers = parse_schema(json.loads(schema(("id", "long"), ("a", reader))))
         expected = []
-        for value in written(plan.schemas[schema_id].text, rows):
+        for value in encode_rows(plan.schemas[schema_id].text, rows):
             read = schemaless_reader(BytesIO(value[5:]), writers, readers)["a"]
             # fastavro hands over Python's float, which is a double; the column rounds to what a float can be.
             expected.append(pa.scalar(float(read) if reader in ("float", "double") else read, ARROW[reader]).as_py())
@@ -111,7 +111,7 @@ def test_a_column_stays_as_narrow_as_it_is_where_wider_is_not_wanted():
     assert plan.columns.equals(table.columns)
     sentence = "field 'a' is int64, but column 'a' holds int32, and schemas.widen is 'reject'"
     assert reason(plan, 2) == f"schema id 2: {sentence}"
-    assert carried(plan, 3, [{"b": 1}])["b"].to_pylist() == [1]
+    assert decode_rows(plan, 3, [{"b": 1}])["b"].to_pylist() == [1]
 
 
 WIDER = {("int32", "int64"), ("int32", "double"), ("float", "double")}
@@ -137,7 +137,7 @@ def test_columns_are_only_ever_appended_and_a_row_is_null_where_its_writer_has_n
     zero = {"boolean": False, "int": 0, "long": 0, "float": 0.0, "double": 0.0, "bytes": b"", "string": ""}
     for schema_id, fields in enumerate(schemas):
         if isinstance(plan.schemas[schema_id], WriterSchema):
-            rows = carried(plan, schema_id, [{name: zero[kind] for name, kind in fields.items()}] * 3)
+            rows = decode_rows(plan, schema_id, [{name: zero[kind] for name, kind in fields.items()}] * 3)
             assert rows.schema.equals(plan.columns)
             assert rows.num_rows == 3
             for name in rows.column_names:
@@ -148,13 +148,13 @@ def test_an_alias_leads_a_renamed_field_to_its_column():
     plan = EMPTY.extend(1, schema(("id", "long"), ("user", "string")))
     plan = plan.extend(2, schema(("account", "string", ["login", "user"]), ("id", "long")))
     assert plan.columns.names == ["id", "user"]
-    rows = carried(plan, 2, [{"account": "ann", "id": 5}])
+    rows = decode_rows(plan, 2, [{"account": "ann", "id": 5}])
     assert rows.to_pylist() == [{"id": 5, "user": "ann"}]
 
 
 def test_a_name_that_is_a_column_comes_before_its_aliases():
     plan = EMPTY.extend(1, schema(("a", "int"), ("b", "int"))).extend(2, schema(("b", "int", ["a"])))
-    assert carried(plan, 2, [{"b": 1}]).to_pylist() == [{"a": None, "b": 1}]
+    assert decode_rows(plan, 2, [{"b": 1}]).to_pylist() == [{"a": None, "b": 1}]
 
 
 def test_two_schemas_of_one_batch_are_settled_in_order():

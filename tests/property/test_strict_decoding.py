@@ -70,7 +70,7 @@ def rewritten_part(value: bytes, parts: list[Part], rng: random.Random) -> bytes
     return value[: part.start] + content + value[part.end :]
 
 
-def damaged(value: bytes, parsed: avro.Record, rng: random.Random) -> bytes:
+def damage_value(value: bytes, parsed: avro.Record, rng: random.Random) -> bytes:
     if rng.random() < 0.5:
         return rewritten_part(value, parts_of(parsed, value), rng)
     return rng.choice(DAMAGES)(value, rng)
@@ -159,7 +159,7 @@ def test_no_value_that_the_specification_forbids_becomes_a_row(
     rng = random.Random(seed)
     tally["native schemas" if world.native is not None else "other schemas"] += 1
     for _ in range(BLOCKS):
-        block = [damaged(rng.choice(world.sound), parsed, rng) for _ in range(DAMAGED // BLOCKS)]
+        block = [damage_value(rng.choice(world.sound), parsed, rng) for _ in range(DAMAGED // BLOCKS)]
         rewritten = dict(enumerate(judge.rewrite(world.text, block)))
         tally["damaged"] += len(block)
         tally["forbidden"] += sum(forbidden(parsed, value) is not None for value in block)

@@ -21,17 +21,17 @@ pytestmark = pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_chaos_loses_and_doubles_nothing(tmp_path: Path) -> None:
     seed = int(os.environ.get("HEADRACE_CHAOS_SEED") or secrets.randbelow(2**31))
-    played(seed, 1, tmp_path)
+    play_chaos(seed, 1, tmp_path)
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
 def test_ten_minutes_of_chaos_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
-    found = played(seed, 10, tmp_path)
+    found = play_chaos(seed, 10, tmp_path)
     outcomes.put("chaos", str(seed), {name: found[name] for name in outcomes.CHAOS})
 
 
-def played(seed: int, minutes: int, root: Path) -> dict[str, Any]:
+def play_chaos(seed: int, minutes: int, root: Path) -> dict[str, Any]:
     """Play a seed; even ones on Delta, odd ones on Parquet."""
     form = ("delta", "parquet")[seed % 2]
     command = [sys.executable, "-m", "writer.cli", "chaos", f"--seed={seed}", f"--minutes={minutes}", "--format", form]

@@ -23,7 +23,7 @@ def driver(site: Site) -> dict[str, Any]:
     return dict(json.loads(say("status", str(site.config), "--json"))["pipelines"])
 
 
-def arrived(lake: Path, pipeline: str, count: int) -> Callable[[], bool]:
+def has_arrived(lake: Path, pipeline: str, count: int) -> Callable[[], bool]:
     return lambda: lake.exists() and sum(oracle.frontier_of(lake, pipeline).values()) == count
 
 
@@ -36,7 +36,7 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
         site.fill(name, 200)
     supervised = start()
     for pipeline, lake in lakes.items():
-        supervised.until(arrived(lake, pipeline, 200))
+        supervised.until(has_arrived(lake, pipeline, 200))
     before = driver(site)
 
     lakes["orders"] = site.pipeline("orders", [names["orders"]], **FAST)
@@ -46,7 +46,7 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
     assert {what: document[what] for what in ("added", "changed", "removed", "restart", "error")} == {
         "added": ["orders"], "changed": ["views"], "removed": [], "restart": ["stop_timeout"], "error": None,
     }  # fmt: skip
-    supervised.until(arrived(lakes["orders"], "orders", 200))
+    supervised.until(has_arrived(lakes["orders"], "orders", 200))
     supervised.until(lambda: driver(site)["views"]["epoch"] == before["views"]["epoch"] + 1)
     now = driver(site)
     assert now["clicks"]["epoch"] == before["clicks"]["epoch"], "it goes on"
@@ -54,7 +54,7 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
     assert supervised.ask("/status")["pipelines"]["orders"]["lease_epoch"] == 1
 
     site.pipelines["orders"]["topcs"] = ["wrong"]
-    assert "did you mean 'topics'" in refused(site)
+    assert "did you mean 'topics'" in refusal_of(site)
     assert "did you mean 'topics'" in supervised.ask("/status")["config"]["error"], "the writer knows, too"
     del site.pipelines["orders"]["topcs"]
 
@@ -64,7 +64,7 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
     for name in names.values():
         site.fill(name, 100, seed=8)
     for pipeline in ("clicks", "orders"):
-        supervised.until(arrived(lakes[pipeline], pipeline, 300))
+        supervised.until(has_arrived(lakes[pipeline], pipeline, 300))
     assert sum(oracle.frontier_of(lakes["views"], "views").values()) == 200
     lease = sorted((site.root / "checkpoints" / "views" / "_lease").iterdir())
     assert lease, "it was released for another supervisor"
@@ -72,7 +72,7 @@ def test_pipelines_of_a_supervised_driver_are_added_changed_and_removed_while_on
     site.pipelines["views"] = {**site.pipelines["clicks"], "topics": [names["views"]]}
     site.pipelines["views"]["table"] = {"location": str(lakes["views"]), "format": "delta"}
     say("reload", str(site.config))
-    supervised.until(arrived(lakes["views"], "views", 300))
+    supervised.until(has_arrived(lakes["views"], "views", 300))
     assert supervised.stop() == 0, supervised.output()
     assert len(supervised.drivers()) == 1
     for pipeline, lake in lakes.items():
@@ -86,7 +86,7 @@ def test_all_pipelines_are_exchanged_while_the_driver_is_killed(
     lakes = {"old": site.pipeline("old", [name], **FAST)}
     site.fill(name, 200)
     supervised = start()
-    supervised.until(arrived(lakes["old"], "old", 200))
+    supervised.until(has_arrived(lakes["old"], "old", 200))
     site.pipelines.clear()
     lakes["new"] = site.pipeline("new", [name], **FAST)
     assert site.config.exists(), "written"
@@ -94,7 +94,7 @@ def test_all_pipelines_are_exchanged_while_the_driver_is_killed(
     supervised.until(lambda: supervised.times("config_reloaded") >= 1)
     os.kill(supervised.drivers()[-1], signal.SIGKILL)
     site.fill(name, 100, seed=8)
-    supervised.until(arrived(lakes["new"], "new", 300))
+    supervised.until(has_arrived(lakes["new"], "new", 300))
     supervised.until(lambda: set(supervised.ask("/status")["pipelines"]) == {"new"})
     before = supervised.times("config_reloaded")
     site.pipelines.clear()
@@ -102,14 +102,14 @@ def test_all_pipelines_are_exchanged_while_the_driver_is_killed(
     assert site.config.exists(), "written"
     supervised.process.send_signal(signal.SIGHUP)
     supervised.until(lambda: supervised.times("config_reloaded") > before)
-    supervised.until(arrived(lakes["old"], "old", 300))
+    supervised.until(has_arrived(lakes["old"], "old", 300))
     supervised.until(lambda: set(supervised.ask("/status")["pipelines"]) == {"old"})
     assert supervised.stop() == 0, supervised.output()
     for pipeline, lake in lakes.items():
         oracle.check(lake, pipeline, site.ends(name))
 
 
-def refused(site: Site) -> str:
+def refusal_of(site: Site) -> str:
     """Ask for a reload of a file that is invalid. Returns why it is."""
     from subprocess import run as called
     from sys import executable
@@ -128,10 +128,10 @@ def test_a_watched_file_and_a_signal_do_the_same_without_a_supervisor(site: Site
     for name in names.values():
         site.fill(name, 100)
     writer = site.start("--watch-config")
-    writer.until(arrived(lakes["clicks"], "clicks", 100))
+    writer.until(has_arrived(lakes["clicks"], "clicks", 100))
     lakes["views"] = site.pipeline("views", [names["views"]], **FAST)
     assert site.config.exists(), "written"
-    writer.until(arrived(lakes["views"], "views", 100))
+    writer.until(has_arrived(lakes["views"], "views", 100))
     good = site.config.read_text()
     site.config.write_text("pipelines: [")
     writer.process.send_signal(signal.SIGHUP)
@@ -143,7 +143,7 @@ def test_a_watched_file_and_a_signal_do_the_same_without_a_supervisor(site: Site
     writer.process.send_signal(signal.SIGHUP)
     writer.until(lambda: "pipeline_removed pipeline=clicks" in writer.output())
     site.fill(names["views"], 50, seed=8)
-    writer.until(arrived(lakes["views"], "views", 150))
+    writer.until(has_arrived(lakes["views"], "views", 150))
     writer.stop()
     for pipeline, lake in lakes.items():
         oracle.check(lake, pipeline, site.ends(names[pipeline]))
@@ -157,7 +157,7 @@ def test_a_shorter_retention_of_a_watched_file_drops_nothing_until_it_is_accepte
     lake = site.pipeline("clicks", [name], **FAST, **long)
     site.fill(name, 100)
     writer = site.start("--watch-config")
-    writer.until(arrived(lake, "clicks", 100))
+    writer.until(has_arrived(lake, "clicks", 100))
     rows = len(oracle.rows(lake, "_offset"))
     site.pipeline("clicks", [name], **FAST, event_time={**window, "max_age": "1 h"}, retention="1 h", seal=seal)
     assert site.config.exists(), "written"

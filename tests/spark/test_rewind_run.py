@@ -21,7 +21,7 @@ WRONG = {"event_time": {"field": "event_time", "max_age": "36500 d", "max_ahead"
                         "clocks": [{"shift": "-720 h"}]}}  # fmt: skip
 
 
-def audited(site: Site) -> dict:
+def run_audit(site: Site) -> dict:
     return dict(json.loads(say("audit", str(site.config), "--deep", "--json"))["pipelines"]["events"])
 
 
@@ -61,7 +61,7 @@ def test_wrong_data_is_taken_back_though_killed_and_a_corrected_writer_reads_it_
 
     site.pipeline("events", [name], form=form)
     site.once()
-    found = audited(site)
+    found = run_audit(site)
     assert (found["adds_up"], found["offsets_rewound"]) == (True, 1_503)
     assert found["rows_removed_by"] == {"rewind": 1_500}
     assert found["dead_letter_table_rows_removed_by"] == {"rewind": 3}
@@ -100,7 +100,7 @@ def test_beside_a_live_driver_it_is_refused_and_a_driver_that_is_not_seen_is_fen
     assert len(oracle.rows(lake, "1")) == 500
     site.once()
     oracle.check(lake, "events", site.ends(name))
-    assert audited(site)["adds_up"]
+    assert run_audit(site)["adds_up"]
 
 
 def test_offsets_that_retention_took_are_refused_then_given_up_as_a_gap(site: Site, topic: MakeTopic) -> None:
@@ -120,4 +120,4 @@ def test_offsets_that_retention_took_are_refused_then_given_up_as_a_gap(site: Si
     site.once()
     oracle.check(lake, "events", site.ends(name))
     assert oracle.gaps(lake) == {(name, 0): list(range(300, 400))}
-    assert audited(site)["adds_up"]
+    assert run_audit(site)["adds_up"]

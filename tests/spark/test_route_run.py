@@ -15,7 +15,7 @@ MakeTopic = Callable[..., str]
 CLICK, INSTALL = "headrace.demo.Click", "headrace.demo.Install"
 
 
-def counted(table: Path, by: str) -> dict[str, int]:
+def count_rows_by(table: Path, by: str) -> dict[str, int]:
     return {str(name): int(str(rows)) for name, rows in oracle.rows(table, f"{by}, count(*)", "GROUP BY 1")}
 
 
@@ -58,15 +58,15 @@ def test_topics_fields_and_types_that_appear_have_their_tables_while_one_pipelin
     writer.until(arrived("by_topic", {eu: 75, us: 70, other: 20}))
     writer.stop()
 
-    assert counted(lake / "eu", "_topic") == {eu: 75, other: 20}
-    assert counted(lake / "topics" / us, "_topic") == {us: 70}
-    made = {path.name: counted(path, "country") for path in (lake / "countries").iterdir()}
+    assert count_rows_by(lake / "eu", "_topic") == {eu: 75, other: 20}
+    assert count_rows_by(lake / "topics" / us, "_topic") == {us: 70}
+    made = {path.name: count_rows_by(path, "country") for path in (lake / "countries").iterdir()}
     assert made
     assert all(set(found) == {name} for name, found in made.items()), made
-    rest = counted(lake / "de", "country")
+    rest = count_rows_by(lake / "de", "country")
     assert not any("A" <= name[0] <= "F" for name in set(rest) - {"DE", "None"})
     assert sum(rest.values()) + sum(sum(found.values()) for found in made.values()) == 75
-    assert [sum(counted(lake / "types" / name, "_topic").values()) for name in ("Click", "Install")] == [40, 30]
+    assert [sum(count_rows_by(lake / "types" / name, "_topic").values()) for name in ("Click", "Install")] == [40, 30]
     audits = json.loads(say("audit", str(site.config), "--deep", "--json"))["pipelines"]
     assert {name: (one["adds_up"], one["records"]["dead_letters"]) for name, one in audits.items()} == dict.fromkeys(
         routes, (True, 0)

@@ -22,7 +22,7 @@ def manifests(site: Site) -> dict[tuple[str | None, ...], Manifest]:
     return {m.bucket: m for m in Sealer("events", load(site.config)).manifests.all()}
 
 
-def audited(site: Site) -> dict:
+def run_audit(site: Site) -> dict:
     return dict(json.loads(say("audit", str(site.config), "--deep", "--json"))["pipelines"]["events"])
 
 
@@ -43,7 +43,7 @@ def test_the_driver_seals_a_silent_topic_and_late_rows_are_sealed_again(
     first = site.fill(name, 400, seed=1)
     assert "bucket_sealed" in site.once()
     one = manifests(site)
-    rows = audited(site)["records"]["rows"]
+    rows = run_audit(site)["records"]["rows"]
     assert 0 < rows <= first
     assert sum(m.rows for m in one.values()) == rows
     assert {m.version for m in one.values()} == {1}
@@ -51,7 +51,7 @@ def test_the_driver_seals_a_silent_topic_and_late_rows_are_sealed_again(
     assert sum(m.late for m in one.values()) == 0
     again = site.fill(name, 60, seed=2)
     site.once()
-    two, found = manifests(site), audited(site)
+    two, found = manifests(site), run_audit(site)
     assert found["adds_up"], found
     changed = {bucket: m for bucket, m in two.items() if m.version == 2}
     assert changed
@@ -86,7 +86,7 @@ def test_a_batch_is_judged_again_when_its_buckets_are_closed_beside_it(site: Sit
     before, after = (c["late"] for c in facts(lake))
     assert sum(before["beyond"]) == 0
     assert sum(after["beyond"]) > 0
-    found = audited(site)
+    found = run_audit(site)
     assert found["adds_up"], found
     elsewhere = Counter[str]()
     for _, to, rows in after["elsewhere"]:

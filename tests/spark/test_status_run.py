@@ -44,7 +44,7 @@ def status(site: Site) -> dict[str, Any]:
     return dict(json.loads(say("status", str(site.config), "--json"))["pipelines"]["events"])
 
 
-def explained(site: Site, *which: str) -> dict[str, Any]:
+def explain_pipelines(site: Site, *which: str) -> dict[str, Any]:
     return dict(json.loads(say("explain", str(site.config), "--json", *which))["pipelines"]["events"])
 
 
@@ -94,7 +94,7 @@ def test_a_running_writer_tells_what_the_lake_holds_and_why_it_committed(site: S
     writer.until(lambda: scrape(site)["headrace_lag_records", "0", name] == 0)
     assert scrape(site)["headrace_lag_source_age_seconds",] < 30
 
-    why = [explained(site, "--batch", str(batch)) for batch in range(3)]
+    why = [explain_pipelines(site, "--batch", str(batch)) for batch in range(3)]
     # A first batch that lasts longer than the delay lets the second begin with the first record that comes.
     assert [why[0]["reason"], *sorted(one["reason"] for one in why[1:])] == ["start", "size", "timeout"]
     by_size, by_time = sorted(why[1:], key=lambda one: one["reason"])
@@ -137,7 +137,7 @@ def test_a_killed_driver_leaves_a_file_that_misleads_no_command_and_its_batch_is
     assert told["lag"]["seconds"] > 0
     site.once()
     oracle.check(lake, "events", site.ends(name))
-    assert explained(site)["reason"] == "replay"
+    assert explain_pipelines(site)["reason"] == "replay"
 
 
 def test_a_port_that_is_taken_stops_the_driver_before_spark(site: Site, topic: MakeTopic) -> None:
