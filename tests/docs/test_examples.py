@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -97,6 +98,8 @@ EXCERPTS = {"config: ../pipelines.yaml": "docs/examples/shop/specs/clicks.test.y
 FOLDERS = ("bench/", "docker/", "docs/", "helm/", "tests/")
 # The name of a page behind which no address stands, as a message would print it.
 BARE_PAGE = re.compile(r"(?<![\w/.-])(?:docs/)?[A-Z][A-Z_]{2,}\.md")
+# A line of more parts than these, without figures, is the first line of a table.
+MIN_COLUMNS = 2
 BLOCKS = list_blocks()
 CODE = [block for block in BLOCKS if block.language in {"python", "sql"}]
 
@@ -118,8 +121,24 @@ def judge_commands(block: Block) -> None:
 
 
 def judge_session(block: Block) -> None:
+    """Judge its commands, what they print, and the columns of tables that they print."""
     judge_commands(block)
     judge_output(block)
+    for line in block.text.splitlines():
+        columns = re.split(r" {2,}", line.strip())
+        if len(columns) > MIN_COLUMNS and not re.search(r"[\d:$─…]", line):
+            unknown = set(columns) - printed_texts()
+            assert not unknown, f"no command prints a column {', '.join(sorted(unknown))}"
+
+
+@cache
+def printed_texts() -> set[str]:
+    """Return the texts of the product's code, such as the titles of columns."""
+    texts: set[str] = set()
+    for package in ("autoscaler", "recovery", "writer"):
+        for path in (ROOT / package).rglob("*.py"):
+            texts |= {text.strip() for text in re.findall(r'"([^"\n]*)"', path.read_text(encoding="utf-8"))}
+    return texts
 
 
 def judge_output(block: Block) -> None:
@@ -227,6 +246,7 @@ def test_each_block_of_a_page_is_true_or_says_why_no_test_can_tell(page: str) ->
         ("```sh\nheadrace autoscaler explain --facts docs/none.json\n```\n", "there is no docs/none.json"),
         ("```console\n$ headrace promote --nothing\n```\n", "No such option"),
         ("```console\n$ headrace status\nsee docs/SHADOW.md\n```\n", "address of a page"),
+        ("```console\n$ headrace dlq list\nrecords  kind of end  topic\n```\n", "a column kind of end"),
         ("```yaml\npipelines:\n  app: {spec: {}}\n```\n", "unknown key 'spec'"),
         ("```yaml\nkafka: {}\n```\n", "cannot be used"),
         ("```yaml\n- run: headrace test --junitxml tests.xml\n```\n", "No such option"),
