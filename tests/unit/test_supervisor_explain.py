@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from recovery.cli.recover import supervisor
@@ -144,6 +145,19 @@ def test_metrics_hold_the_whole_catalogue(ward: SupervisorStatus) -> None:
     assert 'headrace_recovery_level{pipeline="clicks"} 1.0' in text
     assert 'headrace_lease_epoch{pipeline="clicks"} 4.0' in text
     assert 'headrace_supervised_up{pipeline="clicks"} 1.0' in text
+
+
+def test_a_metric_has_the_value_of_its_key_of_status(ward: SupervisorStatus) -> None:
+    get = supervisor_endpoints(ward)
+    families = text_string_to_metric_families(get("/metrics", "text/plain")[2].decode())
+    values = {sample.name: sample.value for family in families for sample in family.samples}
+    status = json.loads(get("/status", "")[2])["pipelines"]["clicks"]
+    assert values["headrace_recovery_level"] == status["level"] == 1
+    assert values["headrace_recovery_starts_total"] == status["starts"] == 2
+    assert values["headrace_lease_epoch"] == status["lease_epoch"] == 4
+    assert values["headrace_recovery_halted"] == float(status["halted"] is not None) == 0
+    assert values["headrace_recovery_unhealthy_seconds"] == status["unhealthy_seconds"] == 0
+    assert values["headrace_recovery_seconds"] == status["recovered_seconds"]["L1"] == 21.5
 
 
 def test_status_and_health_say_what_is_given_up(ward: SupervisorStatus) -> None:
