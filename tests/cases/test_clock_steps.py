@@ -189,6 +189,16 @@ def test_no_number_of_a_screen_changes_with_a_step(name: str, step: timedelta) -
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
+def test_the_begin_of_a_wait_for_a_lease_is_shown_by_the_clock_as_it_is_now(step: timedelta) -> None:
+    view = pipeline_states(NOW)["waits for its lease"]
+
+    def since(view: View) -> datetime:
+        return datetime.fromisoformat(document([view], NOW)["pipelines"]["clicks"]["lease_wait"]["since"])
+
+    assert since(view.shift_times(step)) - since(view) == step
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
 def test_the_end_of_a_wait_for_a_schema_is_shown_by_the_clock_as_it_is_now(step: timedelta) -> None:
     clocks = Clocks()
     progress = Progress("clicks", now=clocks.now, seconds=clocks.seconds)

@@ -296,6 +296,9 @@ class View:
         registry_wait = self.registry_wait
         if registry_wait is not None:
             registry_wait = replace(registry_wait, until=_shift(registry_wait.until, step))
+        lease_wait = self.lease_wait
+        if lease_wait is not None:
+            lease_wait = replace(lease_wait, since=lease_wait.since + step)
         contents = self.contents
         if contents is not None:
             contents = replace(contents, counted_at=contents.counted_at + step)
@@ -314,6 +317,7 @@ class View:
             rate_limit=replace(self.rate_limit, next_begin=_shift(self.rate_limit.next_begin, step)),
             batch=batch,
             registry_wait=registry_wait,
+            lease_wait=lease_wait,
             contents=contents,
             gaps=gaps,
             bucket_counts=bucket_counts,
