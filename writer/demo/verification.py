@@ -243,7 +243,7 @@ def details(account: Account) -> list[str]:
     return [
         f"{account.rows_distinct:,} distinct (_topic, _incarnation, _partition, _offset) in {account.rows:,} rows",
         f"{account.delayed:,} delayed rows, each in the bucket of its own hour",
-        "delayed is what was sent hours after its event; late, in the status, is a row whose bucket was closed by then",
+        "delayed: sent hours after the event; late: the bucket was closed by then",
         f"{account.new_field:,} rows carry {NEW_FIELD}, as many as were produced with it",
     ]
 
