@@ -173,7 +173,7 @@ def name_version(directory: ExampleDirectory) -> None:
     """Name the version that the table has, and the time now."""
     explained = json.loads(directory.call_well("headrace explain pipelines.yaml --json"))
     directory.local_words |= {
-        "1840": str(explained["clicks"]["version"]),
+        "1840": str(explained["pipelines"]["clicks"]["version"]),
         "2026-11-20T05:00Z": datetime.now(UTC).isoformat(),
     }
 
