@@ -108,11 +108,7 @@ def run_tests(
         raise ConfigError("headrace test needs pytest and pytest-xdist: pip install 'headrace[test]'")
     if update and (expression or workers is not None):
         raise ConfigError("--update rewrites whole files; name the files, and leave -k and -n out")
-    words = paths or []
-    # The parser drops the --, and takes no unknown option before it.
-    files = list(takewhile(lambda word: not word.startswith("-"), words))
-    options = words[len(files) :]
-    files = files or ["specs"]
+    files, options = _split_words(paths or [])
     _check_exist(files)
     if expression:
         options += ["-k", expression]
@@ -135,6 +131,15 @@ def run_tests(
             sentence(screen.out, f"{file.path}: `expect` is rewritten")
         test_run = _run(files, options, None, quiet=screen.as_json)
     return _report(test_run, updates)
+
+
+def _split_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the files, by default those below specs/, and the options of pytest.
+
+    The parser drops the --, and takes no unknown option before it.
+    """
+    files = list(takewhile(lambda word: not word.startswith("-"), words))
+    return files or ["specs"], words[len(files) :]
 
 
 def _check_exist(files: list[str]) -> None:
