@@ -21,7 +21,6 @@ from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, schema_of
 from writer.table.log.foreign_writes import ForeignChange
 from writer.table.log.operations.seals import Closing
 
-NEW["fields"] += [{"name": "price", "type": "double"}, {"name": "tags", "type": {"type": "array", "items": "string"}}]
 Step = Callable[[], Any]
 
 

@@ -37,6 +37,7 @@ OLD = nested(x="int")
 
 
 NEW = nested(("y", "string"), x="long")
+NEW["fields"] += [{"name": "price", "type": "double"}, {"name": "tags", "type": {"type": "array", "items": "string"}}]
 
 
 def old(number: int) -> dict[str, Any]:
