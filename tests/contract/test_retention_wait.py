@@ -223,5 +223,7 @@ def test_reload_accepts_with_yes_alone(driver: Driver, tmp_path: Path) -> None:
     without = CliRunner().invoke(app, ["reload", str(file.path)])
     assert isinstance(without.exception, HeadraceError)
     assert read_retention(driver.table.store) == 30000 * DAY
+    assert CliRunner().invoke(app, ["reload", str(file.path), "--yes", "--timeout", "soon"]).exit_code == 2
+    assert read_retention(driver.table.store) == 30000 * DAY
     CliRunner().invoke(app, ["reload", str(file.path), "--yes"])
     assert read_retention(driver.table.store) == 400 * DAY

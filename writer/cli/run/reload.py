@@ -78,11 +78,12 @@ def reload(
 
     It is run on the writer's machine, in Kubernetes with `kubectl exec`.
     """
+    longest_wait = duration_of("--timeout", timeout)
     waits = _list_waits(config, datetime.now(UTC), is_needed=yes)
     if yes:
         for retention in waits.by_retention:
             retention.accept(datetime.now(UTC))
-    reading = request_reload(config, duration_of("--timeout", timeout))
+    reading = request_reload(config, longest_wait)
     report = ReloadReport(reading, list(waits.by_retention.values()), waits.error, is_accepted=yes)
     if reading["error"] is not None:
         if screen.as_json:
