@@ -76,9 +76,10 @@ def limit(
         override = Override(iso(datetime.now(UTC)), by or default_author(), reason, records_per_second, value_bytes)
         for store in stores:
             rate_limit.save_override(store, override)
-    after = _effective_limits(pipelines)
+    is_set = off or has_rates
+    after = _effective_limits(pipelines) if is_set else before
     limits = {name: PipelineLimit(after[name], before[name]) for name in pipelines.names}
-    return LimitReport(limits, is_set=off or has_rates)
+    return LimitReport(limits, is_set=is_set)
 
 
 def _parse_size(option: str, text: str | None) -> int | None:
