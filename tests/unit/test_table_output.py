@@ -1,13 +1,18 @@
-"""Numbers are whole on every screen: in tables of a page and in those that stream, on any terminal, and in a pipe."""
+"""Numbers and characters are whole on every screen: in tables that stream or not, JSON and SQL, and in a pipe."""
 
+import json
+import sys
 from collections.abc import Callable
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
-from writer.output.tables import Column, TextTable, numbers, ruled_table, show
+from writer.cli.look.ddl import DdlReport, TableDdl
+from writer.core.errors import HeadraceError
+from writer.output.report import Screen
+from writer.output.tables import Column, TextTable, emit, emit_whole, numbers, ruled_table, show
 
 NUMBERS = [f"{n:,}" for n in (0, 4_915, 987_654_321, 9_223_372_036_854_775_807)]
 WORDS = "a bucket of a long name, hour=2026-11-20T05/country=Deutschland"
@@ -73,3 +78,32 @@ def test_words_give_way_so_that_lines_fit_where_they_can(draw: Callable[[Console
     out = Console(file=StringIO(), width=width, force_terminal=True, color_system=None, highlight=False)
     draw(out, 1)
     assert max(map(len, out.file.getvalue().splitlines())) <= width
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+@pytest.mark.parametrize("print_json", [emit, emit_whole])
+def test_json_keeps_each_character_in_any_encoding(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, print_json: Callable[[object], None]
+) -> None:
+    content = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(content, encoding=encoding))
+    document = {"größe": ["名", "half of a pair: \ud800"]}
+    print_json(document)
+    sys.stdout.flush()
+    assert json.loads(content.getvalue().decode(encoding)) == document
+
+
+@pytest.mark.parametrize(("encoding", "has_all"), [("utf-8", True), ("latin-1", False)])
+def test_sql_is_printed_as_it_is_or_not_at_all(monkeypatch: pytest.MonkeyPatch, encoding: str, has_all: bool) -> None:
+    content = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(content, encoding=encoding))
+    statement = "CALL register_table('/lake/名')"
+    report = DdlReport("trino", [TableDdl("p", None, [statement], None, ["a note"], "p", "p")])
+    screen = Screen(as_json=False, has_lines=False)
+    if has_all:
+        screen.show(report)
+    else:
+        with pytest.raises(HeadraceError, match=f"encoding {encoding}, which lacks characters"):
+            screen.show(report)
+    sys.stdout.flush()
+    assert content.getvalue().decode(encoding) == (f"-- a note\n{statement};\n" if has_all else "")

@@ -64,7 +64,20 @@ def emit_whole(document: object) -> None:
 
 
 def _print_json(document: object, indent: int | None) -> None:
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=indent) + "\n")
+    text = json.dumps(document, ensure_ascii=False, indent=indent)
+    if not is_printable(text):
+        # JSON has an escape for each character.
+        text = json.dumps(document, indent=indent)
+    sys.stdout.write(text + "\n")
+
+
+def is_printable(text: str) -> bool:
+    """Return whether the encoding of standard output has all characters of a text."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def show(renderable: RenderableType, out: Console) -> None:

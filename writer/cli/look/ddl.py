@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from writer.config.pipeline import Pipeline
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, HeadraceError
 from writer.engines.caveats import Engine, notes
 from writer.engines.registration import registration
 from writer.engines.table_description import describe_table
@@ -19,6 +19,7 @@ from writer.output.command import command
 from writer.output.command_inputs import Tables
 from writer.output.report import SCREEN_ONLY, Report
 from writer.output.table_choice import ChosenTable
+from writer.output.tables import is_printable
 from writer.table.factory import main_table
 
 _HOUR = timedelta(hours=1)
@@ -57,8 +58,18 @@ class DdlReport(Report):
                 print(*(f"# {note}" for note in remarks), sep="\n", file=sys.stderr)  # noqa: T201 - JSON has no comments
                 out.out(json.dumps(table.spec, indent=2), highlight=False)
                 continue
-            lines = [*(f"-- {note}" for note in remarks), *(f"{statement};" for statement in table.statements or ())]
-            out.out("\n".join(lines), highlight=False)
+            statements = [f"{statement};" for statement in table.statements or ()]
+            _check_printable(statements, out)
+            out.out("\n".join([*(f"-- {note}" for note in remarks), *statements]), highlight=False)
+
+
+def _check_printable(statements: Sequence[str], out: Console) -> None:
+    """Raise HeadraceError where a character of SQL would become a question mark."""
+    if not all(map(is_printable, statements)):
+        raise HeadraceError(
+            f"standard output has the encoding {out.encoding}, which lacks characters of the statements. Set "
+            "PYTHONIOENCODING=utf-8, or give --json."
+        )
 
 
 def run_ddl(
