@@ -72,6 +72,16 @@ def test_explain_tells_the_failure_the_decision_the_budget_and_the_next_step(set
     assert "L1: taken 3 times within 15 min" in message
 
 
+def test_the_lowest_level_is_named_as_the_others_are(settings: Config) -> None:
+    supervised = SupervisedPipeline("clicks")
+    silent = Verdict("silent", RecoveryLevel.WAIT, halt=False, message="A broker does not answer.")
+    failed(supervised, silent, datetime.now(UTC), 1)
+    state.write(pipeline_store(settings, "clicks"), supervised.memory)
+    message = told(settings)
+    assert "level WAIT" in message
+    assert "(begins at WAIT)" in message
+
+
 def test_a_pipeline_that_is_given_up_is_exit_code_1(settings: Config) -> None:
     supervised = SupervisedPipeline("clicks")
     failed(supervised, WRONG, datetime.now(UTC), 2)

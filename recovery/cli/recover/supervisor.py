@@ -100,7 +100,7 @@ class RecoveryState:
         rows.append(("lease", self.lease.text if self.lease else "it was never held"))
         rows.append(("frontier", self.silent or str(self.frontier)))
         rows += _failure_rows(self.memory)
-        rows.append(("level", state.level.name if state.level else "none"))
+        rows.append(("level", "none" if state.level is None else state.level.name))
         rows.append(("halted", self.memory.halt_reason or "no"))
         rows += [(f"{label} {budget.level}", budget.text) for label, budget in self.budgets.items()]
         rows.append(("if it came again", self.next))
@@ -196,7 +196,7 @@ def _failure_rows(memory: Memory) -> list[tuple[str, str]]:
     failure = memory.failure
     if failure is None:
         return []
-    level = failure.level or RecoveryLevel.RESTART
+    level = RecoveryLevel.RESTART if failure.level is None else failure.level
     consequence = "a person must act" if failure.halt else f"begins at {level.name}"
     return [
         ("last failure", f"{instant(failure.time)}, exit code {failure.exit_code}"),
