@@ -76,7 +76,14 @@ def _cells(partition: ShadowPartition) -> list[str]:
 
 
 @command(
-    exits={0: "done", 1: "crash", 2: "configuration", 4: "fenced by another run", 5: "stopped by a limit"},
+    exits={
+        0: "done",
+        1: "crash",
+        2: "configuration",
+        3: "checkpoint unusable",
+        4: "fenced by another run",
+        5: "stopped by a limit",
+    },
 )
 def shadow(
     config: ConfigFile,
