@@ -99,11 +99,6 @@ class KeyRotation:
         """Where the keyring is, for a person."""
         return str(self._source.place)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether anything changes."""
-        return bool(self.new_keys or self.pipelines)
-
     def carry_out(self) -> None:
         """Write the keyring, and enter the hash key in the logs. Raises ConfigError, DriverAlive, CommitFailed."""
         for name in self.pipelines:
