@@ -13,7 +13,7 @@ from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, select_gap_
 from recovery.backfill.read_order import instants
 from recovery.backfill.source_factory import mirror, mirror_segments
 from recovery.backfill.throttle import BackfillPace, Delay, lag_delay, lag_max, rate_delay
-from recovery.cli.fix.backfill import BackfillReport, ProgressListener, describe_outcomes
+from recovery.cli.fix.backfill import ProgressListener, describe_outcomes
 from recovery.identity import is_gone, process
 from tests.support.sample_records import GAP_FACTS, config, records
 from writer.config.pipelines import Config
@@ -193,7 +193,7 @@ def test_a_terminal_gets_a_bar_with_what_is_left_and_a_pipe_a_line_a_chunk():
     assert "waits: the live writer is 90 s behind" in said[True]
     assert "version 9: 60 offsets, 58 rows in 2 files; 40 left" in said[False]
     out = Console(file=StringIO(), width=140)
-    report = BackfillReport([describe_outcomes("clicks", [GapOutcome(opened, [chunk], opened.unfilled_offsets)])])
+    report = describe_outcomes("clicks", [GapOutcome(opened, [chunk], opened.unfilled_offsets)])
     report.render(out)
     assert report.exit_code == 1
     assert isinstance(out.file, StringIO)

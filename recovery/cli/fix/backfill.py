@@ -17,7 +17,7 @@ from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps, 
 from recovery.backfill.source import Source
 from recovery.cli.fix.wait_line import WaitLine
 from writer.commit.builder import bytes_per_row
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import ConfigError
 from writer.core.offsets import OffsetRange
 from writer.core.text import join_first, plural
 from writer.core.units import duration, show_size
@@ -94,12 +94,17 @@ class BackfilledGap:
 
 
 @dataclass(frozen=True)
-class PipelineBackfill:
+class PipelineBackfill(Report):
     """What became of the gaps of a pipeline."""
 
     event: str = field(default="ended", init=False)
     pipeline: str
     gaps: Sequence[BackfilledGap]
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a gap is open still."""
+        return int(any(gap.state == "open" for gap in self.gaps))
 
     def render(self, out: Console) -> None:
         """Draw each gap."""
@@ -107,27 +112,6 @@ class PipelineBackfill:
             sentence(out, f"{self.pipeline}: no gap is open.")
         for gap in self.gaps:
             gap.render(self.pipeline, out)
-
-
-@dataclass(frozen=True)
-class BackfillReport(Report):
-    """What became of the gaps of each pipeline: a line each."""
-
-    pipelines: Sequence[PipelineBackfill]
-
-    @property
-    def exit_code(self) -> int:
-        """1 where a gap is open still."""
-        return int(any(gap.state == "open" for pipeline in self.pipelines for gap in pipeline.gaps))
-
-    def render(self, out: Console) -> None:
-        """Draw each pipeline."""
-        for pipeline in self.pipelines:
-            pipeline.render(out)
-
-    def lines(self) -> Iterable[Any]:
-        """Return a line for each pipeline."""
-        return [json_value(pipeline) for pipeline in self.pipelines]
 
 
 @dataclass(frozen=True)
@@ -312,7 +296,7 @@ def backfill(
     *,
     write: bool,
     screen: Screen,
-) -> Report:
+) -> Report | int:
     """Bring the records of gaps: from Kafka as far as it holds them, a mirror, a raw table, or an archive.
 
     Oldest first, in chunks that are one commit each, while the live writer goes on. If the command is interrupted, run
@@ -326,17 +310,15 @@ def backfill(
         return BackfillPreview([estimate_backfill(table, partial(create_sources, table), request) for table in tables])
     # The live writer comes first where both share a machine.
     os.nice(5)
-    reports: list[PipelineBackfill] = []
-    try:
-        for table in tables:
-            with ProgressListener(table.name, screen) as listener:
-                outcomes = fill_gaps(table, partial(create_sources, table), request, listener)
-            reports.append(describe_outcomes(table.name, outcomes))
-    except HeadraceError:
-        # What became of the pipelines before stays said.
-        screen.show(BackfillReport(reports))
-        raise
-    return BackfillReport(reports)
+    exit_code = 0
+    for table in tables:
+        with ProgressListener(table.name, screen) as listener:
+            outcomes = fill_gaps(table, partial(create_sources, table), request, listener)
+        # At once: the next pipeline may take hours, or fail.
+        report = describe_outcomes(table.name, outcomes)
+        screen.show(report)
+        exit_code = max(exit_code, report.exit_code)
+    return exit_code
 
 
 def describe_outcomes(name: str, outcomes: Sequence[GapOutcome]) -> PipelineBackfill:
