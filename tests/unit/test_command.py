@@ -1,10 +1,12 @@
 """The mechanism of commands: options of a signature, --yes, reports as a page and as JSON, exit codes."""
 
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,6 +88,48 @@ def removal(count: int) -> Callable[..., None]:
 )
 def test_what_removes_shows_first_and_does_it_with_yes(flags: list[str], output: str) -> None:
     assert run(removal(3), "here", *flags) == (0, output)
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_a_person_agrees_to_is_what_was_chosen_for_the_preview(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices: list[int] = []
+    calls: list[tuple[int, bool]] = []
+
+    def choose() -> int:
+        choices.append(len(choices))
+        return choices[-1]
+
+    @command(exits={0: "done or shown"})
+    def remove(number: Annotated[int, Depends(choose)], *, write: bool) -> Removal:
+        """Remove files."""
+        calls.append((number, write))
+        return Removal(3, write)
+
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    monkeypatch.setattr("sys.stdout", Terminal())
+    remove(yes=False, dry_run=False)
+    assert calls == [(0, False), (0, True)]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("retention", {"now"}),
+        ("vacuum", {"now"}),
+        ("seal", {"now"}),
+        ("delete-rows", {"row_keys"}),
+        ("promote", {"other_config"}),
+    ],
+)
+def test_a_command_that_asks_reads_its_files_and_the_time_that_decides_once(words: str, names: set[str]) -> None:
+    built = get_command(headrace).commands[words]  # type: ignore[attr-defined]
+    parameters = inspect.signature(inspect.unwrap(built.callback)).parameters
+    assert names <= parameters.keys()
+    assert names.isdisjoint(parameter.name for parameter in built.params)
 
 
 def test_nothing_is_asked_where_there_is_nothing_to_do() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 
 from writer.config.loader import load
@@ -85,6 +86,10 @@ def _load(config: ConfigFile) -> Config:
     return load(config)
 
 
+def _read_clock() -> datetime:
+    return datetime.now(UTC)
+
+
 # Parameters of commands; `writer.output.table_choice` has the rule.
 Settings = Annotated[Config, Depends(_load)]
 Pipeline = Annotated[ChosenPipeline, Depends(choose_pipeline)]
@@ -93,3 +98,5 @@ Tables = Annotated[list[ChosenTable], Depends(_choose_tables)]
 TablesOrRaw = Annotated[list[ChosenTable], Depends(_choose_tables_or_raw)]
 Table = Annotated[ChosenTable, Depends(_choose_table)]
 TableOrRaw = Annotated[ChosenTable, Depends(_choose_table_or_raw)]
+# When the command began: what is due is the same when it is shown and, once a person agreed, when it is done.
+Now = Annotated[datetime, Depends(_read_clock)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +16,8 @@ from writer.maintenance.deletion.dead_letter_deletion import DeadLetters
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest, TableDeletion
 from writer.maintenance.deletion.row_deletion import DeletionResult
 from writer.maintenance.deletion.row_keys import Keys, read_keys, where as condition
-from writer.output.command import command
-from writer.output.command_inputs import Table
+from writer.output.command import Depends, command
+from writer.output.command_inputs import Now, Table
 from writer.output.report import SCREEN_ONLY, Report
 from writer.output.tables import Column, TextTable, numbers, sentence
 from writer.schemas.registry import SchemaSource, source
@@ -135,15 +134,7 @@ class DeletionReport(Report):
         )
 
 
-@command(
-    exits={
-        0: "done or shown",
-        1: "the storage or the registry does not answer",
-        2: "configuration, or no such column",
-    }
-)
-def delete_rows(
-    table: Table,
+def _read_row_keys(
     where: Annotated[
         str | None,
         typer.Option("--where", help='Which rows: "user_id = 42", "user_id IN (42, 43) AND country = \'DE\'".'),
@@ -153,6 +144,26 @@ def delete_rows(
     title: Annotated[
         str | None, typer.Option("--file-column", help="With --keys: its name in the file, if it is another one.")
     ] = None,
+) -> Keys:
+    """Return the keys that a condition or a file has. Raises ConfigError."""
+    if where is not None and keys is None and column is None:
+        return condition(where)
+    if where is None and keys is not None and column is not None:
+        return read_keys(keys, column, title)
+    raise ConfigError("say which rows: either --where, or --keys with --column")
+
+
+@command(
+    exits={
+        0: "done or shown",
+        1: "the storage or the registry does not answer",
+        2: "configuration, or no such column",
+    }
+)
+def delete_rows(
+    table: Table,
+    row_keys: Annotated[Keys, Depends(_read_row_keys)],
+    now: Now,
     dead_letters: Annotated[
         bool, typer.Option("--dead-letters/--no-dead-letters", help="Decode the dead letters and take theirs out too.")
     ] = True,
@@ -164,8 +175,7 @@ def delete_rows(
     Bucket by bucket, in entries that `audit` knows and that say how many rows went, never whose. If the command is
     interrupted, run it again; the writer may run meanwhile. Says what is left, and where.
     """
-    row_keys = _read_row_keys(where, keys, column, title)
-    request = DeletionRequest(table.pipeline, row_keys, datetime.now(UTC), table.target, dead_letters)
+    request = DeletionRequest(table.pipeline, row_keys, now, table.target, dead_letters)
     return run_deletion(table.file_config, request, source(table.file_config.registry), write=write)
 
 
@@ -215,12 +225,3 @@ def _table_rows(table: TableDeletion, columns: Sequence[str]) -> DeletedRows:
 
 def _dead_letters(result: DeadLetters) -> DeletedDeadLetters:
     return DeletedDeadLetters(result.dead_letters, result.undecodable, result.meant, result.version)
-
-
-def _read_row_keys(where: str | None, file: Path | None, column: str | None, title: str | None) -> Keys:
-    """Return the keys that a condition or a file has. Raises ConfigError."""
-    if where is not None and file is None and column is None:
-        return condition(where)
-    if where is None and file is not None and column is not None:
-        return read_keys(file, column, title)
-    raise ConfigError("say which rows: either --where, or --keys with --column")

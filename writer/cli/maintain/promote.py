@@ -13,11 +13,12 @@ from writer.cli.look.diff import DiffReport, diff_report
 from writer.cli.maintain.shadow import OtherFile
 from writer.clients.driver_endpoint import check_no_driver
 from writer.config.loader import load
+from writer.config.pipelines import Config
 from writer.core.pages import page_address
 from writer.core.text import plural
 from writer.maintenance.migration.promotion import Promotion, PromotionRequest, review_promotion
 from writer.output.cli_options import ConfigFile
-from writer.output.command import command
+from writer.output.command import Depends, command
 from writer.output.command_inputs import Pipeline
 from writer.output.report import SCREEN_ONLY, Report
 from writer.output.tables import sentence
@@ -85,6 +86,10 @@ class PromotionReport(Report):
             sentence(out, f"To go back, promote {self.first} ({page}). It stays whole until you remove it.")
 
 
+def _load_other(other: OtherFile = None) -> Config | None:
+    return load(other) if other else None
+
+
 @command(
     exits={
         0: "shown or promoted",
@@ -103,6 +108,7 @@ def promote(
     ] = False,
     no_diff: Annotated[bool, typer.Option("--no-diff", help="Do not read the rows of both tables.")] = False,
     *,
+    other_config: Annotated[Config | None, Depends(_load_other)],
     write: bool,
 ) -> PromotionReport:
     """Put a pipeline's shadow in the place of its table.
@@ -111,11 +117,14 @@ def promote(
     by how many. Then the log of the first table is at its end, and Iceberg tables change their names in the catalog. If
     it breaks off, run it again. Nothing is copied or removed, and the other direction goes back.
     """
-    other_config = pipeline.config
-    if other:
-        other_config = load(other)
     request = PromotionRequest(
-        pipeline.config, other_config, other or config, pipeline.name, shadow, leave_history, not no_diff
+        pipeline.config,
+        other_config or pipeline.config,
+        other or config,
+        pipeline.name,
+        shadow,
+        leave_history,
+        not no_diff,
     )
     return run_promote(request, write=write, now=datetime.now(UTC))
 

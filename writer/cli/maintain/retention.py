@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from rich.console import Console
 
 from writer.config.pipelines import Config
+from writer.core.errors import HeadraceError
 from writer.core.files import BucketKey
 from writer.core.text import instant, plural
 from writer.core.units import show_duration, show_size
 from writer.maintenance.retention import ExpiredBucket, Retention, count_rows, table_retentions
 from writer.output.command import command
-from writer.output.command_inputs import TablesOrRaw
+from writer.output.command_inputs import Now, TablesOrRaw
 from writer.output.report import SCREEN_ONLY, Report
 from writer.output.table_choice import ChosenTable
 from writer.output.tables import Column, TextTable, count_cell, numbers, sentence
@@ -106,6 +107,8 @@ class RetentionReport(Report):
     pipelines: Mapping[str, PipelineRetention]
     # The key of the configuration, by the titles of those without a retention.
     keys: Mapping[str, str] = field(metadata=SCREEN_ONLY)
+    # Why the tables after these were left alone, where those before are done.
+    failure: HeadraceError | None = field(metadata=SCREEN_ONLY)
 
     @property
     def has_changes(self) -> bool:
@@ -123,7 +126,7 @@ class RetentionReport(Report):
 
 
 @command(exits={0: "done or shown", 1: "the storage does not answer", 2: "configuration"})
-def retention(tables: TablesOrRaw, *, write: bool) -> RetentionReport:
+def retention(tables: TablesOrRaw, now: Now, *, write: bool) -> RetentionReport:
     """Drop the buckets that ended longer ago than `retention` says. A running driver does so by itself.
 
     It does so by the retention that is in force. With --yes that is the one of the file from now on; until then a
@@ -131,18 +134,28 @@ def retention(tables: TablesOrRaw, *, write: bool) -> RetentionReport:
 
     Each entry of the table's log says how many rows it takes, so `audit` still adds up.
     """
-    return run_retention(tables, write=write, now=datetime.now(UTC))
+    return run_retention(tables, write=write, now=now)
 
 
 def run_retention(tables: Sequence[ChosenTable], *, write: bool, now: datetime) -> RetentionReport:
-    """Find what is due, and drop it if asked. Raises HeadraceError."""
+    """Find what is due, and drop it if asked.
+
+    Raises HeadraceError where nothing was dropped; else the report has it.
+    """
     pipelines: dict[str, PipelineRetention] = {}
     keys: dict[str, str] = {}
+    failure: HeadraceError | None = None
     for table in tables:
         if table.config.pipelines[table.pipeline].retention is None:
             keys[table.title] = f"pipelines.{table.pipeline}.retention"
-        pipelines[table.title] = _run_pipeline(table, write=write, now=now)
-    return RetentionReport(not write, pipelines, keys)
+        try:
+            pipelines[table.title] = _run_pipeline(table, write=write, now=now)
+        except HeadraceError as error:
+            if not write or not pipelines:
+                raise
+            failure = error
+            break
+    return RetentionReport(not write, pipelines, keys, failure)
 
 
 def _run_pipeline(table: ChosenTable, *, write: bool, now: datetime) -> PipelineRetention:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -14,7 +14,7 @@ from writer.core.text import instant, plural
 from writer.driver.sealing.seal_request import BlockedBucket, SealRequest, seal_buckets
 from writer.output.cli_options import buckets_help, time_of
 from writer.output.command import command
-from writer.output.command_inputs import Table
+from writer.output.command_inputs import Now, Table
 from writer.output.report import SCREEN_ONLY, Report
 from writer.output.table_choice import ChosenTable
 from writer.output.tables import Column, TextTable, hanging, numbers, sentence
@@ -70,6 +70,7 @@ class SealReport(Report):
 )
 def seal(
     table: Table,
+    now: Now,
     bucket: Annotated[str | None, typer.Argument(help=buckets_help("Only these buckets"))] = None,
     until: Annotated[
         str | None, typer.Option("--until", help="Close every bucket that ends by this time, and seal them.")
@@ -88,7 +89,7 @@ def seal(
     if bucket is not None and until is not None:
         raise ConfigError("give BUCKET or --until, not both")
     request = SealRequest(_parse_selection(table, bucket), time_of("--until", until), with_gap, dry_run=not write)
-    result = seal_buckets(table.pipeline, table.file_config, request, datetime.now(UTC), table.target)
+    result = seal_buckets(table.pipeline, table.file_config, request, now, table.target)
     return SealReport(
         dry_run=request.dry_run,
         closed_until=result.closed_until,

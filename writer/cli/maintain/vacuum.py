@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -15,7 +15,7 @@ from writer.core.units import duration, show_duration, show_size
 from writer.maintenance.vacuum import VacuumLocation, find_unneeded, remove
 from writer.maintenance.vacuum_plan import DESCRIPTIONS, UnneededObject
 from writer.output.command import command
-from writer.output.command_inputs import Pipeline
+from writer.output.command_inputs import Now, Pipeline
 from writer.output.report import SCREEN_ONLY, Report
 from writer.output.tables import Column, TextTable, numbers, sentence
 
@@ -77,6 +77,7 @@ class VacuumReport(Report):
 @command(exits={0: "shown or removed", 1: "the storage does not answer", 2: "configuration"})
 def vacuum(
     pipeline: Pipeline,
+    now: Now,
     older_than: Annotated[
         str | None,
         typer.Option(
@@ -93,7 +94,7 @@ def vacuum(
     checkpoints of runs that will not continue. Never what a version that is kept, a running batch or the ledger needs.
     A folder inside that is a table of its own is left alone, and named.
     """
-    return run_vacuum(pipeline.name, pipeline.config, older_than, write=write, now=datetime.now(UTC))
+    return run_vacuum(pipeline.name, pipeline.config, older_than, write=write, now=now)
 
 
 def run_vacuum(name: str, config: Config, older_than: str | None, *, write: bool, now: datetime) -> VacuumReport:
