@@ -42,7 +42,7 @@ _STEP_S = 0.2
 _HEALTH_CHECK_S = 2.0
 # Pipelines that are due within this time are started with one driver, which takes long to begin.
 _START_TOGETHER_S = 3.0
-# Between two tries to take a lease; beyond _START_TOGETHER_S, so that no other pipeline waits for it.
+# Between two tries to take a lease, or to start a driver.
 _LEASE_RETRY_S = 4.0
 # So long may a driver that hangs take to end by itself.
 _DRAIN_UNRESPONSIVE_S = 20.0
@@ -195,12 +195,15 @@ class Supervisor:
         return most_severe(codes)
 
     def _has_due_soon(self, ready: Sequence[SupervisedPipeline]) -> bool:
-        """Return whether a start waits for another pipeline that is due within a moment."""
+        """Return whether a start waits for another pipeline that is due within a moment.
+
+        One that waits for its lease is due again and again, and only its holder knows when it will begin.
+        """
         soon_s = time.monotonic() + _START_TOGETHER_S
         return any(
             supervised.due_s is not None and supervised.due_s <= soon_s
             for supervised in self.supervised_pipelines.values()
-            if supervised not in ready
+            if supervised.leased and supervised not in ready
         )
 
     def _due_pipelines(self, now_s: float) -> list[SupervisedPipeline]:

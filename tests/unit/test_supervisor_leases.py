@@ -179,6 +179,21 @@ def test_what_the_other_holder_remembers_is_not_overwritten(make: Make, tmp_path
     assert not memory.exists()
 
 
+def test_pipelines_that_wait_in_turn_do_not_keep_a_driver_from_its_start(make: Make) -> None:
+    """Their next looks lie so that one is always due within a moment."""
+    one = make({"clicks": 1, "orders": 1, "views": 1})
+    one.go(5)
+    take_away(one, "clicks")
+    one.go(4)
+    take_away(one, "orders")
+    one.go(20)
+    assert one.running == {"views": 1}
+    one.drivers[-1].kill()
+    one.go(60)
+    assert one.running == {"views": 1}
+    assert len(one.drivers) == 2
+
+
 def test_a_stop_while_it_waits_ends_well(make: Make) -> None:
     one = make({"clicks": 1, "views": 1})
     one.go(5)
