@@ -51,10 +51,17 @@ class PipelineLeases:
     def note_losses(
         self, pipelines: Mapping[str, SupervisedPipeline], read_clock: Callable[[], datetime], now_s: float
     ) -> None:
-        """Note which leases other processes have taken, and notify of each. `now_s`: by the monotonic clock."""
+        """Note which leases other processes have taken, and notify of each. `now_s`: by the monotonic clock.
+
+        A pipeline that was given up, or is done, waits for no lease: a change of its settings asks for it again.
+        """
         for loss in self._holder.take_losses():
             supervised = pipelines.get(loss.pipeline)
             if supervised is None:
+                continue
+            if not supervised.up and supervised.due_s is None:
+                supervised.leased = False
+                self._holder.release(loss.pipeline)
                 continue
             # It may have been taken again since.
             if supervised.lease is None or supervised.lease <= loss.epoch:

@@ -194,6 +194,27 @@ def test_pipelines_that_wait_in_turn_do_not_keep_a_driver_from_its_start(make: M
     assert len(one.drivers) == 2
 
 
+def test_a_pipeline_that_was_given_up_waits_for_no_lease_until_a_reload(make: Make) -> None:
+    one = make({"clicks": 1, "views": 1})
+    one.go(5)
+    one.drivers[-1].fail("clicks", Fenced("another writer runs"))
+    one.go(20)
+    assert one.supervisor.supervised_pipelines["clicks"].halted
+    take_away(one, "clicks")
+    one.go(20)
+    status = status_of(one, "clicks")
+    assert status["halted"]
+    assert (status["lease_wait"], status["lease_epoch"]) == (None, None)
+    assert 'headrace_lease_awaited{pipeline="clicks"} 0.0' in metrics_of(one)
+    assert [event.kind for event in one.sent.events] == ["pipeline_halted"], "it does not go on by itself"
+    one.reload({"clicks": 2, "views": 1})
+    one.go(20)
+    assert status_of(one, "clicks")["lease_wait"]["reason"].startswith("other/1 has its lease")
+    one.leases["clicks"].foreign = False
+    one.go(20)
+    assert one.running == {"clicks": 2, "views": 1}
+
+
 def test_a_stop_while_it_waits_ends_well(make: Make) -> None:
     one = make({"clicks": 1, "views": 1})
     one.go(5)
