@@ -15,7 +15,7 @@ from recovery.escalation.state import Failure, Memory
 from tests.support.commits import Lake
 from writer.cli.look.status import StatusReport, StatusView
 from writer.clients.kafka import BrokerUnreachable
-from writer.clients.supervisor_record import find_halt, halt_of_decisions, wait_of_decisions
+from writer.clients.supervisor_record import LeaseWait, find_halt, halt_of_decisions, wait_of_decisions
 from writer.config.pipelines import Config
 from writer.core.text import iso
 from writer.lease.factory import pipeline_store
@@ -116,6 +116,20 @@ def test_a_driver_says_that_its_supervisor_waits_for_a_lease() -> None:
     assert (told["halted"], told["error"]) == (None, "")
     progress.set_running()
     assert document([progress.view()], NOW)["pipelines"]["clicks"]["lease_wait"] is None
+
+
+@pytest.mark.parametrize("end", ["failed", "stopped"])
+def test_what_ends_while_it_waits_for_a_lease_waits_no_longer(end: str) -> None:
+    progress = Progress("clicks")
+    progress.set(lease_wait=LeaseWait(NOW, "host/7 has its lease"))
+    assert progress.view().state == "waiting"
+    if end == "failed":
+        progress.record_failure("its location lies in another table")
+    else:
+        progress.record_stop()
+    told = document([progress.view()], NOW)["pipelines"]["clicks"]
+    assert (told["state"], told["lease_wait"]) == (end, None)
+    assert told["error"] == ("its location lies in another table" if end == "failed" else "")
 
 
 def test_other_decisions_are_no_halt() -> None:

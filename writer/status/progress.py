@@ -137,12 +137,12 @@ class Progress:
         return changed
 
     def record_stop(self) -> None:
-        """Record that it ended as it was asked to."""
-        self.set(state="stopped", batch=None)
+        """Record that it ended as it was asked to, and waits for no lease."""
+        self.set(state="stopped", batch=None, lease_wait=None)
 
     def record_failure(self, reason: str) -> None:
-        """Record that it ended, and why."""
-        self.set(state="failed", error=reason, batch=None)
+        """Record that it ended, and why. It waits for no lease, unless a supervisor says so afterwards."""
+        self.set(state="failed", error=reason, batch=None, lease_wait=None)
 
     def set_schemas(self, schemas: Mapping[int, WriterSchema | RejectedSchema]) -> None:
         """Count the schemas of the plan by how they are decoded."""
