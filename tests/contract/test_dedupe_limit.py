@@ -15,6 +15,7 @@ from tests.support.sealed_lake import DAY, SealedLake
 from writer.audit.audit import audit
 from writer.batch.staging.sorting import TakenLimit
 from writer.cli.main import app
+from writer.core.errors import HeadraceError
 from writer.driver.sealing.steps import beside_seals, seal_due
 from writer.maintenance.compaction.compactor import here
 from writer.sealing.sealer import Sealer
@@ -82,6 +83,15 @@ def test_a_bucket_of_which_most_rows_would_go_is_blocked_until_a_person_says_yes
     (manifest,) = driver.sealed
     assert (manifest.rows, manifest.deduped) == (USERS, ROWS - USERS)
     assert audit(lake.config, "clicks", since=None, deep=True).rows_removed == ROWS - USERS
+
+
+def test_a_file_that_is_gone_is_named_where_a_compaction_is_only_shown(tmp_path: Path) -> None:
+    lake = lake_of(tmp_path, "delta")
+    compact(lake, tmp_path)
+    next(Path(lake.table.location).rglob("*2026-11-20T05/*.parquet")).unlink()
+    result = CliRunner().invoke(app, ["compact", str(tmp_path / "headrace.yaml")])
+    assert isinstance(result.exception, HeadraceError)
+    assert "names is gone" in str(result.exception)
 
 
 def test_other_buckets_are_sealed_meanwhile(tmp_path: Path) -> None:

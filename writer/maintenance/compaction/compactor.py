@@ -159,10 +159,7 @@ class Compactor:
             except FileNotFoundError as error:
                 is_outdated = comparison is not None and comparison.is_outdated()
                 if self._table.snapshot().version == snapshot.version and not is_outdated:
-                    raise HeadraceError(
-                        f"a file that the table at {self._table.location} names is gone: {error}. Restore it; without "
-                        "it the rows that it held are lost."
-                    ) from error
+                    raise self._absence(error) from error
                 self._log_conflict(piece.files[0].bucket, error)
                 # The generator is at its end; the next call plans again.
                 return
@@ -187,8 +184,19 @@ class Compactor:
         ]
         try:
             return sum(result.taken for result in run(jobs))
+        except FileNotFoundError as error:
+            if self._table.snapshot().version == snapshot.version:
+                raise self._absence(error) from error
+            raise HeadraceError(f"the table at {self._table.location} changed meanwhile; look again") from error
         except UnknownColumn as error:
             raise ConfigError(f"pipelines.{self._name}: {error}") from error
+
+    def _absence(self, error: FileNotFoundError) -> HeadraceError:
+        """Return what a person is told of a file that is not there."""
+        return HeadraceError(
+            f"a file that the table at {self._table.location} names is gone: {error}. Restore it; without it the rows "
+            "that it held are lost."
+        )
 
     def _refusal(self, bucket: BucketKey, result: RewriteResult) -> SealRefused:
         """Return why a bucket is not deduped, and what a person may do."""
