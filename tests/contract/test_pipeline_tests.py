@@ -2,10 +2,13 @@
 
 import hmac
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -354,6 +357,33 @@ def test_json_and_junit_say_the_same(files: Files) -> None:
         for difference in test["differences"] if failure is not None else ():
             assert difference["what"] in (failure.text or "")
             assert difference["got"] in (failure.text or "")
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_what_a_person_agreed_to_is_written_and_shown_once(files: Files, is_edited: bool) -> None:
+    path = failing(files)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "writer.cli", "test", "--update"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    page = ""
+    with subprocess.Popen(
+        command, cwd=files.root, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
+    ) as asked:
+        os.close(theirs)
+        # Linux ends a terminal without a process by an error.
+        with suppress(OSError):
+            while text := os.read(ours, 65_536).decode(errors="replace"):
+                page += text
+                if page.endswith("[y/N]: "):
+                    if is_edited:
+                        path.write_text("# mine\n" + path.read_text())
+                    os.write(ours, b"y\n")
+    os.close(ours)
+    assert page.count("+  not expected: tombstone") == 1
+    assert asked.returncode == (2 if is_edited else 0), page
+    assert ("has changed since its update was shown" in page) == is_edited
+    assert path.read_text().startswith("# mine\n") == is_edited
+    assert ("not expected: tombstone" in path.read_text()) != is_edited
 
 
 def test_an_update_is_shown_first_and_then_it_passes(files: Files) -> None:

@@ -178,23 +178,34 @@ def test_the_exit_code_is_that_of_the_report_and_a_declared_one() -> None:
 @pytest.mark.parametrize(
     ("flags", "calls"),
     [
-        ([], [(False, False, False)]),
-        (["--dry-run"], [(False, True, False)]),
-        (["--dry-run", "--yes"], [(True, True, False)]),
-        (["--yes"], [(True, False, True)]),
+        ([], [(False, False)]),
+        (["--dry-run"], [(True, False)]),
+        (["--dry-run", "--yes"], [(True, False)]),
+        (["--yes"], [(False, True)]),
     ],
 )
-def test_a_command_knows_whether_it_is_to_show_only(flags: list[str], calls: list[tuple[bool, bool, bool]]) -> None:
-    flags_of_calls: list[tuple[bool, bool, bool]] = []
+def test_a_command_knows_whether_it_is_to_show_only(flags: list[str], calls: list[tuple[bool, bool]]) -> None:
+    flags_of_calls: list[tuple[bool, bool]] = []
 
     @command(exits={0: "done"})
-    def remove(files: Files, yes: bool = False, dry_run: bool = False, *, write: bool) -> int:
+    def remove(files: Files, dry_run: bool = False, *, write: bool) -> int:
         """Remove files."""
         assert files
-        flags_of_calls.append((yes, dry_run, write))
+        flags_of_calls.append((dry_run, write))
         return 0
 
     assert (run(remove, "here", *flags), flags_of_calls) == ((0, ""), calls)
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry-run"], ["--yes"]])
+def test_nobody_agreed_to_a_preview_without_a_terminal(flags: list[str]) -> None:
+    @command(exits={0: "done"})
+    def remove(files: Files, *, write: bool, preview: Removal | None) -> Removal:
+        """Remove files."""
+        assert preview is None
+        return Removal(len(files), write)
+
+    assert run(remove, "here", *flags)[0] == 0
 
 
 @pytest.mark.parametrize("code", [0, 1, 143])

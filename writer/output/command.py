@@ -5,7 +5,7 @@ reads the rest off its signature:
 
 - a parameter of `Depends(choose)` becomes the options of `choose`, and takes what `choose` returns;
 - `write` gives it `--yes` and `--dry-run`: without them it is called with False and shows what it would change;
-  parameters `yes` and `dry_run` beside it take what these options say;
+  a parameter `dry_run` beside it takes what that option says, and `preview` the report to which a person agreed;
 - `screen` takes the `Screen`, of a command that shows more than the report that it returns;
 - one that returns a report, or shows lines, has `--json`; one that returns an exit code, or nothing, has not.
 
@@ -27,7 +27,7 @@ from writer.output.tables import sentence
 _Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without, it is only shown; on a terminal you are asked.")]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show it, also beside --yes, and do not ask.")]
 # What the decorator gives to the function, and is no option.
-_OF_FUNCTION = ("write", "screen")
+_OF_FUNCTION = ("write", "screen", "preview")
 # An exit code above it says which signal ended the command.
 _SIGNAL_CODES = 128
 # What a command returns: a report, an exit code, or nothing to say.
@@ -60,6 +60,8 @@ def command(
             arguments = _choose_arguments(parameters, options)
             if "screen" in parameters:
                 arguments["screen"] = screen
+            if "preview" in parameters:
+                arguments["preview"] = None
             call = partial(function, **arguments)
             if "write" in parameters:
                 outcome = _confirm(call, screen, yes=options["yes"], dry_run=options["dry_run"])
@@ -123,7 +125,7 @@ def _choice_of(parameter: Parameter) -> Callable[..., Any] | None:
     return marks[0].choose if marks else None
 
 
-def _confirm(call: Callable[..., Outcome], screen: Screen, *, yes: bool, dry_run: bool) -> Outcome:
+def _confirm(call: "partial[Outcome]", screen: Screen, *, yes: bool, dry_run: bool) -> Outcome:
     """Do it with `--yes`, or where a person at a terminal agrees to what was shown; else only show it."""
     if yes and not dry_run:
         return _show(call(write=True), screen)
@@ -136,6 +138,8 @@ def _confirm(call: Callable[..., Outcome], screen: Screen, *, yes: bool, dry_run
     if not typer.confirm("Do it?"):
         sentence(screen.out, "Nothing was changed.")
         return preview
+    if "preview" in call.keywords:
+        call = partial(call, preview=preview)
     return _show(call(write=True), screen)
 
 

@@ -32,8 +32,9 @@ class FileUpdate:
     path: Path
     # The lines that go and come, as `diff -u` shows them.
     diff: str
-    # Its text then.
-    text: str = field(metadata=SCREEN_ONLY)
+    # Its text, empty where it is new, and its text then.
+    before: str = field(metadata=SCREEN_ONLY)
+    after: str = field(metadata=SCREEN_ONLY)
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,9 @@ def run_tests(
     update: Annotated[
         bool, typer.Option("--update", help="Change `expect` to what came; with --yes, else the change is only shown.")
     ] = False,
-    yes: bool = False,
     *,
     write: bool,
+    preview: PipelineTestReport | None,
     screen: Screen,
 ) -> PipelineTestReport:
     """Test pipelines: records of files through the steps of a task, compared with what is expected of them.
@@ -118,19 +119,18 @@ def run_tests(
         options.append("-v")
     if junit is not None:
         options.append(f"--junit-xml={junit}")
-    # Who agreed to a change has seen what the tests find.
-    is_agreed = write and not yes
-    test_run = _run(files, options, workers, quiet=screen.as_json or is_agreed)
-    updates: list[FileUpdate] = []
-    if update:
-        updates = _list_updates(test_run)
-        _show_updates(updates, test_run, screen.out)
-    if write and updates:
-        for file in updates:
-            file.path.write_bytes(file.text.encode())
-            sentence(screen.out, f"{file.path}: `expect` is rewritten")
-        test_run = _run(files, options, None, quiet=screen.as_json)
-    return _report(test_run, updates)
+    report = preview
+    if report is None:
+        test_run = _run(files, options, workers, quiet=screen.as_json)
+        updates: list[FileUpdate] = []
+        if update:
+            updates = _list_updates(test_run)
+            _show_updates(updates, test_run, screen.out)
+        report = _report(test_run, updates)
+    if not write or not report.updates:
+        return report
+    _write_updates(report.updates, screen.out)
+    return _report(_run(files, options, None, quiet=screen.as_json), report.updates)
 
 
 def _split_words(words: list[str]) -> tuple[list[str], list[str]]:
@@ -167,8 +167,9 @@ def _list_updates(test_run: "TestRun") -> list[FileUpdate]:
         entries = file.changed_entries()
         if entries:
             path = file.case.expected_path
-            text = file.case.replace_expected(entries)
-            updates.append(FileUpdate(path, _diff(path, file.case.expected_text, text), text))
+            before = file.case.expected_text
+            after = file.case.replace_expected(entries)
+            updates.append(FileUpdate(path, _diff(path, before, after), before, after))
     return updates
 
 
@@ -182,6 +183,17 @@ def _show_updates(updates: Sequence[FileUpdate], test_run: "TestRun", out: Conso
         out.print(Text(file.diff), soft_wrap=True)
     if test_run.exit_code == _TESTS_FAILED and not updates:
         sentence(out, "--update changes nothing: `counts`, and what is refused, stay as they are.")
+
+
+def _write_updates(updates: Sequence[FileUpdate], out: Console) -> None:
+    """Write what was shown. Raises ConfigError, before any is written, where a file is not as it was then."""
+    for file in updates:
+        text = file.path.read_bytes().decode() if file.path.exists() else ""
+        if text != file.before:
+            raise ConfigError(f"{file.path} has changed since its update was shown, and stays as it is. Run it again.")
+    for file in updates:
+        file.path.write_bytes(file.after.encode())
+        sentence(out, f"{file.path}: `expect` is rewritten")
 
 
 def _report(test_run: "TestRun", updates: Sequence[FileUpdate]) -> PipelineTestReport:
