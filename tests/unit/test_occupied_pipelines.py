@@ -208,6 +208,26 @@ def test_a_pipeline_that_comes_later_waits_for_its_lease_and_takes_it_when_it_is
         assert run_leases.lease_wait("clicks") is None
 
 
+def test_a_lease_that_falls_silent_after_it_was_renewed_is_still_waited_for(clock: Clock) -> None:
+    def look(seconds: float) -> LeaseRecord:
+        if 3 <= seconds < 6:
+            raise OSError("it does not answer")
+        return record(int(seconds), released=seconds >= 8)
+
+    run_leases = RunLeases(
+        LeaseHolder({}, "me/1", expires_after=EXPIRY), lambda _: ScriptedLeases(clock, look), takes_over=False
+    )
+    with run_leases.hold([], clock):  # type: ignore[arg-type]
+        for second in range(8):
+            with pytest.raises(Occupied):
+                run_leases.enter("clicks")
+            wait = run_leases.lease_wait("clicks")
+            assert wait is not None
+            assert ("it does not answer" in wait.reason) == (3 <= second < 6)
+            clock.wait(1)
+        assert run_leases.enter("clicks") == 4
+
+
 def test_what_was_lost_is_waited_for_and_never_taken_back_from_who_renews_it(clock: Clock) -> None:
     leases = LostLeases()
     holder = LeaseHolder({}, "me/1", expires_after=EXPIRY)

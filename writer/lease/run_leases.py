@@ -50,13 +50,14 @@ class RunLeases:
     def enter(self, pipeline: str) -> int | None:
         """Return the epoch of a lease for a start, after it was taken if it was not held. Raises ConfigError, Occupied.
 
-        None: the start is made without a lease, as that cannot be read. The table fences its other writer anyway.
+        None: the start is made without a lease, as that cannot be read. The table fences its other writer anyway. But
+        while a lease is silent that another process was seen to renew, that process may run: it is not fenced.
         """
         self._add(pipeline)
         if self._holder.try_take(pipeline):
             return self._holder.epochs.get(pipeline)
         awaited = self._holder.find_wait(pipeline)
-        if awaited is None or awaited.error:
+        if awaited is None or (awaited.error and not awaited.is_renewed):
             return None
         raise Occupied(self._refusal(pipeline))
 
