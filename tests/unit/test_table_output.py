@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from writer.cli.look.ddl import DdlReport, TableDdl
-from writer.core.errors import HeadraceError
+from writer.core.errors import ConfigError
 from writer.output.report import Screen
 from writer.output.tables import Column, TextTable, emit, emit_whole, numbers, ruled_table, show
 
@@ -103,7 +103,7 @@ def test_sql_is_printed_as_it_is_or_not_at_all(monkeypatch: pytest.MonkeyPatch, 
     if has_all:
         screen.show(report)
     else:
-        with pytest.raises(HeadraceError, match=f"encoding {encoding}, which lacks characters"):
+        with pytest.raises(ConfigError, match=f"encoding {encoding}, which lacks characters"):
             screen.show(report)
     sys.stdout.flush()
     assert content.getvalue().decode(encoding) == (f"-- a note\n{statement};\n" if has_all else "")

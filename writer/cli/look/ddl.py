@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from writer.config.pipeline import Pipeline
-from writer.core.errors import ConfigError, HeadraceError
+from writer.core.errors import ConfigError
 from writer.engines.caveats import Engine, notes
 from writer.engines.registration import registration
 from writer.engines.table_description import describe_table
@@ -64,9 +64,9 @@ class DdlReport(Report):
 
 
 def _check_printable(statements: Sequence[str], out: Console) -> None:
-    """Raise HeadraceError where a character of SQL would become a question mark."""
+    """Raise ConfigError where a character of SQL would become a question mark."""
     if not all(map(is_printable, statements)):
-        raise HeadraceError(
+        raise ConfigError(
             f"standard output has the encoding {out.encoding}, which lacks characters of the statements. Set "
             "PYTHONIOENCODING=utf-8, or give --json."
         )
