@@ -1,5 +1,6 @@
 """What every keeper of leases promises. One suite, every adapter."""
 
+import json
 import os
 import signal
 import subprocess
@@ -299,6 +300,17 @@ def test_a_lease_shows_since_when_it_is_held(leases: Callable[[], Leases]) -> No
     assert taken.taken_at is not None
     assert abs(taken.taken_at - before) < timedelta(seconds=60)
     assert renewed.taken_at == taken.taken_at, "a renewal is no new beginning"
+
+
+@pytest.mark.parametrize(
+    "taken_at", ["", "soon", "2026-11-27", "0001-01-01T00:00:00+05:00", "9999-12-31T23:00:00-05:00"]
+)
+def test_a_lease_with_a_time_that_nobody_can_show_is_read_without_it(tmp_path: Path, taken_at: str) -> None:
+    store = store_at(str(tmp_path))
+    store.put("_lease/000000000003", json.dumps({"holder": "other/1", "taken_at": taken_at}).encode())
+    record = StoreLeases(store).look()
+    assert record is not None
+    assert (record.epoch, record.holder, record.taken_at) == (3, "other/1", None)
 
 
 HOLDER = """

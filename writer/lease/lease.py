@@ -153,8 +153,8 @@ def _content(holder: str, **details: str | bool) -> bytes:
 
 
 def parse_time(value: object) -> datetime | None:
-    """Parse a time with a zone, in ISO 8601; None where it is none."""
-    with suppress(ValueError):
+    """Parse a time with a zone, in ISO 8601; None where it is none, or outside of the years 1 to 9999 in UTC."""
+    with suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(str(value))
         if time.tzinfo is not None:
             return time.astimezone(UTC)
