@@ -34,5 +34,13 @@ class DecisionLog:
                 "failed_at": "" if failed_at is None else iso(failed_at),
             }
         )
+        self._write()
+
+    def forget(self, pipeline: str) -> None:
+        """Show nothing any more of a pipeline that has gone: one that comes again by its name has another story."""
+        if self._decisions.pop(pipeline, None) is not None:
+            self._write()
+
+    def _write(self) -> None:
         with suppress(OSError):
             self._folder.decide(self._decisions)

@@ -45,8 +45,9 @@ class PipelineLeases:
         return False
 
     def release(self, pipeline: str) -> None:
-        """Release the lease of a pipeline that has gone."""
+        """Release the lease of a pipeline that has gone, and show nothing of its wait any more."""
         self._holder.release(pipeline)
+        self._decisions.forget(pipeline)
 
     def note_losses(
         self, pipelines: Mapping[str, SupervisedPipeline], read_clock: Callable[[], datetime], now_s: float

@@ -239,6 +239,21 @@ def test_a_reload_while_it_waits_does_not_fight_for_the_lease(make: Make, change
     assert one.running == change
 
 
+def test_a_pipeline_that_was_removed_while_it_waited_begins_without_that_wait(make: Make, tmp_path: Path) -> None:
+    one = make({"clicks": 1, "views": 1})
+    one.go(5)
+    take_away(one, "clicks")
+    one.go(20)
+    assert json.loads((tmp_path / "decided.json").read_text())["clicks"][0]["to"] == "waits"
+    one.reload({"views": 1})
+    one.go(10)
+    one.leases["clicks"].foreign = False
+    one.reload({"clicks": 1, "views": 1})
+    one.go(20)
+    assert one.running == {"clicks": 1, "views": 1}
+    assert "clicks" not in json.loads((tmp_path / "decided.json").read_text())
+
+
 def test_a_pipeline_that_a_reload_adds_waits_while_another_process_has_it(make: Make) -> None:
     one = make({"clicks": 1})
     one.go(5)
