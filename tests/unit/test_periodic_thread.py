@@ -1,7 +1,9 @@
 """A thread that runs rounds: when they begin, and that closing it waits no longer than it says."""
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -121,3 +123,18 @@ def test_nobody_waits_for_a_round_of_a_thread_that_has_ended(rounds: Rounds) -> 
     began_s = time.monotonic()
     assert not thread.request_round()(LONG_S)
     assert time.monotonic() - began_s < LONG_S / 2
+
+
+def test_what_may_wake_a_thread_that_has_ended_keeps_nothing_of_its_rounds() -> None:
+    """A driver starts a pipeline many times, and the listeners of its commits are those of every start."""
+    rounds = Rounds()
+    thread = PeriodicThread("rounds", rounds.run, rounds.finish)
+    thread.start()
+    wake = thread.wake
+    assert thread.close(LONG_S)
+    assert rounds.finished == 1
+    leftover = weakref.ref(rounds)
+    del rounds, thread
+    gc.collect()
+    assert leftover() is None
+    wake()

@@ -13,6 +13,11 @@ def do_nothing() -> None:
     """Do nothing."""
 
 
+def _end_rounds() -> float:
+    """Stand for the round of a thread that has ended."""
+    return 0.0
+
+
 class PeriodicThread:
     """A daemon thread, which never holds the process. The first round begins at once."""
 
@@ -84,6 +89,9 @@ class PeriodicThread:
                 self._wake.clear()
             self._finish()
         finally:
+            # Listeners may wake it long after its end: what its rounds needed does not live for that.
+            self._run_round = _end_rounds
+            self._finish = do_nothing
             with self._changed:
                 self._has_ended = True
                 self._changed.notify_all()
