@@ -99,7 +99,7 @@ def test_a_batch_is_judged_again_when_buckets_of_one_table_are_closed_beside_it(
     document = json.loads(
         say("seal", str(site.config), "--target", CLICK, "--until", "2026-11-21T00:00Z", "--yes", "--json")
     )
-    assert document["closed_until"] == "2026-11-21T00:00:00+00:00", "who seals then, it or the driver, is a race"
+    assert document["closed_until"] == "2026-11-21T00:00:00.000Z", "who seals then, it or the driver, is a race"
     before = rows(lake / "clicks")
     flag.unlink()
     assert writer.wait(120) == 0, writer.output()

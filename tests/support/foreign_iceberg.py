@@ -26,6 +26,7 @@ from tests.support.foreign_rows import old_rows
 from tests.support.local_driver import pipeline_config
 from tests.support.sample_records import NOW
 from writer.cli.maintain.table_adopt import run_adopt
+from writer.output.report import Screen
 from writer.table.iceberg import adoption
 from writer.table.iceberg.metadata.manifests import ManifestWriter
 
@@ -74,7 +75,7 @@ def create_foreign_table(
 
 def adopt(root: Path, *, write: bool = True, **settings: Any) -> None:
     config = pipeline_config(root, "iceberg", **{"start": START, **settings})
-    run_adopt(config, "clicks", write=write, now=NOW)
+    Screen(as_json=True, has_lines=False).show(run_adopt(config, "clicks", write=write, now=NOW))
 
 
 class Deletes(ManifestWriterV2):
