@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from writer.clients.java_artifacts import Bundle, Module
+from writer.clients.java_artifacts import Bundle, Module, spark_release
 
 # The partition column in every contender's table.
 BUCKET = "hour"
@@ -13,17 +13,32 @@ BUCKET = "hour"
 PARTITIONS = 4
 # The cores of Spark; the limit is one process without Spark.
 CORES = 2
-# What the plain jobs run on. Not transitive: pyspark carries the rest.
-_AVRO = (Module("org.apache.spark", "spark-avro_2.13", "4.0.2"),)
-_DELTA = (
-    Module("io.delta", "delta-spark_4.0_2.13", "4.3.1"),
-    Module("io.delta", "delta-storage", "4.3.1"),
-    Module("io.delta", "delta-kernel-api", "4.3.1"),
-    Module("io.delta", "delta-kernel-defaults", "4.3.1"),
-    Module("io.unitycatalog", "unitycatalog-client", "0.5.0"),
-)
-DELTA = Bundle("delta-spark", "4.3.1", _DELTA, files=5, megabytes=13)
-PLAIN_BUNDLES = (Bundle("spark-avro", "4.0.2", _AVRO, files=1, megabytes=1), DELTA)
+# What the plain jobs run on, by the minor version of Spark: the versions of spark-avro and of Delta.
+_PLAIN_VERSIONS = {"4.0": ("4.0.2", "4.3.1"), "4.1": ("4.1.1", "4.3.1"), "4.2": ("4.2.0", "4.4.0")}
+
+
+def plain_bundles() -> tuple[Bundle, Bundle]:
+    """Return what plain jobs take beside the pyspark that is installed. Raises SparkUnsupported."""
+    avro_version = _PLAIN_VERSIONS[spark_release().minor][0]
+    avro = (Module("org.apache.spark", "spark-avro_2.13", avro_version),)
+    return Bundle("spark-avro", avro_version, avro, files=1, megabytes=1), delta_bundle()
+
+
+def delta_bundle() -> Bundle:
+    """Return Delta for the pyspark that is installed. Not transitive: pyspark carries the rest.
+
+    Raises SparkUnsupported.
+    """
+    minor = spark_release().minor
+    version = _PLAIN_VERSIONS[minor][1]
+    modules = (
+        Module("io.delta", f"delta-spark_{minor}_2.13", version),
+        Module("io.delta", "delta-storage", version),
+        Module("io.delta", "delta-kernel-api", version),
+        Module("io.delta", "delta-kernel-defaults", version),
+        Module("io.unitycatalog", "unitycatalog-client", "0.5.0"),
+    )
+    return Bundle("delta-spark", f"{version}-spark{minor}", modules, files=len(modules), megabytes=13)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from bench.contenders.flink import FLINK
 from bench.data.dataset import TIME_FIELD, DataSet
 from bench.data.fill import FilledTopic, fill
 from bench.figures import WARM_FROM, BenchFailed, Run, warm
-from bench.job import PARTITIONS, PLAIN_BUNDLES, Job
+from bench.job import PARTITIONS, Job, plain_bundles
 from writer.clients import java_artifacts
 from writer.clients.java_artifacts import Bundle
 from writer.core.errors import ConfigError
@@ -258,8 +258,8 @@ def _bundles(setting: Setting) -> list[Bundle]:
     """Return what must be fetched before anything is measured."""
     letters = {contender.letter for contender in setting.contenders}
     return [
-        *java_artifacts.BUNDLES.values(),
-        *(PLAIN_BUNDLES if letters & {"b", "c"} else ()),
+        *map(java_artifacts.find_bundle, java_artifacts.DEMO_BUNDLES),
+        *(plain_bundles() if letters & {"b", "c"} else ()),
         *((FLINK,) if letters & {"g", "h"} else ()),
     ]
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.chaos.schedule import script
-from recovery.escalation.error_catalogue import SPARK
 from tests.fault import outcomes
 from tests.fault.outcomes import Outcomes
+from writer.clients.java_artifacts import spark_release
 
 ROOT = Path(__file__).parents[1]
+SPARK = spark_release().minor
 Found = Mapping[str, Any]
 
 _SUMMARY = """# Faults

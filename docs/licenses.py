@@ -13,7 +13,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from writer.clients.java_artifacts import BUNDLES
+from writer.clients.java_artifacts import DEMO_BUNDLES, find_bundle
 
 _ROOT = Path(__file__).parents[1]
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==\S+(?: ; (?P<marker>[^\\]+))?", re.MULTILINE)
@@ -47,7 +47,7 @@ def text() -> str:
     lines += ["", *(f"{name}: {what}." for name, what in _USES.items()), "", "## Java", ""]
     lines += ["Fetched from Maven Central once, with what they need themselves.", ""]
     lines += ["| part | module | licence |", "| --- | --- | --- |"]
-    for bundle in BUNDLES.values():
+    for bundle in map(find_bundle, DEMO_BUNDLES):
         for module in bundle.modules:
             lines.append(f"| {bundle.name} | {module} | {_JAVA[module.organisation]} |")
     return "\n".join(lines) + "\n"

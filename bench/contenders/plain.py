@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from bench.job import BUCKET, CORES, PLAIN_BUNDLES, Job, load, mark
+from bench.job import BUCKET, CORES, Job, load, mark, plain_bundles
 from writer.clients import java_artifacts
 
 # This is twice what headrace gives its JVM, because everything runs in this one.
@@ -77,7 +77,7 @@ def run(job: Job, *, repartition: bool) -> None:
 
 def session(job: Job) -> Any:
     """Start Spark as its documentation and Delta's say; otherwise everything is the default."""
-    bundles = [java_artifacts.fetch(bundle, progress=print) for bundle in PLAIN_BUNDLES]
+    bundles = [java_artifacts.fetch(bundle, progress=print) for bundle in plain_bundles()]
     jars = [*java_artifacts.spark_jars(), *(jar for bundle in bundles for jar in sorted(bundle.glob("*.jar")))]
     settings = {
         "spark.jars": ",".join(map(str, jars)),

@@ -133,8 +133,8 @@ def _record_numbers(table: Path) -> npt.NDArray[np.int64]:
 
 def main(events: int, repeats: int) -> int:
     """Measure, and say so. Returns the exit code."""
-    for bundle in java_artifacts.BUNDLES:
-        java_artifacts.fetch(bundle, progress=print)
+    for name in java_artifacts.DEMO_BUNDLES:
+        java_artifacts.fetch(name, progress=print)
     clean = dataset("200B")
     sets: Sequence[DataSet] = [clean, DamagedDataSet(clean.name, clean.about, clean.fields)]
     ratios = []

@@ -206,8 +206,8 @@ def main(
     tables: Sequence[int], pipelines: Sequence[int], events: int, table_format: TableFormat, partitions: int
 ) -> None:
     """Measure, and say so."""
-    for bundle in java_artifacts.BUNDLES:
-        java_artifacts.fetch(bundle, progress=print)
+    for name in java_artifacts.DEMO_BUNDLES:
+        java_artifacts.fetch(name, progress=print)
     data = dataset("200B")
     sizes = [*((n, 1) for n in tables), *((1, n) for n in pipelines)]
     fleets = [Fleet(*size, events, data, table_format, partitions) for size in sizes]

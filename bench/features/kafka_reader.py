@@ -119,8 +119,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--partitions", type=int, default=PARTITIONS)
     options = parser.parse_args()
-    for bundle in java_artifacts.BUNDLES:
-        java_artifacts.fetch(bundle, progress=print)
+    for name in java_artifacts.DEMO_BUNDLES:
+        java_artifacts.fetch(name, progress=print)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, Stack(Path(directory)) as stack:
         bootstrap = stack.broker.bootstrap
         data = dataset(options.data)

@@ -129,7 +129,7 @@ def _check_spark(content: CheckpointContent) -> Check:
         files = _first(f"{file.name}: {file.reason}" for file in content.newer)
         message = f"a newer Spark wrote the checkpoint ({files}). Run that Spark, or begin a new run if the change was "
         return Check("spark", ok=False, message=f"{message}meant")
-    return Check("spark", ok=True, message="the files are of the version that Spark 4.0 reads")
+    return Check("spark", ok=True, message="the files are of the version that Spark 4 writes")
 
 
 def _check_metadata(facts: CheckFacts, content: CheckpointContent) -> Check:

@@ -80,7 +80,7 @@ class CheckpointContent:
     # Number of a source → where it began.
     source_starts: Mapping[int, Offsets] = field(default_factory=dict)
     corrupt: Sequence[CorruptFile] = ()
-    # Files of a version that Spark 4.0 does not read.
+    # Files of a version that headrace does not read.
     newer: Sequence[CorruptFile] = ()
     # Checksums of files that are not there, which would stand in Spark's way.
     orphaned_checksums: Sequence[str] = ()
@@ -187,7 +187,7 @@ def _parse_files(
 
 
 class _NewerVersionError(Exception):
-    """A file is of a version that Spark 4.0 does not read."""
+    """A file is of a version that headrace does not read."""
 
 
 def _numbers(names: Iterable[str]) -> list[int]:
@@ -256,7 +256,7 @@ def _check_version(line: str, versions: Sequence[str]) -> None:
     if line in versions:
         return
     if re.fullmatch(r"v\d+", line):
-        raise _NewerVersionError(f"version {line}, Spark 4.0 reads {' and '.join(versions)}")
+        raise _NewerVersionError(f"version {line}, headrace reads {' and '.join(versions)}")
     raise ValueError(f"{line[:_LINE_SHOWN]!r} is no version")
 
 

@@ -6,16 +6,15 @@ The catalogue is data, `damages.json`, with the words of each version of Spark; 
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from recovery.escalation.levels import RecoveryLevel
+from writer.clients.java_artifacts import SPARK_RELEASES, spark_release
 
-# The version of Spark whose words are looked for.
-SPARK = "4.0"
 _FORMAT = 1
 
 
@@ -62,18 +61,18 @@ class Verdict:
 UNKNOWN = Verdict("unknown", RecoveryLevel.RESTART, halt=False, message="The catalogue does not know this error.")
 
 
+def catalogue() -> tuple[Damage, ...]:
+    """Return all damages, with the words of the Spark that is installed. Raises SparkUnsupported."""
+    return catalogue_for(spark_release().minor)
+
+
 @cache
-def catalogue(spark: str = SPARK) -> tuple[Damage, ...]:
-    """Return all damages, with the words of a version of Spark. Raises ValueError for a version without words."""
+def catalogue_for(minor: str) -> tuple[Damage, ...]:
+    """Return all damages, with the words of a minor version of Spark, such as `4.1`."""
     raw = json.loads(files("recovery.escalation").joinpath("damages.json").read_text(encoding="utf-8"))
     if raw["format"] != _FORMAT:
         raise ValueError(f"recovery/escalation/damages.json has format {raw['format']}, this version reads {_FORMAT}")
-    versions = set[str]()
-    for row in raw["damages"]:
-        versions.update(row["symptom"])
-    if spark not in versions:
-        raise ValueError(f"the catalogue has no words of Spark {spark}; it has those of {', '.join(sorted(versions))}")
-    return tuple(_parse_damage(row, spark) for row in raw["damages"])
+    return tuple(_parse_damage(row, minor) for row in raw["damages"])
 
 
 def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
@@ -89,7 +88,7 @@ def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
     return UNKNOWN
 
 
-def _parse_damage(raw: dict[str, Any], spark: str) -> Damage:
+def _parse_damage(raw: dict[str, Any], minor: str) -> Damage:
     return Damage(
         row=raw["row"],
         damage=raw["damage"],
@@ -97,12 +96,19 @@ def _parse_damage(raw: dict[str, Any], spark: str) -> Damage:
         level=None if raw["level"] is None else RecoveryLevel[raw["level"]],
         halt=raw["halt"],
         message=raw["message"],
-        symptom=_compile_pattern(raw["symptom"].get(spark)),
+        symptom=_compile_pattern(_symptom(raw["symptom"], minor)),
         ours=_compile_pattern(raw.get("ours")),
         finding=raw.get("finding"),
         not_run=raw.get("not_run"),
         elsewhere=tuple(raw.get("elsewhere", ())),
     )
+
+
+def _symptom(words: Mapping[str, str], minor: str) -> str | None:
+    """Return the words of a version of Spark: those of the newest row that is not newer. None: it says nothing."""
+    order = list(SPARK_RELEASES)
+    versions = [version for version in words if order.index(version) <= order.index(minor)]
+    return words[max(versions, key=order.index)] if versions else None
 
 
 def _compile_pattern(text: str | None) -> re.Pattern[str] | None:

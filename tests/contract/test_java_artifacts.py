@@ -17,7 +17,7 @@ from writer.clients import java_artifacts
 def repository(tmp_path, monkeypatch):
     """An Ivy settings file of a repository that holds stand-ins for Spark's Kafka jars, and an empty cache."""
     root = tmp_path / "repository"
-    for m in java_artifacts.BUNDLES["spark-kafka"].modules:
+    for m in java_artifacts.find_bundle("spark-kafka").modules:
         directory = root / m.organisation.replace(".", "/") / m.name / m.version
         directory.mkdir(parents=True)
         (directory / f"{m.name}-{m.version}.jar").write_bytes(b"jar of " + m.name.encode())

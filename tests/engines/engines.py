@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from bench.job import DELTA
+from bench.job import delta_bundle
 from tests.engines import dialects
 from tests.engines.dialects import Dialect, DuckDB, Presto, Spark, Trino, TrinoHive
 from tests.engines.lake import REWRITTEN, Lake
@@ -119,7 +119,7 @@ def spark_session(directory: Path) -> Iterator[Any]:
     """Run Spark with Delta's own jars and Iceberg's until the end of the block."""
     from pyspark.sql import SparkSession
 
-    found = [*sorted(java_artifacts.fetch(DELTA, progress=print).glob("*.jar")), *parts.spark_iceberg()]
+    found = [*sorted(java_artifacts.fetch(delta_bundle(), progress=print).glob("*.jar")), *parts.spark_iceberg()]
     jars = [str(jar) for jar in found]
     iceberg = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
     session = (

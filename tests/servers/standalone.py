@@ -73,7 +73,7 @@ def _server(name: str, kind: str, directory: Path, *options: str) -> Process:
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    java = java_artifacts.java(17)
+    java = java_artifacts.spark_java()
     environment = {
         "SPARK_HOME": str(home),
         "JAVA_HOME": str(java.parent.parent),

@@ -61,7 +61,7 @@ def image(folder: Path, **env: str) -> Image:
     command.chmod(0o755)
     passwd = folder / "passwd"
     passwd.write_text(Path("/etc/passwd").read_text() + "headrace:x:10001:10001::/tmp:/usr/sbin/nologin\n")
-    java = java_artifacts.java(17).resolve().parent.parent
+    java = java_artifacts.spark_java().resolve().parent.parent
     spark = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "pyspark"
     assert spark.is_dir()
     jars = java_artifacts.fetch("spark-kafka", progress=print)

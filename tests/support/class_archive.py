@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pyspark
 
-from writer.clients.java_artifacts import cache_dir, java
+from writer.clients.java_artifacts import cache_dir, spark_java
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a third off the start on two cores
 _PROGRAM = """
@@ -34,7 +34,7 @@ gateway.proc.wait()
 
 def path() -> Path:
     """Return where the archive is, or would be. A JVM takes one only from its own build, for its own class path."""
-    build = subprocess.run([java(17), "-version"], capture_output=True, check=True).stderr
+    build = subprocess.run([spark_java(), "-version"], capture_output=True, check=True).stderr
     digest = sha256(build + pyspark.__file__.encode()).hexdigest()[:12]
     return cache_dir() / f"spark-classes-{pyspark.__version__}-{digest}.jsa"
 
@@ -48,7 +48,7 @@ def main() -> None:
     with TemporaryDirectory(dir=archive.parent) as folder:
         draft = Path(folder) / "archive"
         options = f"{QUICK_START} -XX:ArchiveClassesAtExit={draft} -Xlog:cds=off -Xlog:cds+dynamic=off"
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java(17).parent.parent)}
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(spark_java().parent.parent)}
         process = subprocess.run(
             [sys.executable, "-c", _PROGRAM, options, folder],
             capture_output=True,

@@ -47,7 +47,7 @@ class SparkJvm:
         conf = SparkConf(loadDefaults=False)
         conf.set("spark.driver.extraJavaOptions", f"{log4j} {QUICK_START}")
         conf.set("spark.driver.memory", "1g").set("spark.jars", jars)
-        java = {"JAVA_HOME": str(java_artifacts.java(17).parent.parent), "PYSPARK_PYTHON": sys.executable}
+        java = {"JAVA_HOME": str(java_artifacts.spark_java().parent.parent), "PYSPARK_PYTHON": sys.executable}
         with patch.dict(os.environ, {**_AT_START, **java}, clear=True):
             self._gateway = launch_gateway(conf, {"stdout": DEVNULL, "stderr": DEVNULL})
         parameters = self._gateway.gateway_parameters

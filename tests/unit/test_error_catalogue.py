@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from recovery.escalation.error_catalogue import UNKNOWN, catalogue, classify
+from recovery.escalation.error_catalogue import UNKNOWN, catalogue, catalogue_for, classify
 from recovery.escalation.levels import RecoveryLevel
+from writer.clients.java_artifacts import SPARK_RELEASES
 
 QUERY = (
     "[STREAM_FAILED] Query [id = a76f7e84-306b-4262-ab49-81df29c41119, runId = 84680364] terminated with exception: "
@@ -88,9 +89,12 @@ def test_each_row_says_what_is_done_and_is_tried_or_says_why_not():
         assert all((root / name).exists() for name in row.elsewhere), row.row
 
 
-def test_a_version_of_spark_without_words_is_said():
-    with pytest.raises(ValueError, match=r"no words of Spark 3\.5; it has those of 4\.0"):
-        catalogue("3.5")
+def test_each_version_of_spark_has_the_words_of_the_newest_row_that_is_not_newer():
+    rows = {row.row: row for row in catalogue_for("4.0")}
+    for minor in SPARK_RELEASES:
+        later_rows = catalogue_for(minor)
+        assert [row.row for row in later_rows] == list(rows)
+        assert [row.symptom is None for row in later_rows] == [row.symptom is None for row in rows.values()]
 
 
 def test_the_catalogue_is_read_as_it_was_written():

@@ -116,7 +116,7 @@ def test_jars_that_are_not_there_are_fetched_or_wrong(tmp_path, monkeypatch):
     monkeypatch.delenv("HEADRACE_JARS", raising=False)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
     assert host_checks._jars().status == "warning"
-    bundle = java_artifacts.BUNDLES["spark-kafka"]
+    bundle = java_artifacts.find_bundle("spark-kafka")
     kept = tmp_path / f"{bundle.name}-{bundle.version}"
     kept.mkdir()
     (kept / "a.jar").write_text("")

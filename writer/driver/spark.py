@@ -44,9 +44,9 @@ _SEPARATORS = {_JAVA_OPTIONS: " ", _REDACTION: "|"}
 def session(config: Config, pipelines: Sequence[str] = ()) -> Any:
     """Start Spark with the settings that the data plane needs; those of the file come last.
 
-    `pipelines`: those that will run, for their pools.
+    `pipelines`: those that will run, for their pools. Raises ArtifactError, JavaMissing, SparkUnsupported.
     """
-    java = java_artifacts.java(17)
+    java = java_artifacts.spark_java()
     os.environ.setdefault("JAVA_HOME", str(java.parent.parent))
     # Workers import what the driver imports.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

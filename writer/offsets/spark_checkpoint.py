@@ -16,7 +16,7 @@ from writer.storage.base import S3Settings, StoreError, Unanswered
 from writer.storage.locations import store_at
 
 Offsets = Mapping[Source, int]
-# Of the files of offsets that Spark 4.0 reads and writes.
+# Of the files of offsets that Spark writes for a source without a name.
 VERSION = "v1"
 # Of commits: v2 where `stateStore.checkpointFormatVersion` is 2.
 COMMIT_VERSIONS = ("v1", "v2")

@@ -1,8 +1,9 @@
-"""Checks of `validate` on this machine: locations, Java, jars, ports, other drivers, disk."""
+"""Checks of `validate` on this machine: locations, versions, jars, ports, other drivers, disk."""
 
 import os
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from writer.core.pages import page_address
 from writer.core.text import instant, plural
 from writer.core.units import show_size
 from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
+from writer.preflight.version_runs import Versions, judge_versions, read_runs
 from writer.scaling.spark_settings import slots_now_at_most
 from writer.storage.base import S3Settings, StoreError
 from writer.storage.locations import on_s3, store_at
@@ -98,7 +100,7 @@ def machine(config: Config, drivers: list[str], probed: ProbedLocations, *, offl
         yield _checkpoints(config, probed)
     if config.catalog is not None:
         yield _catalog(config, config.catalog, probed, offline=offline)
-    yield _java()
+    yield _versions()
     yield _jars(s3=on_s3(config.checkpoints))
     yield _http(config.http, drivers)
     if any(pipeline.scheduling.min_share for pipeline in config.pipelines.values()):
@@ -149,11 +151,16 @@ def _catalog(config: Config, catalog: Catalog, probed: ProbedLocations, *, offli
     return good("catalog", f"{where}{note}")
 
 
-def _java() -> Finding:
+def _versions() -> Finding:
+    """Say which Spark, Java and Python a driver has here, and whether the project ran them."""
     try:
-        return good("java", f"{java_artifacts.java()} is a JDK {java_artifacts.JAVA_MIN} or newer")
-    except java_artifacts.JavaMissing as error:
-        return failure("java", error)
+        spark = java_artifacts.spark_version()
+        java = java_artifacts.java_version(java_artifacts.spark_java())
+    except (java_artifacts.JavaMissing, java_artifacts.SparkUnsupported) as error:
+        return failure("versions", error)
+    assert java is not None, "spark_java has asked this binary"
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return judge_versions(Versions(spark, java, python), read_runs())
 
 
 def _jars(*, s3: bool = False) -> Finding:
@@ -161,10 +168,14 @@ def _jars(*, s3: bool = False) -> Finding:
     directory = os.environ.get("HEADRACE_JARS")
     cache = java_artifacts.cache_dir()
     purpose = "Spark's Kafka source"
-    bundles = [java_artifacts.BUNDLES["spark-kafka"]]
+    names = ["spark-kafka"]
     if s3:
         purpose += " and S3 file system"
-        bundles += java_artifacts.S3_BUNDLES.values()
+        names.append("spark-s3a")
+    try:
+        bundles = [java_artifacts.find_bundle(name) for name in names]
+    except java_artifacts.SparkUnsupported:
+        return not_checked("jars", "there are none for this Spark: see versions")
     missing = [bundle for bundle in bundles if not any((cache / f"{bundle.name}-{bundle.version}").glob("*.jar"))]
     if missing and not directory:
         size = sum(bundle.megabytes for bundle in missing)

@@ -22,7 +22,7 @@ from writer.preflight.retention_check import check_retention
 from writer.schemas.registry import SchemaSource, source
 from writer.schemas.registry_client import without_user
 
-_CHECKS_OF_ALL = ("broker", "registry", "checkpoints", "java", "jars", "http", "scheduling")
+_CHECKS_OF_ALL = ("broker", "registry", "checkpoints", "versions", "jars", "http", "scheduling")
 
 
 @dataclass(frozen=True)

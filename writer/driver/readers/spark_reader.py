@@ -38,6 +38,8 @@ _BATCH_BYTES = 16 * 2**20
 _OVERFLOW = "ArithmeticException: long overflow"
 # A class of Spark that makes a row of a record.
 _ROW_CONVERTER = "KafkaRecordToRowConverter"
+# Since Spark 4.2 the overflow has a name of its own.
+_MALFORMED_TIMESTAMP = "KAFKA_MALFORMED_RECORD_TIMESTAMP"
 # The one value that makes Spark leave out the measuring.
 _UNMEASURED = 2**31 - 1
 
@@ -207,6 +209,8 @@ class SparkReader:
 def _is_beyond_spark(error: Exception) -> bool:
     """Return whether Spark's source failed over a timestamp that it cannot count in microseconds."""
     text = causes(error)
+    if _MALFORMED_TIMESTAMP in text:
+        return True
     return _OVERFLOW in text and _ROW_CONVERTER in f"{text}\n{java_trace(error)}"
 
 
