@@ -14,7 +14,7 @@ THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"
 STORES := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3_run.py
 
-.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-chart test-rollout test-page test-stores images guard setup reference docs lock clean
+.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-chart test-rollout test-page test-stores test-versions images guard setup reference docs lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -72,6 +72,12 @@ test-stores: $(READY)
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_object_stores.py; \
 	else echo "NOT RUN: test-stores, on MinIO and s3rver, for want of Go or npm; moto played S3"; fi
 
+# Other versions of Spark, Java and Python: demo, crash tests, damaged checkpoints, bench (tests/versions). ONLY names some
+# combinations; TURN=2026-11-27 runs demo and two crash tests on the one whose turn that day is, and records nothing.
+test-versions: $(READY)
+	$(BIN)/python -m tests.versions.run $(if $(TURN),--turn $(TURN),$(ONLY))
+	$(if $(TURN),,$(BIN)/python docs/versions.py)
+
 # Both images, with docker or buildah, and what they promise (docker/prove.sh).
 images:
 	bash docker/build.sh
@@ -119,6 +125,7 @@ reference: $(READY)
 	$(BIN)/python docs/sizing.py
 	$(BIN)/python docs/autoscaling.py
 	$(BIN)/python docs/licenses.py
+	$(BIN)/python docs/versions.py
 	$(BIN)/python docs/dashboard.py
 	$(BIN)/python docs/error_catalogue.py
 	$(BIN)/python docs/chart.py

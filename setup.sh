@@ -2,7 +2,7 @@
 # Make the virtual environment that the Makefile works in. One clear line when something is missing.
 set -euo pipefail
 
-python=${PYTHON:-python3} venv=${VENV:-.venv}
+python=${PYTHON:-python3} venv=${VENV:-.venv} lock=${LOCK:-requirements.lock}
 
 fail() { printf 'setup: %s\n' "$1" >&2; exit 2; }
 
@@ -17,10 +17,10 @@ version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head
 echo "setup: virtual environment in $venv"
 "$python" -m venv "$venv" || fail "cannot make a virtual environment in $venv (Debian: install python3-venv)."
 
-echo "setup: packages of requirements.lock (a few minutes the first time)"
+echo "setup: packages of $lock (a few minutes the first time)"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if ! "$venv/bin/python" -m pip install --disable-pip-version-check -q --require-hashes -r requirements.lock >"$log" 2>&1; then
+if ! "$venv/bin/python" -m pip install --disable-pip-version-check -q --require-hashes -r "$lock" >"$log" 2>&1; then
   tail -3 "$log" >&2
   fail "the packages could not be installed: is the package index reachable? (pip's own settings apply)"
 fi

@@ -1,0 +1,33 @@
+"""Prints how many of the limit's events headrace carries in a processor second, with what is installed here."""
+
+import json
+import sys
+
+from rich.console import Console
+
+from bench import show
+from bench.contenders.contenders import CONTENDERS
+from bench.data.dataset import dataset
+from bench.figures import ratio
+from bench.rounds import BenchDirectory, Setting, play
+from writer.demo.devstack.workspace import Interruption
+
+# With fewer events the JVM compiles during most of a run.
+_EVENTS = 3_000_000
+
+
+def main() -> int:
+    """Measure both in turn, and print the ratio as JSON. Returns the exit code."""
+    interruption = Interruption()
+    contenders = [CONTENDERS["a"], CONTENDERS["d"]]
+    setting = Setting(dataset("200B"), _EVENTS, contenders, 1)
+    with show.Screen(Console(stderr=True)) as screen:
+        runs = play(setting, BenchDirectory(None), screen, interruption)
+    if runs is None:
+        return interruption.exit_code
+    print(json.dumps({"ratio": ratio(runs, *(contender.name for contender in contenders)).median}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
