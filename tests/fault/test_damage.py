@@ -205,7 +205,11 @@ def preflight_is_clean(pipeline_copy: PipelineCopy) -> bool:
 def _run_plain_spark(workspace: Ground, copy: PipelineCopy, case: Case, row: Damage) -> str:
     """Let plain Spark go on from the damaged checkpoint. Returns what it does, in words."""
     had = oracle.offsets(copy.lake)
-    seen = run_plain_query(workspace.spark, copy.site.bootstrap, copy.checkpoint, topics=copy.topic)
+    # headrace's session has it off, and Spark's default is on.
+    configuration = {"spark.sql.streaming.checkpoint.verifyMetadataExists.enabled": "true"}
+    seen = run_plain_query(
+        workspace.spark, copy.site.bootstrap, copy.checkpoint, topics=copy.topic, configuration=configuration
+    )
     lost, twice = _count_offsets(had, seen, copy.site.ends(copy.topic))
     if row.symptom is not None:
         assert row.symptom.search(seen.text), seen.text

@@ -96,6 +96,8 @@ def _default_settings(config: Config) -> dict[str, str]:
         # Nothing here shuffles.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.streaming.minBatchesToRetain": "20",
+        # Since Spark 4.2 a query without its metadata does not start. The table does not know a query by its id.
+        "spark.sql.streaming.checkpoint.verifyMetadataExists.enabled": "false",
         # Records that a task has read stay in memory so long, thousands of each partition; five minutes by default.
         "spark.kafka.consumer.fetchedData.cache.timeout": "1s",
         "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "1s",
