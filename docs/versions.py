@@ -34,8 +34,7 @@ events in a processor second, by those of the locked versions, measured one afte
 _EXPECTED = """
 ## Expected to work
 
-Not run, or not with this release: other patches of these minor versions, other pairs of them, Java 18 to 20, 22 and 24
-where the table below allows them."""
+Not run: other patches of these minor versions, other pairs of them, and each Java between those of the table below."""
 _RELEASES = """
 ## What each Spark takes
 
@@ -44,7 +43,8 @@ _RELEASES = """
 _NEWER = """
 The Kafka source and its token provider are not published for each patch: the newest that can be fetched is used with
 all patches of its minor version. Of Spark 4.3 none could be fetched, so a start with it ends with a sentence. Spark 4.2
-takes the spark-hadoop-cloud of 4.1, of which it uses one class. Spark 4.0 and 4.1 do not start on Java 23 and newer."""
+takes the spark-hadoop-cloud of 4.1, of which it uses one class. On Java 25 Spark 4.0 ends
+in its Hadoop, and Spark 4.1 in its Arrow."""
 
 
 def text() -> str:

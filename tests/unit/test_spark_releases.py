@@ -66,5 +66,5 @@ def test_a_java_that_is_too_new_for_this_spark_is_not_taken(tmp_path, monkeypatc
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert java_artifacts.java(17) == binary
-    with pytest.raises(java_artifacts.JavaMissing, match=r"^No JDK 17 to 22 found \(JAVA_HOME is 25\)\."):
-        java_artifacts.java(17, 22)
+    with pytest.raises(java_artifacts.JavaMissing, match=r"^No JDK 17 to 21 found \(JAVA_HOME is 25\)\."):
+        java_artifacts.java(17, 21)

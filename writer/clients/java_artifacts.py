@@ -114,9 +114,6 @@ _SDK = (
     "s3-transfer-manager sdk-core sts third-party-jackson-core utils"
 )
 
-# Hadoop asks for its user by a method of Java that throws since 23.
-_JAVA_MAX_OF_HADOOP_3_4 = 22
-
 
 @dataclass(frozen=True)
 class SparkRelease:
@@ -136,9 +133,8 @@ class SparkRelease:
     # Of spark-hadoop-cloud, which writes a checkpoint's file into S3 without a rename.
     hadoop_cloud: str
     aws_sdk: str
+    # The newest that Spark's documentation names. On 25, Hadoop of Spark 4.0 and Arrow of Spark 4.1 throw.
     java_max: int
-    # Parts of Amazon's SDK that older ones do not have.
-    further_sdk: tuple[str, ...] = ()
 
     def kafka_bundle(self) -> Bundle:
         """Return Spark's Kafka source."""
@@ -157,7 +153,7 @@ class SparkRelease:
             Module("org.apache.spark", "spark-hadoop-cloud_2.13", self.hadoop_cloud),
             Module("org.reactivestreams", "reactive-streams", "1.0.4"),
             Module("software.amazon.eventstream", "eventstream", "1.0.1"),
-            *(Module("software.amazon.awssdk", name, self.aws_sdk) for name in (*_SDK.split(), *self.further_sdk)),
+            *(Module("software.amazon.awssdk", name, self.aws_sdk) for name in _SDK.split()),
         )
         return Bundle("spark-s3a", self.hadoop, modules, files=len(modules), megabytes=10)
 
@@ -171,7 +167,7 @@ _SPARK_RELEASES = (
         hadoop="3.4.1",
         hadoop_cloud="4.0.2",
         aws_sdk="2.29.52",
-        java_max=_JAVA_MAX_OF_HADOOP_3_4,
+        java_max=21,
     ),
     SparkRelease(
         minor="4.1",
@@ -181,7 +177,7 @@ _SPARK_RELEASES = (
         hadoop="3.4.2",
         hadoop_cloud="4.1.1",
         aws_sdk="2.29.52",
-        java_max=_JAVA_MAX_OF_HADOOP_3_4,
+        java_max=21,
     ),
     SparkRelease(
         minor="4.2",
