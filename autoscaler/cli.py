@@ -45,7 +45,13 @@ class ExplainReport(Report):
             out.print(Text(line), soft_wrap=True)
 
 
-@command(exits={0: "stopped", 2: "configuration: also where there are no executors to scale, such as with local[*]"})
+@command(
+    exits={
+        0: "stopped",
+        1: "crash (restart)",
+        2: "configuration: also where there are no executors to scale, such as with local[*]",
+    }
+)
 def run(
     config: Annotated[Path, config_argument("Configuration file (YAML), the driver's own.")],
     pipeline: Annotated[
@@ -61,7 +67,7 @@ def run(
         list[str] | None, typer.Option("--set", help="A parameter, such as utilization_target=0.7; may be repeated.")
     ] = None,
     watch_config: WatchConfig = False,
-) -> int:
+) -> None:
     """Keep as many executors as the lag asks for, until SIGTERM or Ctrl-C. Runs beside the driver, without Spark.
 
     Asks Kafka and the driver, decides, and asks the driver for executors; says each decision with its reason. Answers
@@ -76,10 +82,10 @@ def run(
     if interval is not None:
         all_assignments.append(f"interval={interval}")
     policy = policy_of(file.config, all_assignments)
-    return scale(file, policy, dry_run=dry_run)
+    scale(file, policy, dry_run=dry_run)
 
 
-@command(exits={0: "explained", 2: "a file or a parameter is wrong"})
+@command(exits={0: "explained", 1: "Kafka or the storage does not answer", 2: "a file or a parameter is wrong"})
 def explain(
     config: Annotated[
         Path | None,

@@ -3,11 +3,12 @@
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from writer.core.errors import ConfigError
+from writer.core.signals import SignalCode
 from writer.output.command import command
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def bench(
             "once with --events in all.",
         ),
     ] = None,
-) -> int:
+) -> Literal[0] | SignalCode:
     """Measure the writer on this machine, beside the PySpark job one would write first and the limit of its design.
 
     Everything is real: a broker, a registry, a pinned data set, each contender a process tree of its own, measured from
@@ -110,7 +111,9 @@ def _check(json_file: Path | None, plot_file: Path | None) -> None:
         raise ConfigError(f"--plot {plot_file} has no format that is known; end it in {', '.join(FORMATS)}")
 
 
-def _measure(setting: "Setting", keep: Path | None, json_file: Path | None, plot_file: Path | None) -> int:
+def _measure(
+    setting: "Setting", keep: Path | None, json_file: Path | None, plot_file: Path | None
+) -> Literal[0] | SignalCode:
     from rich.console import Console
 
     from bench import machine, show

@@ -9,11 +9,11 @@ import os
 import signal
 import tempfile
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import hypothesis
 import pytest
@@ -229,6 +229,27 @@ def documented_json() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "_print_json", checked)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def declared_exit_codes() -> Iterator[None]:
+    """Hold the exit code of each command that a test invokes against those that its help lists."""
+    from typer.testing import CliRunner, Result
+
+    from tests.support import exit_codes
+    from writer.cli.main import app as headrace
+
+    invoke = CliRunner.invoke
+
+    def checked(runner: CliRunner, app: object, arguments: Sequence[str] = (), **options: Any) -> Result:
+        result = invoke(runner, app, arguments, **options)
+        if app is headrace:
+            exit_codes.check_result(arguments, result)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CliRunner, "invoke", checked)
         yield
 
 

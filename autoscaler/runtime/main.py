@@ -57,8 +57,8 @@ def collect_once(path: Path, pipelines: list[str] | None, assignments: Sequence[
     return facts, policy, memory
 
 
-def run(file: ReloadableConfig, policy: Policy, *, dry_run: bool) -> int:
-    """Scale the driver that has these pipelines until SIGTERM or SIGINT. Returns the exit code; raises ConfigError."""
+def run(file: ReloadableConfig, policy: Policy, *, dry_run: bool) -> None:
+    """Scale the driver that has these pipelines until SIGTERM or SIGINT. Raises ConfigError."""
     config = file.config
     names = file.names
     _check_config(config, dry_run=dry_run)
@@ -86,7 +86,6 @@ def run(file: ReloadableConfig, policy: Policy, *, dry_run: bool) -> int:
     with answering(http, autoscaler_endpoints(lambda: loop.last_tick), section="autoscaler") as url:
         logging.event("autoscaler_listening", url=url, pipelines=len(names), dry_run=dry_run)
         loop.run(events.stop)
-    return 0
 
 
 def _check_config(config: Config, *, dry_run: bool) -> None:

@@ -4,7 +4,7 @@ import secrets
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -13,6 +13,7 @@ from bench.chaos.report import ChaosReport
 from bench.chaos.schedule import script
 from writer.config.sections.table import TableFormat
 from writer.core.errors import ConfigError
+from writer.core.signals import SignalCode
 from writer.demo.terminal import Screen as Terminal
 from writer.output.command import command
 from writer.output.report import Screen
@@ -34,7 +35,7 @@ def chaos(
     plan: Annotated[bool, typer.Option("--plan", help="Only show what would happen.")] = False,
     *,
     screen: Screen,
-) -> ChaosReport | int:
+) -> ChaosReport | Literal[0] | SignalCode:
     """Do faults to a real stack on this machine while events flow, and judge the lake: nothing lost, nothing twice.
 
     Broker, registry, supervisor and writer are started here; processes are killed and frozen, checkpoints damaged,

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -26,9 +26,9 @@ class ChaosReport(Report):
     directory: Path
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where something is wrong."""
-        return int(not self.clean)
+        return 0 if self.clean else 1
 
     def document(self) -> dict[str, Any]:
         """Return the verdict, with what repeats the run."""

@@ -15,6 +15,7 @@ from bench.chaos.verification import Verdict, judge, read_offsets
 from writer.audit.audit import audit
 from writer.config.loader import load
 from writer.config.sections.table import TableFormat
+from writer.core.signals import SignalCode
 from writer.demo.devstack.stack import ServerFailed
 from writer.demo.devstack.workspace import Interruption, Stopped, Workspace
 from writer.demo.main import require_extra
@@ -26,7 +27,7 @@ FIRST = 1000
 
 def chaos(
     seed: int, lasts: timedelta, table_format: TableFormat, keep: Path | None, screen: Screen
-) -> ChaosReport | int:
+) -> ChaosReport | SignalCode:
     """Run it. Returns what became of the records; 128 + n on signal n.
 
     Without `keep` the directory is removed, unless something is wrong. Call it from the main thread.

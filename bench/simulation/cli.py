@@ -32,7 +32,7 @@ class Rival(StrEnum):
     NONE = "none"
 
 
-@command(exits={0: "played", 2: "a trace or a parameter is wrong"})
+@command(exits={0: "played", 1: "a file cannot be read or written", 2: "a trace or a parameter is wrong"})
 def simulate(
     trace: Annotated[
         list[str] | None,

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support import oracle
+from tests.support import exit_codes, oracle
 from tests.support.writer_process import Site, Writer
 from writer.audit.audit import audit
 from writer.config.loader import load
@@ -32,6 +32,7 @@ def headrace(site: Site, *arguments: object, code: int = 0, env: dict[str, str] 
     assert process.returncode == code, (
         f"exit code {process.returncode}, expected {code}:\n{process.stdout}{process.stderr}"
     )
+    exit_codes.check(command, code)
     return process.stdout
 
 

@@ -12,6 +12,8 @@ from typing import Self
 
 import psutil
 
+from tests.support import exit_codes
+
 
 @dataclass
 class Process:
@@ -97,6 +99,7 @@ def say(*arguments: str, code: int = 0, **environment: str) -> str:
         env={**os.environ, **environment},
     )
     assert process.returncode == code, process.stdout + process.stderr
+    exit_codes.check(arguments, code)
     return process.stdout
 
 

@@ -1,11 +1,7 @@
 """The exit code of a process, and which one wins where its pipelines end differently."""
 
-from collections.abc import Callable
-
 import pytest
 
-from writer.cli.maintain.shadow import shadow
-from writer.cli.run.run import run
 from writer.core.errors import (
     CheckpointUnusable,
     ConfigError,
@@ -31,11 +27,3 @@ def test_an_error_says_its_code_and_what_headrace_does_not_know_is_a_crash() -> 
 )
 def test_the_most_severe_code_is_that_of_the_process(codes: list[int], worst: int) -> None:
     assert most_severe(codes) == most_severe(reversed(codes)) == worst
-
-
-@pytest.mark.parametrize("command", [run, shadow])
-def test_what_runs_the_writer_declares_each_code_that_it_may_end_with(command: Callable[..., None]) -> None:
-    _, _, exits = (command.__doc__ or "").partition("Exit codes: ")
-    codes = {int(meaning.strip().partition(" ")[0]) for meaning in exits.rstrip(".").split(",")}
-    # A shadow takes no lease.
-    assert codes | {ExitCode.OCCUPIED} == set(ExitCode)

@@ -11,7 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NewType
+
+# How a process ends by a signal, as a shell says it: 128 and the number of the signal.
+SignalCode = NewType("SignalCode", int)
 
 # A service manager, a supervisor and a shell may each pass the same stop on. What comes later is another request.
 _SAME_STOP_S = 3.0

@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from confluent_kafka import KafkaException
 from rich.console import Console
@@ -16,6 +17,7 @@ from writer.clients.java_artifacts import JavaMissing
 from writer.config.loader import load
 from writer.config.sections.table import TableFormat
 from writer.core.errors import ConfigError
+from writer.core.signals import SignalCode
 from writer.demo import mixed_topic, verification
 from writer.demo.devstack.kafka import create_topics
 from writer.demo.devstack.registry import JAVA_MIN
@@ -49,7 +51,7 @@ def show(
     form: TableFormat = "delta",
     hold: bool | None = None,
     screen: Screen | None = None,
-) -> int:
+) -> Literal[0, 1] | SignalCode:
     """Play the demo with `events` messages. Returns 0 when every one is accounted for, 1 if not, 128 + n on signal n.
 
     With `hold`, everything stays up after the account until a signal comes; by default it does when `keep` is given and

@@ -27,7 +27,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """The code that the command ends with; one of those that it declares."""
+        """The code that the command ends with. Another one than 0 has its values as its type: Literal[0, 1]."""
         return 0
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from writer.clients.driver_endpoint import find_announcement, pipeline_of, status_at
 from writer.clients.kafka import BrokerUnreachable, Cluster, probe_cluster
@@ -88,7 +88,7 @@ def open_cluster(config: Config) -> Cluster:
     return Cluster(config.kafka.address, min(config.kafka.request_timeout, _KAFKA_TIMEOUT_MAX))
 
 
-def exit_code(status: Mapping[str, Any]) -> int:
+def exit_code(status: Mapping[str, Any]) -> Literal[0, 1]:
     """Return 1 when a pipeline has failed or was given up, its table cannot be read, or a release does not answer."""
     for release in status.get("releases", {"": status}).values():
         if "error" in release:
@@ -99,7 +99,7 @@ def exit_code(status: Mapping[str, Any]) -> int:
     return 0
 
 
-def check_code(status: Mapping[str, Any]) -> int:
+def check_code(status: Mapping[str, Any]) -> Literal[0, 1]:
     """Return 1 when the health of a pipeline is critical, or a release does not answer: a person must act."""
     for release in status.get("releases", {"": status}).values():
         if "error" in release:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import typer
 from rich.console import Console
@@ -102,9 +102,9 @@ class PipelineBackfill(Report):
     gaps: Sequence[BackfilledGap]
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where a gap is open still."""
-        return int(any(gap.state == "open" for gap in self.gaps))
+        return 1 if any(gap.state == "open" for gap in self.gaps) else 0
 
     def render(self, out: Console) -> None:
         """Draw each gap."""
@@ -296,7 +296,7 @@ def backfill(
     *,
     write: bool,
     screen: Screen,
-) -> Report | int:
+) -> BackfillPreview | Literal[0, 1]:
     """Bring the records of gaps: from Kafka as far as it holds them, a mirror, a raw table, or an archive.
 
     Oldest first, in chunks that are one commit each, while the live writer goes on. If the command is interrupted, run
@@ -310,14 +310,14 @@ def backfill(
         return BackfillPreview([estimate_backfill(table, partial(create_sources, table), request) for table in tables])
     # The live writer comes first where both share a machine.
     os.nice(5)
-    exit_code = 0
+    exit_code: Literal[0, 1] = 0
     for table in tables:
         with ProgressListener(table.name, screen) as listener:
             outcomes = fill_gaps(table, partial(create_sources, table), request, listener)
         # At once: the next pipeline may take hours, or fail.
         report = describe_outcomes(table.name, outcomes)
         screen.show(report)
-        exit_code = max(exit_code, report.exit_code)
+        exit_code = report.exit_code or exit_code
     return exit_code
 
 

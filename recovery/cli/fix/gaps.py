@@ -141,9 +141,9 @@ class GapListReport(Report):
         return sum(gap.is_open for gaps in self.pipelines.values() for gap in gaps)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where a gap is open."""
-        return int(self._open_count > 0)
+        return 1 if self._open_count else 0
 
     def render(self, out: Console) -> None:
         """Draw a line for each gap, and what to do about them."""

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -118,9 +118,9 @@ class ReprocessReport(Report):
     unplaced: int = field(metadata=SCREEN_ONLY)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where the source lacks records of some rows."""
-        return int(self.absent > 0)
+        return 1 if self.absent else 0
 
     def render(self, out: Console) -> None:
         """Draw the sums."""
@@ -172,7 +172,7 @@ def reprocess(
     *,
     write: bool,
     screen: Screen,
-) -> Report:
+) -> ReprocessPreview | ReprocessReport:
     """Make the rows of buckets anew from their records, by the schemas, event-time rules and specs of today.
 
     Start the writer with the corrected configuration first; it goes on meanwhile. The records at the offsets of these

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -115,7 +115,7 @@ class RewindReport(Report):
     records_loss: bool = field(metadata=SCREEN_ONLY)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 2]:
         """2 where it was to be written, and is refused."""
         return 2 if self.write and self.refused else 0
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -94,9 +94,10 @@ class DoctorReport(Report):
     checkpoints: Sequence[CheckpointExamination]
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where a check has failed."""
-        return int(any(check.ok is False for examination in self.checkpoints for check in examination.checks))
+        has_failures = any(check.ok is False for examination in self.checkpoints for check in examination.checks)
+        return 1 if has_failures else 0
 
     def render(self, out: Console) -> None:
         """Draw each checkpoint."""

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -115,9 +115,9 @@ class RecoveryReport(Report):
     pipelines: Mapping[str, RecoveryState]
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where a pipeline is given up, or its state cannot be read."""
-        return int(any(state.is_down for state in self.pipelines.values()))
+        return 1 if any(state.is_down for state in self.pipelines.values()) else 0
 
     def render(self, out: Console) -> None:
         """Draw each pipeline."""
@@ -224,7 +224,7 @@ def run(
     ] = None,
     pipeline: Pipelines = None,
     watch_config: WatchConfig = False,
-) -> None:
+) -> int:
     """Start the writer, watch it, and start it again by the recovery levels. Can be process 1 of a container.
 
     Takes the lease of each pipeline before its start; one whose lease another process has waits for it. SIGTERM and
@@ -237,7 +237,7 @@ def run(
     logging.set_up()
     reload = threading.Event()
     on_hangup(reload)
-    raise typer.Exit(supervise(ReloadableConfig(config, pipeline, reload, watched=watch_config), command or []))
+    return supervise(ReloadableConfig(config, pipeline, reload, watched=watch_config), command or [])
 
 
 @command(

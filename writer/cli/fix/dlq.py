@@ -155,9 +155,10 @@ class ReplayReport(Report):
     preview: DeadLetterGroups | None = field(default=None, metadata=SCREEN_ONLY)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where a replay brought no row."""
-        return int(self.preview is None and self.rows == 0)
+        is_fruitless = self.preview is None and self.rows == 0
+        return 1 if is_fruitless else 0
 
     @property
     def has_changes(self) -> bool:

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -169,9 +169,9 @@ class AuditReport(Report):
     failure: HeadraceError | None = field(metadata=SCREEN_ONLY)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where something does not add up."""
-        return int(not all(audit.adds_up for audit in self.pipelines.values()))
+        return 0 if all(audit.adds_up for audit in self.pipelines.values()) else 1
 
     def render(self, out: Console) -> None:
         """Draw a page of each."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -73,9 +73,9 @@ class DiffReport(Report):
     samples: Sequence[RowDifference]
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where the rows differ."""
-        return int(not self.same)
+        return 0 if self.same else 1
 
     def render(self, out: Console) -> None:
         """Draw the numbers, and the first differences."""

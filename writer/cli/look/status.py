@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -17,7 +17,7 @@ from writer.config.loader import load
 from writer.core.units import show_duration
 from writer.output import fleet_screen, fleet_tables
 from writer.output.cli_options import ConfigFile, Pipelines, duration_of
-from writer.output.command import Depends, Outcome, command
+from writer.output.command import Depends, command
 from writer.output.fleet_screen import Sort
 from writer.output.report import Report, Screen
 from writer.output.status_screen import line
@@ -52,7 +52,7 @@ class StatusReport(Report):
     view: StatusView = field(default_factory=StatusView)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where a person must act."""
         if self.view.check:
             return check_code(self.state)
@@ -116,7 +116,7 @@ def choose_collection(
     return lambda: collect_status(settings, names, cluster, datetime.now(UTC))
 
 
-def watch_status(reports: Iterator[StatusReport], screen: Screen, interval: timedelta) -> int:
+def watch_status(reports: Iterator[StatusReport], screen: Screen, interval: timedelta) -> Literal[0, 1]:
     """Show each report until Ctrl-C, on a terminal in the place of the one before. Returns the last one's exit code."""
     if screen.as_json:
         return _show_each(reports, lambda report: emit(report.document()))
@@ -127,8 +127,8 @@ def watch_status(reports: Iterator[StatusReport], screen: Screen, interval: time
         return _show_each(reports, lambda report: live.update(Group(report.page(), foot), refresh=True))
 
 
-def _show_each(reports: Iterator[StatusReport], draw: Callable[[StatusReport], None]) -> int:
-    code = 0
+def _show_each(reports: Iterator[StatusReport], draw: Callable[[StatusReport], None]) -> Literal[0, 1]:
+    code: Literal[0, 1] = 0
     with suppress(KeyboardInterrupt):
         for report in reports:
             draw(report)
@@ -181,7 +181,7 @@ def status(
     interval: Annotated[str, typer.Option("--interval", help="Time between two looks with --watch.")] = "2 s",
     *,
     screen: Screen,
-) -> Outcome:
+) -> StatusReport | Literal[0, 1]:
     """Show how the pipelines are: lag, last commit, rates, dead letters, retention. Asks the driver, else the lake.
 
     A driver's executors too: how many are recommended, requested and registered, and the autoscaler's last decision.

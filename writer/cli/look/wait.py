@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -53,9 +53,9 @@ class WaitReport(Report):
     timeout: timedelta = field(metadata=SCREEN_ONLY)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where buckets are awaited still."""
-        return int(not self.complete)
+        return 0 if self.complete else 1
 
     def render(self, out: Console) -> None:
         """Say that all are sealed, or of each that is not, what it waits for."""

@@ -86,7 +86,9 @@ class CompactionReport(Report):
 
 
 @command(exits={0: "done or shown", 1: "a file is gone or the storage does not answer", 2: "configuration"})
-def compact(table: TableOrRaw, bucket: OnlyBuckets = None, *, write: bool, screen: Screen) -> Report:
+def compact(
+    table: TableOrRaw, bucket: OnlyBuckets = None, *, write: bool, screen: Screen
+) -> CompactionPreview | CompactionReport:
     """Merge the small files of buckets, in this process. Closed buckets are also sorted and deduped, if configured.
 
     May be killed, repeated, and run beside the writer: of two rewrites of one file one stands. Readers of a Delta table

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -132,9 +132,10 @@ class DeliveryReport(HookReport):
     """The hooks of a table after their deliveries."""
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where an attempt failed, or something waits."""
-        return int(any(hook.failures or hook.waiting for hooks in self.pipelines.values() for hook in hooks))
+        is_pending = any(hook.failures or hook.waiting for hooks in self.pipelines.values() for hook in hooks)
+        return 1 if is_pending else 0
 
 
 @dataclass(frozen=True)
@@ -158,9 +159,9 @@ class SkipReport(Report):
     text: str = field(metadata=SCREEN_ONLY)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where nothing of the buckets waited."""
-        return int(not self.buckets)
+        return 0 if self.buckets else 1
 
     def render(self, out: Console) -> None:
         """Name the buckets."""

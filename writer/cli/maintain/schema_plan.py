@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -54,9 +54,9 @@ class SchemaPlanReport(Report):
     location: str = field(metadata=SCREEN_ONLY)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where its records would not become rows."""
-        return int(not self.compatible)
+        return 0 if self.compatible else 1
 
     def render(self, out: Console) -> None:
         """Draw the effects, what reads its records, and what becomes of them."""

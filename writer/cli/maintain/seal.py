@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -36,9 +36,10 @@ class SealReport(Report):
     closes_buckets: bool = field(metadata=SCREEN_ONLY)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 1]:
         """1 where a bucket could not be sealed, or Kafka did not say what is due."""
-        return int(not self.dry_run and (bool(self.blocked) or self.is_kafka_silent))
+        is_incomplete = not self.dry_run and (bool(self.blocked) or self.is_kafka_silent)
+        return 1 if is_incomplete else 0
 
     @property
     def has_changes(self) -> bool:

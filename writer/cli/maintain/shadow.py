@@ -15,6 +15,7 @@ from writer.cli.run.run import run_writer
 from writer.config.loader import ReloadableConfig, load
 from writer.config.pipelines import Config
 from writer.core import logging
+from writer.core.errors import ExitCode
 from writer.core.signals import on_hangup
 from writer.core.text import plural
 from writer.maintenance.migration.shadow import revive_shadow, shadow_start_offsets, shadow_writer_config
@@ -97,7 +98,7 @@ def shadow(
     follow: Annotated[
         bool, typer.Option("--follow", help="Read on beside the first until it is stopped. Default: what is there now.")
     ] = False,
-) -> ShadowReport | int:
+) -> ShadowReport | ExitCode:
     """Write the offsets of a pipeline's table to a second one, without touching the first.
 
     The writer runs as `headrace run` does, with --with FILE for other rules, or from another image; its table, what is

@@ -1,11 +1,12 @@
 """`headrace demo`: a broker, a registry, events, the writer and a query, on this machine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from writer.config.sections.table import TableFormat
+from writer.core.signals import SignalCode
 from writer.demo.main import show
 from writer.output.command import command
 
@@ -26,7 +27,7 @@ def demo(
             show_default=False,
         ),
     ] = None,
-) -> int:
+) -> Literal[0, 1] | SignalCode:
     """Show it all on this machine: a real broker and registry, events, the writer, and a query over the lake.
 
     Half-way the schema changes; some events are late, from the future, or broken. Each is counted at the end.

@@ -13,7 +13,7 @@ from rich.console import Console
 from writer.config.loader import ReloadableConfig, load
 from writer.config.pipelines import Config
 from writer.core import logging
-from writer.core.errors import ConfigError, exit_code, most_severe
+from writer.core.errors import ConfigError, ExitCode, exit_code, most_severe
 from writer.core.signals import on_hangup
 from writer.core.text import join_first
 from writer.driver import main as job, supervisor_channel
@@ -80,7 +80,7 @@ def run(
     dry_run: bool = False,
     *,
     write: bool,
-) -> NewRunReport | int:
+) -> NewRunReport | ExitCode:
     """Run the writer. SIGTERM finishes the batch in progress, commits it and ends.
 
     SIGHUP, or `headrace reload`, reads the file again: pipelines that were added, changed or removed begin, begin anew
@@ -109,7 +109,7 @@ class RunOptions:
     takes_over: bool
 
 
-def _run(path: Path, only: list[str] | None, options: RunOptions, *, new_run: bool) -> int:
+def _run(path: Path, only: list[str] | None, options: RunOptions, *, new_run: bool) -> ExitCode:
     """Run the writer to its end. Returns the exit code. Raises HeadraceError."""
     logging.set_up()
     reload = threading.Event()
@@ -137,7 +137,7 @@ def run_writer(
     new_run: bool = False,
     listening: Callable[[str], object] = lambda _: None,
     leases: RunLeases | None = None,
-) -> int:
+) -> ExitCode:
     """Run the writer to its end, and print why pipelines failed. Returns the exit code. Raises HeadraceError.
 
     `leases` are held meanwhile; None: it needs none.

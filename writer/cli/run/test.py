@@ -104,6 +104,8 @@ def run_tests(
     pip install 'headrace[test]'. What they hold: https://github.com/headrace/headrace/blob/main/docs/TESTING.md
 
     With --update it ends with 1 while a test fails: where nothing is written yet, and for `counts`, which stay.
+
+    An exit code that is not listed below is that of a plugin of pytest.
     """
     if find_spec("pytest") is None or find_spec("xdist") is None:
         raise ConfigError("headrace test needs pytest and pytest-xdist: pip install 'headrace[test]'")

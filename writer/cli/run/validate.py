@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -31,7 +31,6 @@ _STATUS_NAMES: Mapping[Status, str] = {
 _NAME_WIDTH = 13
 _INDENT = _NAME_WIDTH + 4
 _MESSAGE_WIDTH_MIN = 20
-_CONFIGURATION_EXIT_CODE = 2
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,10 @@ class ValidateReport(Report):
     findings: Sequence[Finding]
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> Literal[0, 2]:
         """2 where something is wrong."""
         if any(finding.status == "failed" for finding in self.findings):
-            return _CONFIGURATION_EXIT_CODE
+            return 2
         return 0
 
     def render(self, out: Console) -> None:
@@ -122,7 +121,7 @@ def _print_schema(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@command(exits={0: "nothing is wrong", 2: "something is"})
+@command(exits={0: "nothing is wrong", 1: "the file cannot be read now", 2: "something is wrong"})
 def validate(
     config: ConfigFile,
     pipeline: Pipelines = None,

@@ -18,6 +18,7 @@ from typing import Any
 
 from writer.config.sections.table import TableFormat
 from writer.core.errors import ConfigError
+from writer.core.signals import SignalCode
 from writer.demo.devstack.process import Process
 from writer.demo.devstack.stack import ServerFailed, Stack
 
@@ -50,9 +51,9 @@ class Interruption:
         self._unraisable = sys.unraisablehook
 
     @property
-    def exit_code(self) -> int:
-        """A shell's word for the signal: 130 after Ctrl-C, 143 after SIGTERM."""
-        return 128 + (self.asked or 0)
+    def exit_code(self) -> SignalCode:
+        """130 after Ctrl-C, 143 after SIGTERM."""
+        return SignalCode(128 + (self.asked or 0))
 
     def listen(self) -> None:
         """Take the signals over. A SIGHUP that is ignored (nohup) stays so."""
