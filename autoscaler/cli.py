@@ -3,6 +3,7 @@
 import threading
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,10 +21,11 @@ from autoscaler.runtime.main import collect_once, policy_of, run as scale
 from writer.config.loader import ReloadableConfig
 from writer.core import logging
 from writer.core.config_location import SHOWN, default_config
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, HeadraceError
 from writer.core.signals import on_hangup
 from writer.output.cli_options import WatchConfig, config_argument
 from writer.output.command import command
+from writer.output.output_file import write_output_file
 from writer.output.report import Report
 
 
@@ -34,6 +36,8 @@ class ExplainReport(Report):
     policy: Policy
     decision: Decision
     now: datetime
+    # Why the facts could not be saved.
+    failure: HeadraceError | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the decision with its arithmetic."""
@@ -85,7 +89,7 @@ def run(
     scale(file, policy, dry_run=dry_run)
 
 
-@command(exits={0: "explained", 1: "Kafka or the storage does not answer", 2: "a file or a parameter is wrong"})
+@command(exits={0: "explained", 1: "a file cannot be read or written", 2: "a file or a parameter is wrong"})
 def explain(
     config: Annotated[
         Path | None,
@@ -114,11 +118,12 @@ def explain(
     current_facts, policy, current_memory = _read_inputs(config, facts, pipeline, assignments or [])
     if memory is not None:
         current_memory = state_store.read_file(Memory, memory)
-    if save is not None:
-        state_store.write_file(current_facts, save)
     now = current_facts.at
     decision, _ = tick(policy, current_memory, current_facts, now)
-    return ExplainReport(policy, decision, now)
+    failure = None
+    if save is not None:
+        failure = write_output_file("--save", save, partial(state_store.write_file, current_facts))
+    return ExplainReport(policy, decision, now, failure)
 
 
 def _read_inputs(

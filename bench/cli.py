@@ -1,15 +1,18 @@
 """`headrace bench`: measures the writer beside plain Spark jobs."""
 
 import re
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, HeadraceError
 from writer.core.signals import SignalCode
 from writer.output.command import command
+from writer.output.output_file import check_output_file, write_output_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +28,11 @@ _FACTORS = {"": 1, "k": 1000, "m": 1_000_000}
 
 
 @command(
-    exits={0: "measured", 1: "a contender failed, lost or doubled events", 2: "something that it needs is missing"}
+    exits={
+        0: "measured",
+        1: "a contender failed, lost or doubled events, or a file could not be written",
+        2: "something that it needs is missing, or a file could not be written",
+    }
 )
 def bench(
     data: Annotated[str, typer.Option("--data", help="Data set: 200B, 1KB, 4KB, 200col or nested.")] = "200B",
@@ -102,11 +109,11 @@ def _require(*, plot: bool) -> None:
 
 def _check(json_file: Path | None, plot_file: Path | None) -> None:
     """Raise ConfigError now, not after an hour, for a file that cannot be written."""
-    from bench.plot import FORMATS
+    from bench.picture import FORMATS
 
     for option, path in (("--json", json_file), ("--plot", plot_file)):
-        if path is not None and (not path.absolute().parent.is_dir() or path.is_dir()):
-            raise ConfigError(f"{option} {path} cannot be written: its directory must exist, and it must be a file")
+        if path is not None:
+            check_output_file(option, path)
     if plot_file is not None and plot_file.suffix not in FORMATS:
         raise ConfigError(f"--plot {plot_file} has no format that is known; end it in {', '.join(FORMATS)}")
 
@@ -137,9 +144,9 @@ def _measure(
         tables.show(show.by_partitions(costs(runs)), console)
     else:
         _show_race(console, runs, setting)
-    _write(runs, setting, machine_facts, json_file, plot_file)
-    for path in filter(None, (json_file, plot_file, keep)):
-        console.print(f"written: {path}", soft_wrap=True)
+    if keep is not None:
+        console.print(f"written: {keep}", soft_wrap=True)
+    write_results(runs, setting, machine_facts, json_file, plot_file, console)
     return 0
 
 
@@ -160,16 +167,31 @@ def _show_race(console: "Console", runs: "Sequence[Run]", setting: "Setting") ->
         console.print(hint, style="dim")
 
 
-def _write(
-    runs: "Sequence[Run]", setting: "Setting", machine: "Machine", json_file: Path | None, plot_file: Path | None
+def write_results(
+    runs: "Sequence[Run]",
+    setting: "Setting",
+    machine: "Machine",
+    json_file: Path | None,
+    plot_file: Path | None,
+    console: "Console",
 ) -> None:
-    if json_file is not None:
-        import json
+    """Write the files that were asked for, and name them. Raises HeadraceError for those that cannot be written."""
+    from bench import plot, show
 
-        from bench import show
-
-        json_file.write_text(json.dumps(show.as_json(runs, setting, machine), indent=1) + "\n", encoding="utf-8")
-    if plot_file is not None:
-        from bench.plot import draw
-
-        draw(runs, setting, machine, plot_file)
+    writers: dict[str, tuple[Path | None, Callable[[Path], None]]] = {
+        "--json": (json_file, partial(show.write_json, runs, setting, machine)),
+        "--plot": (plot_file, partial(plot.draw, runs, setting, machine)),
+    }
+    failures: list[HeadraceError] = []
+    for option, (path, write) in writers.items():
+        if path is None:
+            continue
+        failure = write_output_file(option, path, write)
+        if failure is None:
+            console.print(f"written: {path}", soft_wrap=True)
+        else:
+            failures.append(failure)
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise HeadraceError("\nheadrace: ".join(map(str, failures)))

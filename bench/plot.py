@@ -5,9 +5,9 @@ from pathlib import Path
 
 from bench.figures import Run, contenders_of, summary
 from bench.machine import Machine
+from bench.picture import save_picture
 from bench.rounds import Setting
 
-FORMATS = (".png", ".svg", ".pdf")
 _OURS = "#1f6f8b"
 _OTHER = "#b8c4cc"
 _INK = "#222222"
@@ -53,7 +53,7 @@ def draw(runs: Sequence[Run], setting: Setting, machine: Machine, path: Path) ->
     axes.xaxis.grid(visible=True, color="#e6e6e6")
     axes.set_axisbelow(True)
     figure.text(0.995, 0.01, f"{machine.cores} cores, {machine.versions}", ha="right", color=_FAINT, fontsize=7)
-    figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+    save_picture(figure, path, dpi=160)
 
 
 def _title(setting: Setting) -> str:

@@ -1,8 +1,10 @@
 """Shows the bench's progress and figures: with the same words on a terminal and in a file, and as JSON."""
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
@@ -251,6 +253,11 @@ def as_json(runs: Sequence[Run], setting: Setting, machine: Machine) -> dict[str
         **({"topics": [asdict(cost) for cost in costs(runs)]} if setting.partitions else _race(runs)),
         "runs": [asdict(run) for run in runs],
     }
+
+
+def write_json(runs: Sequence[Run], setting: Setting, machine: Machine, path: Path) -> None:
+    """Write the whole result. Raises OSError."""
+    path.write_text(json.dumps(as_json(runs, setting, machine), indent=1) + "\n", encoding="utf-8")
 
 
 def _race(runs: Sequence[Run]) -> dict[str, Any]:

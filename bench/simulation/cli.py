@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from autoscaler.decision.policy import DEFAULTS, apply_assignments
+from bench.picture import FORMATS
 from bench.simulation import trace as traces
 from bench.simulation.report import SimulationReport, draw, show_scores
 from bench.simulation.run import RIVALS, Score, compare
@@ -16,9 +18,8 @@ from bench.simulation.trace import Trace, read
 from bench.simulation.workloads import SHAPES, shape
 from writer.core.errors import ConfigError
 from writer.output.command import command
+from writer.output.output_file import check_output_file, write_output_file
 from writer.output.report import Screen
-
-_FORMATS = (".png", ".svg", ".pdf")
 
 
 class Rival(StrEnum):
@@ -66,7 +67,10 @@ def simulate(
     days = [_trace(name) for name in (trace or SHAPES)]
     _check(plot, save, len(days))
     if save is not None:
-        traces.write(days[0], save)
+        save_failure = write_output_file("--save", save, partial(traces.write, days[0]))
+        # Nothing was played yet.
+        if save_failure is not None:
+            raise save_failure
     names: Sequence[str] = RIVALS
     if rivals is not None:
         names = [rival.value for rival in rivals if rival is not Rival.NONE]
@@ -75,9 +79,10 @@ def simulate(
         day_scores = compare(day, policy, names)
         scores += day_scores
         show_scores(screen.out, day, day_scores)
+    failure = None
     if plot is not None:
-        draw(days[0], scores, plot)
-    return SimulationReport(policy, scores)
+        failure = write_output_file("--plot", plot, partial(draw, days[0], scores))
+    return SimulationReport(policy, scores, failure)
 
 
 def _trace(name: str) -> Trace:
@@ -94,11 +99,10 @@ def _check(plot: Path | None, save: Path | None, traces: int) -> None:
             continue
         if traces != 1:
             raise ConfigError(f"{option} is of one trace, and {traces} were asked for; name one with --trace")
-        if not path.absolute().parent.is_dir() or path.is_dir():
-            raise ConfigError(f"{option} {path} cannot be written: its directory must exist, and it must be a file")
+        check_output_file(option, path)
     if plot is None:
         return
-    if plot.suffix not in _FORMATS:
-        raise ConfigError(f"--plot {plot} has no format that is known; end it in {', '.join(_FORMATS)}")
+    if plot.suffix not in FORMATS:
+        raise ConfigError(f"--plot {plot} has no format that is known; end it in {', '.join(FORMATS)}")
     if find_spec("matplotlib") is None:
         raise ConfigError("--plot needs matplotlib: pip install 'headrace[bench]'")

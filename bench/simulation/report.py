@@ -1,15 +1,17 @@
 """Scores as a table on a terminal, as JSON, and as a picture."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
 from autoscaler.decision.policy import Policy
+from bench.picture import save_picture
 from bench.simulation.run import Score
 from bench.simulation.trace import Trace
-from writer.output.report import Report
+from writer.core.errors import HeadraceError
+from writer.output.report import SCREEN_ONLY, Report
 from writer.output.tables import Column, TextTable, sentence
 
 _COLUMNS = [
@@ -25,6 +27,8 @@ class SimulationReport(Report):
 
     policy: Policy
     scores: Sequence[Score]
+    # Why there is no picture.
+    failure: HeadraceError | None = field(default=None, metadata=SCREEN_ONLY)
 
     def render(self, out: Console) -> None:
         """Draw nothing: the scores of each trace are on the page since it was played."""
@@ -85,4 +89,4 @@ def draw(trace: Trace, scores: Sequence[Score], path: Path) -> None:
         axes.set_axisbelow(True)
         for side in ("top", "right", "left", "bottom"):
             axes.spines[side].set_visible(False)
-    figure.savefig(path, dpi=140, metadata={"Date": None} if path.suffix == ".svg" else None)
+    save_picture(figure, path, dpi=140)

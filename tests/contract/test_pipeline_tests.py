@@ -359,6 +359,28 @@ def test_json_and_junit_say_the_same(files: Files) -> None:
             assert difference["got"] in (failure.text or "")
 
 
+@pytest.mark.parametrize("flags", [[], ["-n", "2"]])
+def test_results_are_shown_whose_junit_file_cannot_be_written(files: Files, flags: list[str]) -> None:
+    failing(files)
+    shown = json.loads(files.run("--json", *flags).output)
+    (files.root / "full.xml").symlink_to("/dev/full")
+    failed = files.run("--json", *flags, "--junit", "full.xml")
+    document = json.loads(failed.output)
+    assert {**document, "seconds": 0} == {**shown, "seconds": 0}
+    message = "--junit full.xml cannot be written: No space left on device. Name another file."
+    assert str(failed.exception) == message
+    page = files.run(*flags, "--junit", "full.xml")
+    assert f"{shown['failed']} failed" in page.output
+    assert str(page.exception) == message
+
+
+def test_an_update_that_cannot_be_written_is_a_sentence(files: Files) -> None:
+    files.case({"a row": good(1)}, "missing/found.yaml")
+    assert files.mistake("--update", "--yes") == (
+        "specs/missing/found.yaml cannot be written: No such file or directory. Make it writable, and run it again."
+    )
+
+
 @pytest.mark.parametrize("is_edited", [False, True])
 def test_what_a_person_agreed_to_is_written_and_shown_once(files: Files, is_edited: bool) -> None:
     path = failing(files)

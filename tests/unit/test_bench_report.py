@@ -8,38 +8,11 @@ import pytest
 from rich.console import Console
 
 from bench import show
-from bench.contenders.contenders import CONTENDERS
-from bench.data.dataset import dataset
-from bench.figures import BatchMark, Run, Usage, WrittenTable, costs
-from bench.machine import Machine
+from bench.figures import costs
 from bench.plot import draw
-from bench.rounds import Setting
 from bench.show import as_json
+from tests.support.bench_runs import COSTS, MACHINE, bench_runs, bench_setting
 from writer.output import tables
-
-MACHINE = Machine("A processor", 2, 2**33, "Linux 6", "3.11.7", "17.0.1", {"pyspark": "4.0.2"})
-COSTS = {"headrace": 45, "plain": 160, "repartitioned": 150, "limit": 30}  # CPU seconds
-
-
-def setting(repeats: int = 3) -> Setting:
-    return Setting(dataset("200B"), 10_000_000, [CONTENDERS[dead_letter] for dead_letter in "abcd"], repeats)
-
-
-def marked(batch: int, cost: float, repeat: int) -> BatchMark:
-    used = Usage(9 + cost * batch / 7, 9 + cost * batch * repeat / 9, 2 + batch)
-    return BatchMark(2_500_000 * (batch + 1), used, {"tasks": 2.0 * batch}, {"decode": 1.0})
-
-
-def runs(repeats: int = 3) -> list[Run]:
-    return [
-        Run(
-            name, repeat, 10_000_000, 2_020_000_000,
-            tuple(marked(i, cost, repeat) for i in range(4)),
-            Usage(cost, cost, 9), 3 * 2**30, WrittenTable(3200, 700_000_000, 10_000_000),
-        )
-        for repeat in range(1, repeats + 1)
-        for name, cost in COSTS.items()
-    ]  # fmt: skip
 
 
 def printed(*what: object, width: int = 100) -> str:
@@ -52,7 +25,7 @@ def printed(*what: object, width: int = 100) -> str:
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_results_fit_the_terminal(width):
-    text = printed(show.header(setting(), MACHINE), show.results(runs(), width), show.legend(), width=width)
+    text = printed(show.header(bench_setting(), MACHINE), show.results(bench_runs(), width), show.legend(), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     for name in COSTS:
@@ -62,38 +35,38 @@ def test_the_results_fit_the_terminal(width):
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_no_number_of_the_results_is_cut(width):
     out = io.StringIO()
-    tables.show(show.results(runs(), width), Console(file=out, width=width, highlight=False))
+    tables.show(show.results(bench_runs(), width), Console(file=out, width=width, highlight=False))
     rows = out.getvalue().splitlines()[-len(COSTS) :]
     assert [row.split()[1] for row in rows] == ["227,000", "68,400", "72,800", "326,000"]
     assert {tuple(row.split()[-3:]) for row in rows} == {("3.0", "3,200", "668")}
 
 
 def test_every_contender_is_compared_with_the_first():
-    lines = printed(*show.comparison(runs())).splitlines()
+    lines = printed(*show.comparison(bench_runs())).splitlines()
     assert [line.split("against ")[1].split()[0] for line in lines] == ["plain", "repartitioned", "limit"]
     assert all(line.startswith("headrace against") and " to " in line for line in lines)
 
 
 def test_one_repeat_has_no_spread():
-    text = printed(show.results(runs(1), 100), *show.comparison(runs(1)))
+    text = printed(show.results(bench_runs(1), 100), *show.comparison(bench_runs(1)))
     assert "±" not in text
     assert " to " not in text
 
 
 def test_the_profile_lists_the_dearest_first_and_the_sum_last():
-    lines = printed(show.profile(runs())).splitlines()
+    lines = printed(show.profile(bench_runs())).splitlines()
     assert lines[1].split() == list(COSTS)
     assert lines[2].startswith("JVM, ended threads")
     assert lines[-1].startswith("all")
 
 
 def test_another_setting_than_the_published_one_is_said():
-    assert show.smaller_setting_hint(replace(setting(), events=24_000_000, warm_from=0.67)) is None
-    assert "--events 24M --warm-from 0.67" in (show.smaller_setting_hint(setting(1)) or "")
+    assert show.smaller_setting_hint(replace(bench_setting(), events=24_000_000, warm_from=0.67)) is None
+    assert "--events 24M --warm-from 0.67" in (show.smaller_setting_hint(bench_setting(1)) or "")
 
 
 def test_the_json_holds_setting_machine_medians_ratios_and_runs():
-    found = json.loads(json.dumps(as_json(runs(), setting(), MACHINE)))
+    found = json.loads(json.dumps(as_json(bench_runs(), bench_setting(), MACHINE)))
     assert found["setting"]["event_bytes"] == 202
     assert list(found["contenders"]) == list(COSTS)
     assert found["contenders"]["plain"]["files"]["median"] == 3200
@@ -103,11 +76,11 @@ def test_the_json_holds_setting_machine_medians_ratios_and_runs():
 
 
 def test_topics_of_few_and_many_partitions_stand_below_each_other():
-    one = runs(1)[0]
+    one = bench_runs(1)[0]
     marks, written = (replace(one.marks[0], events=200_000),), replace(one.written, rows=200_000)
     sparse = replace(one, events=200_000, partitions=1_000, marks=marks, written=written)
     found = [one, replace(one, repeat=2), sparse]
-    given = replace(setting(), partitions=[4, 1_000])
+    given = replace(bench_setting(), partitions=[4, 1_000])
     few, many = printed(show.by_partitions(costs(found))).splitlines()[2:]
     assert few.split()[:4] == ["4", "2,500,000", "10,000,000", "headrace"]
     assert many.split()[:4] == ["1,000", "200", "200,000", "headrace"]
@@ -124,7 +97,7 @@ def test_topics_of_few_and_many_partitions_stand_below_each_other():
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_the_picture_is_drawn(tmp_path, repeats, suffix):
     path = tmp_path / f"bench{suffix}"
-    draw(runs(repeats), setting(repeats), MACHINE, path)
+    draw(bench_runs(repeats), bench_setting(repeats), MACHINE, path)
     assert path.stat().st_size > 5_000
 
 
@@ -135,7 +108,7 @@ def test_lines_of_what_is_done_need_no_terminal():
         screen.begin("filling the topic", 100)
         screen.show_events(50)
         screen.finish_step("filled")
-        screen.show_run(replace(runs(1)[0], repeat=2))
+        screen.show_run(replace(bench_runs(1)[0], repeat=2))
     lines = out.getvalue().splitlines()
     assert len(lines) == 2
     assert "headrace, repeat 2" in lines[1]

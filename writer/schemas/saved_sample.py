@@ -17,7 +17,7 @@ import pyarrow as pa
 from writer.avro.schema_text import UnsupportedSchema, read_json
 from writer.avro.wire_format import Ids, Part, show_id
 from writer.clients.kafka_sample import RECORDS
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, file_error
 from writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
 
 _FORMAT = 1
@@ -121,7 +121,7 @@ class SavedSample:
 
 
 def save(path: Path, sample: SavedSample) -> None:
-    """Write a sample to a file that does not exist yet. Raises ConfigError."""
+    """Write a sample to a file that does not exist yet. Raises ConfigError, FileUnavailable."""
     about = {_MARK: _FORMAT, "pipeline": sample.pipeline, "topics": list(sample.topics)}
     # This path is cold: a sample has some records.
     records = sample.records.to_pylist()
@@ -132,7 +132,7 @@ def save(path: Path, sample: SavedSample) -> None:
     except FileExistsError as error:
         raise ConfigError(f"{path} is there already, and is left as it is. Name another file, or remove it.") from error
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}. Name another place.") from error
+        raise file_error(f"{path} cannot be written: {error.strerror}. Name another place.", error) from error
 
 
 def load(path: Path) -> SavedSample:

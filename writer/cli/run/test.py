@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from writer.core.errors import ConfigError
+from writer.core.errors import ConfigError, HeadraceError, file_error
 from writer.output.command import command
+from writer.output.output_file import output_file_error
 from writer.output.report import SCREEN_ONLY, Report, Screen
 from writer.output.tables import sentence
 
@@ -49,6 +50,8 @@ class PipelineTestReport(Report):
     updates: Sequence[FileUpdate]
     # Of pytest.
     code: int = field(metadata=SCREEN_ONLY)
+    # Why the file of --junit is not written.
+    failure: HeadraceError | None = field(default=None, metadata=SCREEN_ONLY)
 
     @property
     def exit_code(self) -> int:
@@ -67,8 +70,8 @@ class PipelineTestReport(Report):
 @command(
     exits={
         0: "passed",
-        1: "failed",
-        2: "a mistake in a test file",
+        1: "failed, or a file cannot be written",
+        2: "a mistake in a test file, or a file cannot be written",
         3: "a failure of pytest itself",
         4: "a mistake in an option",
         5: "no test was found",
@@ -128,11 +131,11 @@ def run_tests(
         if update:
             updates = _list_updates(test_run)
             _show_updates(updates, test_run, screen.out)
-        report = _report(test_run, updates)
+        report = _report(test_run, updates, junit)
     if not write or not report.updates:
         return report
     _write_updates(report.updates, screen.out)
-    return _report(_run(files, options, None, quiet=screen.as_json), report.updates)
+    return _report(_run(files, options, None, quiet=screen.as_json), report.updates, junit)
 
 
 def _split_words(words: list[str]) -> tuple[list[str], list[str]]:
@@ -188,17 +191,27 @@ def _show_updates(updates: Sequence[FileUpdate], test_run: "TestRun", out: Conso
 
 
 def _write_updates(updates: Sequence[FileUpdate], out: Console) -> None:
-    """Write what was shown. Raises ConfigError, before any is written, where a file is not as it was then."""
+    """Write what was shown. Raises ConfigError, before any is written, where a file is not as it was then.
+
+    Raises ConfigError or FileUnavailable for a file that cannot be written.
+    """
     for file in updates:
         text = file.path.read_bytes().decode() if file.path.exists() else ""
         if text != file.before:
             raise ConfigError(f"{file.path} has changed since its update was shown, and stays as it is. Run it again.")
     for file in updates:
-        file.path.write_bytes(file.after.encode())
+        try:
+            file.path.write_bytes(file.after.encode())
+        except OSError as error:
+            text = f"{file.path} cannot be written: {error.strerror}. Make it writable, and run it again."
+            raise file_error(text, error) from error
         sentence(out, f"{file.path}: `expect` is rewritten")
 
 
-def _report(test_run: "TestRun", updates: Sequence[FileUpdate]) -> PipelineTestReport:
+def _report(test_run: "TestRun", updates: Sequence[FileUpdate], junit: Path | None) -> PipelineTestReport:
+    failure = None
+    if junit is not None and test_run.junit_error is not None:
+        failure = output_file_error("--junit", junit, test_run.junit_error)
     results = test_run.list_files()
     tests = [test for result in results for test in result.tests]
     return PipelineTestReport(
@@ -209,4 +222,5 @@ def _report(test_run: "TestRun", updates: Sequence[FileUpdate]) -> PipelineTestR
         files=results,
         updates=updates,
         code=test_run.exit_code,
+        failure=failure,
     )

@@ -75,11 +75,10 @@ def preview_topics(
             session.show(kafka_sample.follow(config.kafka, {source: first for source, (first, _) in spans.items()}))
         return
     batch = kafka_sample.read(config.kafka, spans)
+    session.show_sample(batch, target, _scope(name, topics, batch, spans, start))
     if save is not None:
         sample = record_sample(config, name, topics, batch, source(config.registry))
         saved_sample.save(save, sample)
-    session.show_sample(batch, target, _scope(name, topics, batch, spans, start))
-    if save is not None:
         schemas = plural(len(sample.schemas.saved), "schema")
         tables.sentence(screen.out, f"{plural(batch.num_rows, 'record')} and {schemas} are in {save}", "dim")
 

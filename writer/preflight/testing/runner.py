@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
@@ -64,6 +64,8 @@ class TestRun:
     exit_code: int = 0
     # How long it took.
     seconds: float = 0.0
+    # Why the file of --junit-xml is not written.
+    junit_error: OSError | None = None
 
     __test__ = False
 
@@ -84,6 +86,15 @@ class TestRun:
         result = getattr(report, collector.RESULT, None)
         if result is not None:
             self.results[result["path"], result["name"]] = result
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        """Keep why the file of --junit-xml is not written: pytest would end by it, and sum nothing up."""
+        try:
+            return (yield)
+        except OSError as error:
+            self.junit_error = error
+            return None
 
     def list_files(self) -> list[FileResult]:
         """Return what each file's tests found, and why others cannot be used."""
