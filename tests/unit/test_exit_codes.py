@@ -1,4 +1,4 @@
-"""The exit code of a process, and which one wins where its pipelines end differently."""
+"""The exit code of an error, and of a process whose pipelines end differently."""
 
 import pytest
 
