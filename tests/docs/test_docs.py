@@ -34,6 +34,7 @@ PAGES = sorted(
         ("RECOVERY", "error_catalogue"),
         ("AUTOSCALING", "autoscaling"),
         ("LICENSES", "licenses"),
+        ("VERSIONS", "versions"),
     ],
 )
 def test_a_generated_page_is_what_the_code_says(page: str, script: str) -> None:
