@@ -28,9 +28,13 @@ from writer.preflight.version_runs import FORMAT, RUNS_FILE
 # What rests on Spark: the crash tests, its checkpoint and the words of its errors, its own Kafka source, S3A, and the
 # calls into its JVM for executors.
 SUITES: Mapping[str, Sequence[str]] = {
-    "crash": ("tests/fault/test_kill.py", "tests/fault/test_checkpoint.py", "tests/spark/test_run.py"),
+    "crash": ("tests/fault/test_kill.py", "tests/fault/test_checkpoint.py"),
     "damage": ("tests/fault/test_damage.py",),
-    "sources": ("tests/cases/test_odd_records.py", "tests/spark/test_s3_run.py", "tests/spark/test_scale_run.py"),
+    "sources": (
+        "tests/cases/test_odd_records.py",
+        "tests/spark/test_s3_run.py::test_a_table_in_a_bucket_survives_a_kill_and_a_bad_network_and_is_seen_by_all_verbs",
+        "tests/spark/test_scale_run.py",
+    ),
 }
 # Of a turn: minutes, not hours.
 TURN_TESTS = (
