@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SITE := $(VENV)-docs
+RELEASE := $(VENV)-release
 SHELL := bash
 # Without compiled bytecode every process of a test would compile the product, and pytest rewrite each assertion, again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,7 +15,7 @@ THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"
 STORES := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3_run.py
 
-.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-chart test-rollout test-page test-stores test-versions images guard setup reference docs lock clean
+.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-chart test-rollout test-page test-stores test-versions images release guard setup reference docs lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -81,6 +82,18 @@ test-versions: $(READY)
 # Both images, with docker or buildah, and what they promise (docker/prove.sh).
 images:
 	bash docker/build.sh
+
+# What VERSION publishes, built, proven and described in dist/VERSION (docs/RELEASE.md): `make release VERSION=0.1.0`.
+# YES=1 writes the tag, and replaces files that are there; IMAGES=no leaves the images out, and says so in the notes.
+IMAGES ?= yes
+release: $(READY) $(RELEASE)/.ready
+	@[ -n "$(VERSION)" ] || { echo "release: which version? Say it: make release VERSION=0.1.0" >&2; exit 2; }
+	@$(RELEASE)/bin/python -m release $(VERSION) --images $(IMAGES) $(if $(filter 1,$(YES)),--yes)
+
+$(RELEASE)/.ready: release/release.lock
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r $<
+	touch $@
 
 # The whole matrix of faults, long runs and a thousand examples of each property, recorded for tests/fault/REPORT.md:
 # about three hours, or in shards of one commit, e.g. `make test-long SHARD=2 SHARDS=4`. READER=spark plays the faults
@@ -158,4 +171,4 @@ scaling-picture: $(READY)
 	$(BIN)/python docs/autoscaling.py
 
 clean:
-	rm -rf $(VENV) $(SITE) site build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(SITE) $(RELEASE) site build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -6,29 +6,7 @@ set -euo pipefail
 tag=$1
 failed=0
 
-# inside IMAGE COMMAND...: run it as the image's user, on a root that cannot be written, without a network.
-if command -v docker >/dev/null && docker info >/dev/null 2>&1; then
-  inside() { image=$1; shift; docker run --rm --read-only --network none --tmpfs /tmp --tmpfs /scratch --entrypoint "" "$image:$tag" "$@"; }
-else
-  # buildah has no `run --read-only`: mount the image, and enter it as a kubelet's container would be entered.
-  inside() {
-    image=$1; shift
-    container=$(buildah from "localhost/$image:$tag"); root=$(buildah mount "$container")
-    user=$(buildah inspect --format '{{.OCIv1.Config.User}}' "$container")
-    # shellcheck disable=SC2016
-    env -i $(buildah inspect --format '{{range .OCIv1.Config.Env}}{{.}} {{end}}' "$container") \
-      unshare --mount --pid --fork --net --uts --kill-child bash -c '
-        set -e; root=$1 user=$2; shift 2; ip link set lo up; hostname image
-        mkdir -p "$root/scratch"; mount --bind "$root" "$root"
-        mount -t proc proc "$root/proc"; mount --rbind /dev "$root/dev"
-        mount -t tmpfs tmpfs "$root/tmp"; chmod 1777 "$root/tmp"; mount -t tmpfs tmpfs "$root/scratch"; chmod 1777 "$root/scratch"
-        touch "$root/etc/hosts"; printf "127.0.0.1 localhost image\n" >/run/image-hosts-$$; mount --bind /run/image-hosts-$$ "$root/etc/hosts"; rm /run/image-hosts-$$
-        mount -o remount,bind,ro "$root"
-        exec chroot --userspec="$user" "$root" "$@"' inside "$root" "$user" "$@" && code=0 || code=$?
-    buildah rm "$container" >/dev/null
-    return $code
-  }
-fi
+inside() { image=$1; shift; bash "$(dirname "$0")/inside.sh" "$image:$tag" "$@"; }
 
 prove() { # WHAT IMAGE COMMAND...
   what=$1; shift
@@ -86,7 +64,27 @@ assert table.exists()'
 prove "headrace: the class of an executor on Kubernetes is there" headrace sh -c \
   'ls "$SPARK_HOME"/jars/spark-kubernetes_*.jar && test -x /opt/decom.sh && test -x /opt/headrace/entrypoint.sh'
 prove "headrace-autoscaler: no Spark, no Java" headrace-autoscaler sh -c '! python -c "import pyspark" 2>/dev/null && ! command -v java'
-prove "headrace-autoscaler: it decides" headrace-autoscaler headrace autoscaler --help
+prove "headrace-autoscaler: it decides by a table of each format, with its Kafka and its driver away" headrace-autoscaler python -c '
+import json, subprocess
+import pyarrow as pa
+import yaml
+from writer.config.pipelines import Config
+from writer.table.factory import main_table
+for form in ("delta", "iceberg", "parquet"):
+    settings = {
+        "kafka": {"bootstrap_servers": "127.0.0.1:1", "request_timeout": "1 s"}, "registry": {"url": "http://127.0.0.1:1"},
+        "checkpoints": "/scratch/checkpoints", "catalog": {"type": "sql", "uri": "sqlite:////scratch/catalog.db"},
+        "spark": {"master": "k8s://https://127.0.0.1:1"}, "supervisor": {"port": 0},
+        "pipelines": {"a": {"topics": ["a"], "table": {"location": f"/scratch/{form}", "format": form}, "event_time": {"field": "at"}}},
+    }
+    table = main_table("a", Config.model_validate(settings))
+    table.create(pa.schema([("id", pa.int64()), ("hour", pa.string())]), ["hour"])
+    table.begin({}, {"a": ["uuid-1"]})
+    with open("/scratch/pipelines.yaml", "w") as file:
+        yaml.safe_dump(settings, file)
+    command = ["headrace", "autoscaler", "explain", "/scratch/pipelines.yaml", "--save", "/scratch/facts.json"]
+    subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    assert [pipeline["name"] for pipeline in json.load(open("/scratch/facts.json"))["pipelines"]] == ["a"], form'
 
 for image in headrace headrace-autoscaler; do
   if command -v buildah >/dev/null; then buildah images --format "{{.Name}}:{{.Tag}} {{.Size}}" "localhost/$image:$tag" 2>/dev/null || true; fi

@@ -2,6 +2,7 @@
 # What the tests of the chart run, made once in the cache: helm, etcd, and Kubernetes' own API server, controllers and
 # scheduler, which come as Go modules; and the schemas of Kubernetes' versions, from PyPI.
 #   PYTHON=.venv/bin/python tests/engines/kubernetes.sh
+#   tests/engines/kubernetes.sh helm      helm alone
 set -euo pipefail
 
 cache=${HEADRACE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/headrace}
@@ -37,6 +38,25 @@ build() { # NAME VERSION PACKAGE FLAGS
   keep "$1" "$2"
 }
 
+if ! built helm "$helm"; then
+  command -v go >/dev/null || fail "no Go is installed, which builds helm. Install Go 1.24 or newer."
+  # A shell of its own: the folder of the rest stays.
+  (
+    wrap helm <<MOD
+module helmtool
+go 1.24
+require helm.sh/helm/v3 $helm
+MOD
+    # Without a cluster helm goes by the version that is stamped into it.
+    minor=${kubernetes#v1.} minor=${minor%%.*} stamp="-X helm.sh/helm/v3/internal/version.version=$helm"
+    for package in pkg/chartutil pkg/lint/rules; do
+      stamp+=" -X helm.sh/helm/v3/$package.k8sVersionMajor=1 -X helm.sh/helm/v3/$package.k8sVersionMinor=$minor"
+    done
+    build helm "$helm" helm.sh/helm/v3/cmd/helm "-s -w $stamp"
+  )
+fi
+[ "${1:-}" != helm ] || exit 0
+
 # The packages' name says for which Python they are: one of them is compiled.
 here=$(cd "$(dirname "$0")" && pwd) python=${PYTHON:-python3}
 schemas=$("$python" -c 'import sys; print(f"kubernetes-schemas-1.37.0-py{sys.version_info.major}.{sys.version_info.minor}")')
@@ -51,24 +71,10 @@ fi
 
 programs="kube-apiserver kube-controller-manager kube-scheduler kubectl"
 missing=""
-built helm "$helm" && built etcd "$etcd" || missing=1
+built etcd "$etcd" || missing=1
 for program in $programs; do built "$program" "$kubernetes" || missing=1; done
 [ -n "$missing" ] || exit 0
 command -v go >/dev/null || fail "no Go is installed, which builds Kubernetes. Install Go 1.24 or newer."
-
-if ! built helm "$helm"; then
-  wrap helm <<MOD
-module helmtool
-go 1.24
-require helm.sh/helm/v3 $helm
-MOD
-  # Without a cluster helm goes by the version that is stamped into it.
-  minor=${kubernetes#v1.} minor=${minor%%.*} stamp="-X helm.sh/helm/v3/internal/version.version=$helm"
-  for package in pkg/chartutil pkg/lint/rules; do
-    stamp+=" -X helm.sh/helm/v3/$package.k8sVersionMajor=1 -X helm.sh/helm/v3/$package.k8sVersionMinor=$minor"
-  done
-  build helm "$helm" helm.sh/helm/v3/cmd/helm "-s -w $stamp"
-fi
 
 if ! built etcd "$etcd"; then
   wrap etcd <<MOD
