@@ -19,7 +19,7 @@ from writer.core import logging
 from writer.core.offsets import OffsetSet
 from writer.maintenance.record_commit import RecordTable
 from writer.table.backfill_locks import LEASE, BackfillLocks
-from writer.table.gap_records import find_gap_record, gap_records_in_snapshot
+from writer.table.gap_records import gap_records_in_snapshot
 from writer.table.ledger.gap_record import GapRecord
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.snapshot import PipelineSnapshot
@@ -45,7 +45,7 @@ class ProgressListener(Protocol):
 class BackfillRequest:
     """What a person asked for."""
 
-    # Ids, or their beginnings; none: all that are open.
+    # Their ids; none: all that are open.
     gaps: Sequence[str] = ()
     # Rows of one chunk.
     rows_max: int = 500_000
@@ -71,10 +71,10 @@ class GapOutcome:
 
 
 def select_gap_records(gap_records: Mapping[str, GapRecord], request: BackfillRequest) -> list[GapRecord]:
-    """Return the open gap records that are asked for, oldest first. Raises NoSuchGap."""
+    """Return the open gap records that are asked for: all of them oldest first, or by their ids."""
     selection = list(gap_records.values())
     if request.gaps:
-        selection = [find_gap_record(dict(gap_records), gap) for gap in request.gaps]
+        selection = [gap_records[gap] for gap in request.gaps]
     return [gap_record for gap_record in selection if gap_record.state == "open"]
 
 

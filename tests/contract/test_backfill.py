@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 from recovery.backfill.archive_files import files, partitions
 from recovery.backfill.source import SourceFailed
@@ -32,11 +31,9 @@ from tests.support.gap_table import driver, headrace
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, event
 from writer.audit.audit import audit
-from writer.cli.main import app
 from writer.core.errors import ConfigError
 from writer.storage.locations import store_at
 from writer.table.backfill_locks import BackfillLocked, BackfillLocks
-from writer.table.gap_records import NoSuchGap
 from writer.table.log.foreign_writes import Overtaken
 from writer.table.log.operations.gaps import Fill, Loss
 
@@ -254,35 +251,10 @@ def test_the_verb_fills_from_an_archive_and_says_how_it_went(driver, tmp_path):
     assert pq.read_schema(next(Path(driver.lake).rglob("*backfill*.parquet"))).field("_offset").type == pa.int64()
 
 
-@pytest.mark.parametrize("form", ["delta"])
-def test_the_outcome_of_a_pipeline_is_shown_where_the_next_one_fails(driver, tmp_path):
-    other = Driver(tmp_path / "other")
-    other.start()
-    gap = only_gap(driver).id
-    headrace(driver, tmp_path, "gaps", "show", gap)
-    document = json.loads((tmp_path / "headrace.yaml").read_text())
-    document["pipelines"]["other"] = {**document["pipelines"]["clicks"], "table": {"location": other.lake}}
-    (tmp_path / "both.yaml").write_text(json.dumps(document))
-    write_archive(tmp_path, values(0, 120))
-    flags = [
-        "--gap",
-        gap,
-        "--from-archive",
-        str(write_archive(tmp_path, values(0, 80), partition=1)),
-        "--yes",
-        "--json",
-    ]
-    result = CliRunner().invoke(app, ["backfill", str(tmp_path / "both.yaml"), *flags])
-    assert isinstance(result.exception, NoSuchGap)
-    said = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-    assert [(one["event"], one["pipeline"]) for one in said] == [("chunk", "clicks"), ("ended", "clicks")]
-    assert said[-1]["gaps"][0]["state"] == "done"
-
-
 def test_options_that_do_not_go_together_are_a_sentence(driver, tmp_path):
     assert "--from-mirror needs --map" in headrace(driver, tmp_path, "backfill", "--from-mirror", "b:1/t", code=2)
     assert "say which with" in headrace(driver, tmp_path, "backfill", "--map", "0:1=2", code=2)
-    assert "is no gap of this pipeline" in headrace(driver, tmp_path, "gaps", "show", "abcdef", code=2)
+    assert "is no gap of pipeline 'clicks'" in headrace(driver, tmp_path, "gaps", "show", "abcdef", code=2)
 
 
 def test_records_of_a_gap_that_are_older_than_max_age_are_believed_by_when_the_broker_had_them(tmp_path):

@@ -16,14 +16,15 @@ from writer.core.errors import ConfigError
 
 # On all pipelines of the file, or those that are named.
 MANY = {
-    "audit", "autoscaler explain", "autoscaler run", "backfill", "buckets", "ddl", "doctor", "explain", "gaps list",
+    "audit", "autoscaler explain", "autoscaler run", "backfill", "buckets", "ddl", "doctor", "explain", "gaps close",
+    "gaps list", "gaps show",
     "hooks list", "limit", "pause", "resume", "retention", "run", "size", "status", "supervisor explain",
     "supervisor run", "validate",
 }  # fmt: skip
 # On one, which must be named where there are several.
 ONE = {
-    "compact", "convert", "delete-rows", "diff", "dlq list", "dlq replay", "dlq show", "gaps close", "gaps open",
-    "gaps show", "hooks run", "hooks skip", "preview", "privacy list", "privacy release", "promote", "reprocess",
+    "compact", "convert", "delete-rows", "diff", "dlq list", "dlq replay", "dlq show", "gaps open",
+    "hooks run", "hooks skip", "preview", "privacy list", "privacy release", "promote", "reprocess",
     "rewind", "schema accept", "schema plan", "seal", "shadow", "table accept", "table adopt", "topic adopt",
     "vacuum", "wait",
 }  # fmt: skip

@@ -68,13 +68,18 @@ def skip_offsets(
 
 
 def write_archive(
-    root: Path, records: Mapping[int, bytes | None], *, partition: int = 0, folder: str = "day=20"
+    root: Path,
+    records: Mapping[int, bytes | None],
+    *,
+    partition: int = 0,
+    folder: str = "day=20",
+    topic: str = "clicks",
 ) -> Path:
     """Write an archive of records, as a connector does. Returns where it lies."""
     archive = root / "archive"
     rows = []
     for offset, value in records.items():
-        source = {"topic": "clicks", "partition": partition, "offset": offset}
+        source = {"topic": topic, "partition": partition, "offset": offset}
         rows.append({**source, "timestamp": NOW, "key": f"k{offset}".encode(), "value": value})
     _write_part(archive, folder, pa.Table.from_pylist(rows, RAW))
     return archive

@@ -25,7 +25,7 @@ def driver(tmp_path: Path, form: str) -> Driver:
 
 
 def headrace(driver: Driver, root: Path, *arguments: str, code: int = 0) -> str:
-    """Run a verb over that table. Returns what it said; `code`: with which it is to end."""
+    """Run a command over that table. Returns what it printed; `code`: with which it is to end."""
     path = root / "headrace.yaml"
     (root / "1.avsc").write_text(json.dumps(EVENT))
     path.write_text(

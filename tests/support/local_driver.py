@@ -80,25 +80,30 @@ class Driver:
         schemas: Schemas | None = None,
         interval: int = 50,
         configuration: Config | None = None,
+        name: str = "clicks",
         topic: str = "clicks",
         topic_id: str = "uuid-1",
         budget: int = 2**20,
         **settings: Any,
     ) -> None:
-        """`configuration`: in place of one that is made from the rest; `budget`: bytes before rows spill."""
+        """`configuration`: in place of one that is made from the rest, with a pipeline of this `name`.
+
+        `budget`: bytes before rows spill.
+        """
+        self.name = name
         self.budget = budget
         self.topic = topic
         self.topic_id = topic_id
         self.config = configuration or pipeline_config(root, form, interval=interval, **settings)
-        self.settings = self.config.pipelines["clicks"]
+        self.settings = self.config.pipelines[name]
         self.schemas = schemas or Schemas({1: EVENT}, [1])
         self.lake = self.settings.table.location
         self.dead_letters = self.settings.dead_letters
-        self.tables = all_tables("clicks", self.config)
+        self.tables = all_tables(name, self.config)
         self.table = self.tables.main
         self.side = self.tables.side
         self.columns = bucketers.build(self.settings.bucket).columns
-        self._pipeline = open_local_pipeline("clicks", self.config, self.schemas)
+        self._pipeline = open_local_pipeline(name, self.config, self.schemas)
         columns = [*self._pipeline.schemas.columns(), *(pa.field(name, pa.string()) for name in self.columns)]
         self.table.create(pa.schema(columns), self.columns, layout(self.settings.bucket))
         self.side(self.dead_letters).create(DEAD_LETTERS, [])
@@ -108,7 +113,7 @@ class Driver:
             make_raw_table(self.settings.raw_place, self.tables)
 
     def start(self, partitions: int = 1, offset: int = 0) -> None:
-        check_rules("clicks", self.settings, self._pipeline.schemas, RecordedPrivacy.of(self.table.snapshot()))
+        check_rules(self.name, self.settings, self._pipeline.schemas, RecordedPrivacy.of(self.table.snapshot()))
         self.epoch = self.table.begin(
             {TopicPartition(self.topic, 1, p): offset for p in range(partitions)}, {self.topic: [self.topic_id]}
         )

@@ -22,7 +22,7 @@ from writer.core.offsets import OffsetRange, TopicPartition
 from writer.maintenance.local_pipeline import LocalPipeline, Piece
 from writer.maintenance.record_commit import RecordTable
 from writer.output.report import Screen
-from writer.table.gap_records import NoSuchGap
+from writer.table.gap_records import NoSuchGap, find_gap_records
 from writer.table.ledger.gap_record import GapRecord, from_json, merge_gap_record, parse_gap, to_json
 from writer.table.log.operations.gaps import Fill
 
@@ -130,10 +130,12 @@ def test_a_gap_record_is_named_by_its_beginning_and_only_open_ones_are_chosen():
     assert isinstance(lost, GapRecord)
     gap_records = {"abcdef": gap, "abcxyz": merge_gap_record(other, lost)}
     assert select_gap_records(gap_records, BackfillRequest()) == [gap]
-    assert select_gap_records(gap_records, BackfillRequest(("abcd",))) == [gap]
+    assert select_gap_records(gap_records, BackfillRequest(("abcdef",))) == [gap]
     assert select_gap_records(gap_records, BackfillRequest(("abcxyz",))) == []
-    with pytest.raises(NoSuchGap, match="is no gap"):
-        select_gap_records(gap_records, BackfillRequest(("abc",)))
+    assert find_gap_records("clicks", gap_records, "abcd") == [gap]
+    assert find_gap_records("clicks", gap_records, "abcxyz") == [gap_records["abcxyz"]]
+    with pytest.raises(NoSuchGap, match="'abc' is no gap of pipeline 'clicks'; there are: abcdef, abcxyz"):
+        find_gap_records("clicks", gap_records, "abc")
 
 
 def test_a_gap_record_is_what_its_entries_say_however_they_are_stored():

@@ -1,6 +1,6 @@
 """What commands work on, as parameters: the configuration, its pipelines, tables, with the options that choose them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
@@ -44,10 +44,39 @@ class ChosenPipelines:
                 errors.append(error)
         if not errors:
             return results, None
-        failure = HeadraceError("\nheadrace: ".join(map(str, errors)))
+        failure = HeadraceError(_join(errors))
         if not results:
             raise failure
         return results, failure
+
+    def search(
+        self, look: Callable[[str], Result], absence: type[HeadraceError]
+    ) -> tuple[dict[str, Result], HeadraceError | None]:
+        """Return what `look` returns, by the pipelines that have it, and the failure of those that cannot be read.
+
+        `look` raises `absence` for a pipeline that lacks it. Raises `absence` where all of them do, and their failure
+        where none has it and some cannot be read.
+        """
+        results: dict[str, Result] = {}
+        absences: list[HeadraceError] = []
+        errors: list[HeadraceError] = []
+        for name in self.names:
+            try:
+                results[name] = look(name)
+            except absence as error:
+                absences.append(error)
+            except HeadraceError as error:
+                errors.append(error)
+        if results:
+            return results, HeadraceError(_join(errors)) if errors else None
+        if errors:
+            raise HeadraceError(_join([*absences, *errors]))
+        raise absence(_join(absences))
+
+
+def _join(errors: Sequence[HeadraceError]) -> str:
+    """Return the sentences of errors, as the process says several."""
+    return "\nheadrace: ".join(map(str, errors))
 
 
 def choose_pipeline(config: ConfigFile, pipeline: OnePipeline = None) -> ChosenPipeline:

@@ -37,10 +37,17 @@ class KafkaOffset(NamedTuple):
         return f"{self.topic}/{self.partition}:{self.offset}"
 
 
+class NoSuchOffset(HeadraceError):
+    """A table has no commit with an offset."""
+
+
 def find_explanation(
     config: Config, name: str, *, batch: int | None, version: int | None, offset: KafkaOffset | None
 ) -> Explanation:
-    """Find a commit of a pipeline, or the last. Raises HeadraceError that says what is known instead."""
+    """Find a commit of a pipeline, or the last. Raises HeadraceError that says what is known instead.
+
+    Raises NoSuchOffset where the table has never committed the offset.
+    """
     table = existing_table(name, config)
     entries: list[Entry] = []
     counts = (_NEWEST_ENTRIES, None) if batch is None and version is None else (None,)
@@ -99,14 +106,14 @@ def _is_in_range(offset: KafkaOffset, offset_range: OffsetRange) -> bool:
 
 
 def search_ledger(config: Config, name: str, offset: KafkaOffset) -> str:
-    """Say what the ledger knows of an offset whose commit is no longer in the log."""
+    """Return what the ledger has of an offset whose commit is no longer in the log. Raises NoSuchOffset."""
     newest = None
     for segment in read_pipeline_history(config, name).main.segments:
         for committed in segment.committed_ranges:
             if _is_in_range(offset, committed.range):
                 newest = committed
     if newest is None:
-        return (
+        raise NoSuchOffset(
             f"the table of pipeline {name!r} has no commit with {offset}. `headrace status` says how far it has come."
         )
     versions = f"one of versions {newest.first} to {newest.last}"

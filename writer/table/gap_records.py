@@ -1,5 +1,7 @@
 """Reads a table's whole history from ledger and log, with the gap records of its gaps."""
 
+from collections.abc import Mapping
+
 from writer.core import logging
 from writer.core.errors import ConfigError
 from writer.table.ledger.gap_record import GapRecord, merge_gap_records
@@ -12,10 +14,12 @@ from writer.table.table import PipelineTable
 
 # Characters by which a gap record may be named.
 _ID_MIN = 4
+# Characters of an id, for a person.
+ID_SHOWN = 8
 
 
 class NoSuchGap(ConfigError):
-    """No gap record has this id, or several begin with it."""
+    """No gap record of a pipeline has this id."""
 
 
 def gap_records(table: PipelineTable, pipeline: str) -> dict[str, GapRecord]:
@@ -45,19 +49,20 @@ def read_history(
     return snapshot, [*pages, *read_segments(entries, pipeline, row_counts)]
 
 
-def find_gap_record(records: dict[str, GapRecord], id_prefix: str) -> GapRecord:
-    """Return the gap record whose id begins with this text. Raises NoSuchGap."""
+def find_gap_records(pipeline: str, records: Mapping[str, GapRecord], id_prefix: str) -> list[GapRecord]:
+    """Return the gap records of a pipeline whose ids begin with this text. Raises NoSuchGap where none does."""
     is_long_enough = len(id_prefix) >= _ID_MIN
     matches = [
         record
         for gap_id, record in records.items()
         if gap_id == id_prefix or (is_long_enough and gap_id.startswith(id_prefix))
     ]
-    if len(matches) == 1:
-        return matches[0]
-    ids = ", ".join(gap_id[:8] for gap_id in records) or "none"
-    problem = "is the beginning of several gaps" if matches else "is no gap of this pipeline"
-    raise NoSuchGap(f"{id_prefix!r} {problem}; there are: {ids}. `headrace gaps list` shows them.")
+    if not matches:
+        ids = ", ".join(gap_id[:ID_SHOWN] for gap_id in records) or "none"
+        raise NoSuchGap(
+            f"{id_prefix!r} is no gap of pipeline {pipeline!r}; there are: {ids}. `headrace gaps list` shows them."
+        )
+    return matches
 
 
 def open_gap(table: PipelineTable, pipeline: str, snapshot: PipelineSnapshot, gap: Gap) -> int:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Literal, Self
@@ -15,6 +15,7 @@ from recovery.backfill import archive_source, source_factory
 from recovery.backfill.chunk_commit import ChunkCommit
 from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps, read_gap_records, select_gap_records
 from recovery.backfill.source import Source
+from recovery.cli.fix.gap_choice import find_gaps
 from recovery.cli.fix.wait_line import WaitLine
 from writer.commit.builder import bytes_per_row
 from writer.core.errors import ConfigError
@@ -24,18 +25,17 @@ from writer.core.units import duration, show_size
 from writer.maintenance.record_commit import RecordTable
 from writer.output.cli_options import By
 from writer.output.command import command
-from writer.output.command_inputs import PipelineNames
+from writer.output.command_inputs import ChosenPipelines, PipelineNames
 from writer.output.report import SCREEN_ONLY, Report, Screen, json_value
 from writer.output.tables import sentence
 from writer.schemas import registry
+from writer.table.gap_records import ID_SHOWN
 from writer.table.ledger.gap_record import GapRecord
 
 # Rows a second of one process, where nothing was measured: decoding, writing, small chunks.
 ROWS_A_SECOND = 60_000
 # Bytes of a row in Parquet, until a commit has shown them.
 _BYTES_PER_ROW = 60.0
-# Characters of an id that are shown.
-_ID_LENGTH = 8
 # Ranges that a sentence names.
 _RANGES_SHOWN = 3
 Sources = Callable[[GapRecord], Sequence[Source]]
@@ -76,7 +76,7 @@ class BackfilledGap:
 
     def render(self, pipeline: str, out: Console) -> None:
         """Draw its state, and where else to look."""
-        gap = f"{pipeline}: gap {self.gap[:_ID_LENGTH]}"
+        gap = f"{pipeline}: gap {self.gap[:ID_SHOWN]}"
         rows = plural(self.rows, "row")
         if self.state == "open":
             absent = plural(sum(r.count for r in self.absent), "offset")
@@ -146,7 +146,7 @@ class PipelineEstimate:
         for gap in self.gaps:
             sentence(
                 out,
-                f"{self.pipeline}: gap {gap.gap[:_ID_LENGTH]}: {gap.available:,} of {plural(gap.offsets, 'offset')} "
+                f"{self.pipeline}: gap {gap.gap[:ID_SHOWN]}: {gap.available:,} of {plural(gap.offsets, 'offset')} "
                 f"are there; {plural(gap.chunks, 'chunk')}, about {gap.seconds:,.0f} s at {self.rows_a_second:,.0f} "
                 f"rows a second on one core, {show_size(gap.bytes)} in {gap.files_min:,} files or more, "
                 f"{gap.objects_put_min:,} objects put or more.",
@@ -202,7 +202,7 @@ class ProgressListener:
 
     def on_begin(self, gap_record: GapRecord, offsets: int) -> None:
         """A gap record is being filled."""
-        gap = gap_record.id[:_ID_LENGTH]
+        gap = gap_record.id[:ID_SHOWN]
         self._task = self._bar.add_task(f"{self._pipeline} gap {gap}", total=offsets, note="")
         if not self._has_bar and not self._screen.as_json:
             sentence(self._screen.out, f"{self._pipeline}: gap {gap}, {plural(offsets, 'offset')} open")
@@ -223,7 +223,8 @@ class ProgressListener:
 
 
 _Gaps = Annotated[
-    list[str] | None, typer.Option("--gap", help="Only this gap, by its id or its beginning; may be repeated.")
+    list[str] | None,
+    typer.Option("--gap", help="Only this gap, by its id or its beginning; of any pipeline; may be repeated."),
 ]
 _Mirror = Annotated[
     str | None, typer.Option("--from-mirror", metavar="BOOTSTRAP/TOPIC", help="From a copy of the topic, with --map.")
@@ -303,22 +304,46 @@ def backfill(
     it again: each offset is settled once. It waits while the live writer is behind.
     """
     create_sources = _source_creator(mirror, mapped or [], raw, archive or [], columns, by_time)
-    request = BackfillRequest(tuple(gap or ()), chunk_rows, rate, _parse_lag_max(lag_max), by or "")
-    settings = pipelines.config
-    tables = [RecordTable(name, settings, registry.source(settings.registry)) for name in pipelines.names]
+    request = BackfillRequest((), chunk_rows, rate, _parse_lag_max(lag_max), by or "")
+    fills = _open_tables(pipelines, request, gap or [])
     if not write:
-        return BackfillPreview([estimate_backfill(table, partial(create_sources, table), request) for table in tables])
+        estimates = [
+            estimate_backfill(table, partial(create_sources, table), table_request) for table, table_request in fills
+        ]
+        return BackfillPreview(estimates)
     # The live writer comes first where both share a machine.
     os.nice(5)
     exit_code: Literal[0, 1] = 0
-    for table in tables:
+    for table, table_request in fills:
         with ProgressListener(table.name, screen) as listener:
-            outcomes = fill_gaps(table, partial(create_sources, table), request, listener)
+            outcomes = fill_gaps(table, partial(create_sources, table), table_request, listener)
         # At once: the next pipeline may take hours, or fail.
         report = describe_outcomes(table.name, outcomes)
         screen.show(report)
         exit_code = report.exit_code or exit_code
     return exit_code
+
+
+def _open_tables(
+    pipelines: ChosenPipelines, request: BackfillRequest, gaps: Sequence[str]
+) -> list[tuple[RecordTable, BackfillRequest]]:
+    """Open the tables to fill, each with what is asked for of it. `gaps`: ids or their beginnings; none: all tables.
+
+    Raises NoSuchGap, AmbiguousGap, HeadraceError where there is no table.
+    """
+    requests = dict.fromkeys(pipelines.names, request)
+    if gaps:
+        chosen_gaps = find_gaps(pipelines, gaps)
+        ids_by_pipeline = {
+            name: tuple(dict.fromkeys(gap.gap_record.id for gap in chosen_gaps if gap.pipeline == name))
+            for name in pipelines.names
+        }
+        requests = {name: replace(request, gaps=ids) for name, ids in ids_by_pipeline.items() if ids}
+    settings = pipelines.config
+    return [
+        (RecordTable(name, settings, registry.source(settings.registry)), table_request)
+        for name, table_request in requests.items()
+    ]
 
 
 def describe_outcomes(name: str, outcomes: Sequence[GapOutcome]) -> PipelineBackfill:

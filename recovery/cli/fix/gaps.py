@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from recovery import identity
+from recovery.cli.fix.gap_choice import find_gap
 from writer.clients.kafka_sample import open_cluster
 from writer.config.pipelines import Config
 from writer.core.errors import ConfigError
@@ -23,19 +24,17 @@ from writer.output.report import SCREEN_ONLY, Report
 from writer.output.tables import Column, TextTable, numbers, sentence
 from writer.table.backfill_locks import BackfillLocks
 from writer.table.factory import existing_table
-from writer.table.gap_records import find_gap_record, gap_records, gap_records_in_snapshot
+from writer.table.gap_records import ID_SHOWN, gap_records, gap_records_in_snapshot
 from writer.table.ledger.gap_record import GapEnd, GapRecord
 from writer.table.log.operations.gaps import Loss
 from writer.table.table import PipelineTable
 
-# Characters of an id, for a person.
-_ID_LENGTH = 8
 _COLUMNS = [
     *(Column(title) for title in ("pipeline", "gap", "state", "opened", "cause")),
     *numbers("offsets", "left"),
     Column("by"),
 ]
-_Gap = Annotated[str, typer.Argument(help="Id of the gap record, or its beginning.")]
+_Gap = Annotated[str, typer.Argument(help="Id of the gap, or its beginning; of any pipeline.")]
 
 
 class NotOpen(ConfigError):
@@ -70,6 +69,7 @@ class GapEnding:
 class GapReport(Report):
     """One gap. What its opening says is None where that is not known any more."""
 
+    pipeline: str
     id: str
     state: Literal["open", "claimed", "done", "lost", "rewound"]
     opened_at: datetime | None = None
@@ -96,7 +96,7 @@ class GapReport(Report):
     @property
     def short_id(self) -> str:
         """Its id, for a person."""
-        return self.id[:_ID_LENGTH]
+        return self.id[:ID_SHOWN]
 
     @property
     def is_open(self) -> bool:
@@ -112,6 +112,7 @@ class GapReport(Report):
 
     def _labels(self) -> Iterator[tuple[str, str | int | None]]:
         """Yield what it has, each with its label."""
+        yield "pipeline", self.pipeline
         yield "opened at", instant(self.opened_at) if self.opened_at else None
         yield "cause", self.cause
         yield "reason", self.reason
@@ -161,6 +162,7 @@ class GapListReport(Report):
 class ClosingReport(Report):
     """What is given up of a gap, or would be. `version`: None: nothing was written."""
 
+    pipeline: str
     gap: str
     state: Literal["open", "lost"]
     offsets: int
@@ -172,13 +174,13 @@ class ClosingReport(Report):
         """Draw what nobody brings any more."""
         offsets = plural(self.offsets, "offset")
         if self.version is not None:
-            sentence(out, f"{offsets} given up, as version {self.version} of the table: {self.reason}")
+            sentence(out, f"{self.pipeline}: {offsets} given up, as version {self.version} of the table: {self.reason}")
             return
         _render_ranges(self.ranges, out)
         sentence(
             out,
-            f"{offsets} of gap {self.gap[:_ID_LENGTH]} would be given up: nobody brings them. `headrace backfill` "
-            "does, where a copy is left.",
+            f"{self.pipeline}: {offsets} of gap {self.gap[:ID_SHOWN]} would be given up: nobody brings them. `headrace "
+            "backfill` does, where a copy is left.",
         )
 
 
@@ -210,7 +212,7 @@ class OpeningReport(Report):
             return
         sentence(
             out,
-            f"{subject} skipped, of which Kafka still holds {self.kafka_holds:,}; gap {self.gap[:_ID_LENGTH]}, version "
+            f"{subject} skipped, of which Kafka still holds {self.kafka_holds:,}; gap {self.gap[:ID_SHOWN]}, version "
             f"{self.version} of the table. Start the pipeline, then `headrace backfill`.",
         )
 
@@ -226,15 +228,16 @@ def list_(
     for name in pipelines.names:
         table = existing_table(name, pipelines.config)
         records = gap_records(table, name).values()
-        gaps[name] = [_report(table, record, now) for record in records if all_ or record.state == "open"]
+        gaps[name] = [_report(name, table, record, now) for record in records if all_ or record.state == "open"]
     return GapListReport(gaps)
 
 
 @command(exits={0: "shown", 1: "the table cannot be read", 2: "configuration, or no such gap"})
-def show(pipeline: Pipeline, gap: _Gap) -> GapReport:
+def show(pipelines: PipelineNames, gap: _Gap) -> GapReport:
     """Show one gap: its ranges, where in event time its records may lie, what was brought and what is open."""
-    table = existing_table(pipeline.name, pipeline.config)
-    return _report(table, find_gap_record(gap_records(table, pipeline.name), gap), datetime.now(UTC))
+    chosen = find_gap(pipelines, gap)
+    table = existing_table(chosen.pipeline, pipelines.config)
+    return _report(chosen.pipeline, table, chosen.gap_record, datetime.now(UTC))
 
 
 @command(
@@ -245,7 +248,7 @@ def show(pipeline: Pipeline, gap: _Gap) -> GapReport:
     }
 )
 def close(
-    pipeline: Pipeline,
+    pipelines: PipelineNames,
     gap: _Gap,
     reason: Annotated[str, typer.Option("--reason", help="Why its records will not be brought back.")],
     by: By = None,
@@ -259,7 +262,9 @@ def close(
     if not reason.strip():
         raise ConfigError("--reason is empty; say why the records will not be brought back")
     facts = {"by": by or identity.person(), "reason": reason, "at": datetime.now(UTC).isoformat()}
-    return close_gap(existing_table(pipeline.name, pipeline.config), pipeline.name, gap, facts, write=write)
+    chosen = find_gap(pipelines, gap)
+    table = existing_table(chosen.pipeline, pipelines.config)
+    return close_gap(table, chosen.pipeline, chosen.gap_record.id, facts, write=write)
 
 
 @command(
@@ -295,12 +300,12 @@ def open_(
 def close_gap(table: PipelineTable, name: str, gap: str, facts: Mapping[str, str], *, write: bool) -> ClosingReport:
     """Find what would be given up of a gap, or give it up. Raises NotOpen, CommitFailed.
 
-    `facts`: who closes it, why and when.
+    `gap`: its id. `facts`: who closes it, why and when.
     """
     snapshot, records = gap_records_in_snapshot(table, name)
-    gap_record = find_gap_record(records, gap)
+    gap_record = records[gap]
     if gap_record.state != "open":
-        raise NotOpen(f"gap {gap_record.id[:_ID_LENGTH]} is {gap_record.state} already.")
+        raise NotOpen(f"gap {gap_record.id[:ID_SHOWN]} is {gap_record.state} already.")
     open_offsets = gap_record.unfilled_offsets
     state: Literal["open", "lost"] = "open"
     version = None
@@ -308,7 +313,9 @@ def close_gap(table: PipelineTable, name: str, gap: str, facts: Mapping[str, str
         changes = snapshot.gap_changes(gap_record.id)
         version = table.append(Loss(uuid4().hex, gap_record.id, changes, open_offsets.count, facts), snapshot)
         state = "lost"
-    return ClosingReport(gap_record.id, state, open_offsets.count, version, open_offsets.ranges(), facts["reason"])
+    return ClosingReport(
+        name, gap_record.id, state, open_offsets.count, version, open_offsets.ranges(), facts["reason"]
+    )
 
 
 def open_gap(config: Config, name: str, reason: str, by: str, *, fence: bool, write: bool) -> OpeningReport:
@@ -330,10 +337,11 @@ def open_gap(config: Config, name: str, reason: str, by: str, *, fence: bool, wr
     return OpeningReport(name, sum(r.count for r in ranges), preview.offsets_in_kafka, ranges, gap, version)
 
 
-def _report(table: PipelineTable, gap_record: GapRecord, now: datetime) -> GapReport:
+def _report(pipeline: str, table: PipelineTable, gap_record: GapRecord, now: datetime) -> GapReport:
     owner = _lock_owner(table, gap_record, now)
     open_offsets = gap_record.unfilled_offsets
     report = GapReport(
+        pipeline=pipeline,
         id=gap_record.id,
         state="claimed" if owner else gap_record.state,
         offsets=gap_record.offsets,

@@ -22,7 +22,7 @@ from writer.output.command import command
 from writer.output.command_inputs import ChosenPipelines, PipelineNames
 from writer.output.report import SCREEN_ONLY, Report
 from writer.output.tables import label_grid, ruled_table, show_pages
-from writer.status.commit_explanation import Explanation, KafkaOffset, find_explanation
+from writer.status.commit_explanation import Explanation, KafkaOffset, NoSuchOffset, find_explanation
 from writer.status.document import gap_record
 from writer.status.model import OUTCOMES, Totals
 from writer.table.log.entries import Entry
@@ -187,12 +187,15 @@ def run_explain(
     version: int | None = None,
     offset: KafkaOffset | None = None,
 ) -> ExplainReport:
-    """Explain the chosen or the last commit of each pipeline. Raises HeadraceError when none has one."""
-    commits, failure = pipelines.look_at_each(
-        lambda name: explain_commit(
-            find_explanation(pipelines.config, name, batch=batch, version=version, offset=offset)
-        )
-    )
+    """Explain the chosen or the last commit of each pipeline. Raises HeadraceError when none has one.
+
+    An offset is looked for in all pipelines, and those that never read it are left out.
+    """
+
+    def explain_one(name: str) -> BatchCommit | GapCommit | OtherEntry:
+        return explain_commit(find_explanation(pipelines.config, name, batch=batch, version=version, offset=offset))
+
+    commits, failure = pipelines.search(explain_one, NoSuchOffset)
     return ExplainReport(commits, failure)
 
 
