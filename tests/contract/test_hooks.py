@@ -1,10 +1,6 @@
 """Every sealed version of a bucket reaches a hook, at least once, whatever fails or dies in between."""
 
 import io
-import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.servers.scripted import HttpRequest, Reply, serve_script
+from tests.support.hook_rounds import HookRounds
 from tests.support.overlord import Overlord
 from tests.support.sealed_lake import SealedLake
 from writer.hooks.delivery import HookDelivery
@@ -31,19 +28,6 @@ from writer.web.metrics_export import exposition
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK: Callable[[HttpRequest], Reply] = lambda _: Reply(200)  # noqa: E731
-ROUND = """
-import sys
-from datetime import datetime, timedelta
-from pathlib import Path
-from writer.config.pipelines import Config
-from writer.hooks.dispatcher import deliveries
-
-config = Config.model_validate_json(Path(sys.argv[1]).read_text())
-(delivery,) = deliveries("clicks", config)
-now = datetime.fromisoformat("2026-11-20T12:00:00+00:00")
-for n in range(6):
-    delivery.run_round(now + timedelta(minutes=n))
-"""
 
 
 def lake_with(tmp_path: Path, form: str = "delta", **hook: Any) -> tuple[SealedLake, HookDelivery]:
@@ -220,18 +204,15 @@ def test_whatever_moment_it_is_killed_at_each_seal_is_delivered(tmp_path: Path, 
 
     with serve_script(answer) as server:
         lake, delivery = lake_with(tmp_path, type=kind, url=server.url, start="earliest")
-        config = tmp_path / "config.json"
-        config.write_text(_dumped(lake, server.url, kind))
+        rounds = HookRounds(lake, tmp_path, {"type": kind, "url": server.url, "timeout": "2 s", "start": "earliest"})
         if not point.startswith("hook_take:1"):
             delivery.take_up()
         for hour in (5, 6):
             lake.add(hour, 10)
             lake.seal(hour)
         fault = point.replace(":2", ":1") if not point.startswith("hook_take:1") else point
-        command = [sys.executable, "-c", ROUND, str(config)]
-        died = subprocess.run(command, env={**os.environ, "HEADRACE_FAULT": fault}, timeout=400, check=False)
-        assert died.returncode == -9
-        subprocess.run(command, timeout=400, check=True)
+        rounds.kill_at(fault)
+        rounds.run()
     box = delivery.outbox.read()
     assert (box.pending, box.position) == ((), lake.table.snapshot().version)
     if kind == "webhook":
@@ -239,14 +220,6 @@ def test_whatever_moment_it_is_killed_at_each_seal_is_delivered(tmp_path: Path, 
         assert len(posted) <= 3  # one may come twice, under one id
     else:
         assert len(druid.tasks) == len(druid.specs) == 2
-
-
-def _dumped(lake: SealedLake, url: str, kind: str) -> str:
-    known = lake.config.model_dump(mode="json", exclude={"pipelines": {"clicks": {"hooks"}}}, exclude_none=True)
-    known["registry"] = {"url": "http://127.0.0.1:1"}
-    known["pipelines"]["clicks"]["bucket"]["width"] = "1 h"
-    known["pipelines"]["clicks"]["hooks"] = [{"type": kind, "url": url, "timeout": "2 s", "start": "earliest"}]
-    return json.dumps(known)
 
 
 def test_a_driver_delivers_in_threads_of_their_own_and_ends_while_a_server_hangs(tmp_path: Path):

@@ -75,6 +75,10 @@ TRINO_ICEBERG = Bundle(
     "trino-iceberg", "476", (_Plugin("io.trino", "trino-iceberg", "476"),), files=1, megabytes=346
 )  # beside the server, of whose archive it is a part, too: so what was fetched of that stays
 DUCKDB_ICEBERG = Bundle("duckdb-iceberg", "1.5.5-aws", (), files=0, megabytes=70)
+_PYTHON = f"py{sys.version_info.major}.{sys.version_info.minor}"
+# Orchestrators, in environments of their own.
+AIRFLOW = Bundle("airflow", f"3.3.2-{_PYTHON}", (), files=0, megabytes=120)
+DAGSTER = Bundle("dagster", f"1.13.28-{_PYTHON}", (), files=0, megabytes=120)
 SEAWEEDFS = Bundle("seaweedfs", "4.48", (), files=0, megabytes=153)
 _NESSIE = (Module("org.projectnessie.nessie", "nessie-quarkus", "0.99.0", classifier="runner"),)
 NESSIE = Bundle("nessie", "0.99.0", _NESSIE, files=1, megabytes=245)
@@ -164,6 +168,30 @@ def _packages(bundle: Bundle) -> Path:
         subprocess.run([sys.executable, "-m", *pip, *target], check=True, timeout=600)
 
     return java_artifacts.make_bundle(bundle, make, progress=_say) / "site"
+
+
+def airflow() -> Path:
+    """Return the interpreter of an environment with Airflow, its FAB auth manager, and a reader of Delta tables."""
+    return _environment(AIRFLOW)
+
+
+def dagster() -> Path:
+    """Return the interpreter of an environment with Dagster, its web server, and a reader of Delta tables."""
+    return _environment(DAGSTER)
+
+
+def _environment(bundle: Bundle) -> Path:
+    """Return the interpreter of a virtual environment, with what is pinned in a file that is called as the bundle."""
+
+    def make(work: Path, lock: int) -> None:  # noqa: ARG001 - of what makes a bundle
+        pinned = Path(__file__).with_name(f"{bundle.name}.lock")
+        venv = work / "venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=600)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(venv)]
+        install = ["install", "-q", "--require-hashes", "--only-binary", ":all:", "-r", str(pinned)]
+        subprocess.run([*pip, *install], check=True, timeout=1800)
+
+    return java_artifacts.make_bundle(bundle, make, progress=_say) / "venv" / "bin" / "python"
 
 
 def presto() -> Path:

@@ -45,7 +45,7 @@ def sealed(*, form: str = "delta", rows: int = 30, entry: int = 9) -> SealedVers
         if rows
         else []
     )
-    return SealedVersion(manifest, entry, table, lambda: files)
+    return SealedVersion(manifest, entry, table, lambda: files, f"/lake/clicks/{manifest.path}")
 
 
 def webhook(url: str, **settings: Any) -> WebhookHook:

@@ -13,12 +13,14 @@ from functools import partial
 import bucketers
 from writer.config.base import did_you_mean
 from writer.config.pipelines import Config
-from writer.config.sections.hooks import Druid, HookSettings, Webhook
+from writer.config.sections.hooks import Airflow, Dagster, Druid, HookSettings, Webhook
 from writer.core import logging
 from writer.core.errors import ConfigError, HeadraceError
 from writer.core.periodic_thread import PeriodicThread
 from writer.engines.table_description import describe_table
+from writer.hooks.airflow import AirflowHook
 from writer.hooks.base import Hook
+from writer.hooks.dagster import DagsterHook
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.druid import DruidHook
 from writer.hooks.outbox import Health, OutboxContent, OutboxEntry
@@ -45,6 +47,10 @@ def build_hook(settings: HookSettings, pipeline: str) -> Hook:
             return WebhookHook(settings)
         case Druid():
             return DruidHook(settings, pipeline)
+        case Airflow():
+            return AirflowHook(settings)
+        case Dagster():
+            return DagsterHook(settings)
         case _:
             return SqlHook(settings)
 

@@ -88,7 +88,14 @@ class Seals:
         manifest = self.manifests().read(entry.bucket, entry.version)
         if manifest is None:
             return None
-        return SealedVersion(manifest, entry.entry, table, partial(self._files, manifest), retired=entry.retired)
+        return SealedVersion(
+            manifest,
+            entry.entry,
+            table,
+            partial(self._files, manifest),
+            self.table.store.path(manifest.path),
+            retired=entry.retired,
+        )
 
     def manifests(self) -> Manifests:
         """Return the manifests beside the table."""

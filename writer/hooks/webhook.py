@@ -36,7 +36,7 @@ class WebhookHook:
     def deliver(self, sealed: SealedVersion, state: Mapping[str, Any]) -> Receipt:  # noqa: ARG002 - no request outlasts a call
         """POST the manifest."""
         body = json.dumps({**sealed.manifest.to_json(), "retired": sealed.retired}, ensure_ascii=False).encode()
-        id_ = message_id(sealed)
+        id_ = sealed.delivery_id
         headers = {"Content-Type": "application/json", "Idempotency-Key": id_, "webhook-id": id_}
         if self._settings.secret is not None:
             time_s = int(self._now_s())
@@ -48,12 +48,6 @@ class WebhookHook:
         if not answer.ok:
             raise HookFailed(f"{self.target} answered {answer.summary()}", after=answer.after)
         return Receipt(f"answered {answer.status}")
-
-
-def message_id(sealed: SealedVersion) -> str:
-    """Return the id of one version of one bucket of one table, the same for each delivery."""
-    id_ = json.dumps([sealed.table.id, sealed.manifest.bucket, sealed.manifest.version, sealed.entry])
-    return f"msg_{hashlib.sha256(id_.encode()).hexdigest()[:32]}"
 
 
 def signature(secret: str, id_: str, time_s: int, body: bytes) -> str:

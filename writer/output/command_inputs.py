@@ -42,10 +42,8 @@ class ChosenPipelines:
                 results[name] = look(name)
             except HeadraceError as error:
                 errors.append(error)
-        if not errors:
-            return results, None
-        failure = HeadraceError(_join(errors))
-        if not results:
+        failure = join_failures(errors)
+        if failure is not None and not results:
             raise failure
         return results, failure
 
@@ -68,7 +66,7 @@ class ChosenPipelines:
             except HeadraceError as error:
                 errors.append(error)
         if results:
-            return results, HeadraceError(_join(errors)) if errors else None
+            return results, join_failures(errors)
         if errors:
             raise HeadraceError(_join([*absences, *errors]))
         raise absence(_join(absences))
@@ -77,6 +75,13 @@ class ChosenPipelines:
 def _join(errors: Sequence[HeadraceError]) -> str:
     """Return the sentences of errors, as the process says several."""
     return "\nheadrace: ".join(map(str, errors))
+
+
+def join_failures(errors: Sequence[HeadraceError]) -> HeadraceError | None:
+    """Return one failure that tells all of them; None where there is none."""
+    if not errors:
+        return None
+    return HeadraceError(_join(errors))
 
 
 def choose_pipeline(config: ConfigFile, pipeline: OnePipeline = None) -> ChosenPipeline:

@@ -14,12 +14,13 @@ from rich.text import Text
 from writer.audit.audit import Audit, TargetCount, audit as audit_table
 from writer.audit.offset_count import FileOffsets
 from writer.audit.reconciliation import PartitionSummary, Problem
-from writer.core.errors import HeadraceError
+from writer.core.errors import ConfigError, HeadraceError
 from writer.core.offsets import Span, TopicPartition
 from writer.core.text import plural
+from writer.hooks.audit_result import send_audit
 from writer.output.cli_options import version_or_time
 from writer.output.command import command
-from writer.output.command_inputs import ChosenPipelines, PipelineNames
+from writer.output.command_inputs import ChosenPipelines, PipelineNames, join_failures
 from writer.output.report import SCREEN_ONLY, Report
 from writer.output.tables import ruled_table, show_pages
 from writer.table.ledger.gap_record import Outcome
@@ -178,13 +179,28 @@ class AuditReport(Report):
         show_pages([Group(*audit.page(name)) for name, audit in self.pipelines.items()], out)
 
 
-def run_audit(pipelines: ChosenPipelines, *, since: str | None = None, deep: bool = False) -> AuditReport:
-    """Audit the pipelines. Raises HeadraceError when none has a table that can be read."""
+def run_audit(
+    pipelines: ChosenPipelines, *, since: str | None = None, deep: bool = False, report: bool = False
+) -> AuditReport:
+    """Audit the pipelines, and with `report` tell the hooks. Raises HeadraceError when none has a table to be read."""
     start = None if since is None else version_or_time("--since", since)
-    audits, failure = pipelines.look_at_each(
-        lambda name: report_audit(audit_table(pipelines.config, name, since=start, deep=deep), deep=deep)
-    )
-    return AuditReport(audits, failure)
+    audits, failure = pipelines.look_at_each(lambda name: audit_table(pipelines.config, name, since=start, deep=deep))
+    failures = [] if failure is None else [failure]
+    if report:
+        failures += _tell_hooks(pipelines, audits, deep=deep)
+    shown = {name: report_audit(audit, deep=deep) for name, audit in audits.items()}
+    return AuditReport(shown, join_failures(failures))
+
+
+def _tell_hooks(pipelines: ChosenPipelines, audits: Mapping[str, Audit], *, deep: bool) -> list[HeadraceError]:
+    """Tell the hooks of each pipeline what its audit found. Returns the failures."""
+    failures = []
+    for name, audit in audits.items():
+        try:
+            send_audit(pipelines.config, name, audit, deep=deep)
+        except HeadraceError as error:
+            failures.append(error)
+    return failures
 
 
 def report_audit(audit: Audit, *, deep: bool) -> PipelineAudit:
@@ -447,9 +463,16 @@ def audit(
     deep: Annotated[
         bool, typer.Option("--deep", help="Read every file: count rows and distinct offsets, find what is missing.")
     ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Report the result to the hooks of type dagster, as an asset check.")
+    ] = False,
 ) -> AuditReport:
     """Prove that every offset is accounted for: once in the table or the dead letters, or known to hold nothing.
 
     From the lake alone, without Kafka, while the writer runs or not.
     """
-    return run_audit(pipelines, since=since, deep=deep)
+    if report and since is not None:
+        raise ConfigError(
+            "an audit from a version on says nothing of the versions before; leave --since or --report out"
+        )
+    return run_audit(pipelines, since=since, deep=deep, report=report)

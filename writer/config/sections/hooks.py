@@ -140,7 +140,49 @@ class Presto(_Sql):
     )
 
 
-HookSettings = Annotated[Webhook | Druid | Trino | Presto, Field(discriminator="type")]
+class Airflow(_Login):
+    """Apache Airflow 3.2 or newer."""
+
+    type: Literal["airflow"] = Field(description="create an asset event whose partition key is the bucket")
+    password: SecretStr | None = Field(
+        None,
+        description="with `user`, Airflow's API gives a token for them; take it from `${env:NAME}` or `${file:/path}`",
+    )
+    asset: str = Field(
+        min_length=1,
+        description="URI or name of an asset that a DAG of Airflow has; {name} stands for the name of a route's table",
+    )
+    timeout: Duration = Field(timedelta(seconds=30), description="how long one answer may take")
+
+    @model_validator(mode="after")
+    def _has_a_password(self) -> "Airflow":
+        if self.user is not None and self.password is None:
+            raise ValueError("a 'user' of Airflow needs a 'password'")
+        return self
+
+
+class Dagster(_Login):
+    """Dagster."""
+
+    type: Literal["dagster"] = Field(
+        description="report a materialisation of the bucket's partition; `headrace audit --report` reports a check"
+    )
+    token: SecretStr | None = Field(None, description="of a user of Dagster+, sent as `Dagster-Cloud-Api-Token`")
+    asset: str = Field(
+        description="key of an asset that a code location of Dagster has, as `lake/clicks`; {name} stands for the name "
+        "of a route's table"
+    )
+    timeout: Duration = Field(timedelta(seconds=30), description="how long one answer may take")
+
+    @field_validator("asset")
+    @classmethod
+    def _has_no_empty_part(cls, value: str) -> str:
+        if not all(value.split("/")):
+            raise ValueError(f"asset {value!r} has an empty part; write it as lake/clicks")
+        return value
+
+
+HookSettings = Annotated[Webhook | Druid | Trino | Presto | Airflow | Dagster, Field(discriminator="type")]
 
 
 def of_table(hook: HookSettings, name: str, filled: Callable[[str, str], str]) -> HookSettings:
@@ -158,6 +200,8 @@ def of_table(hook: HookSettings, name: str, filled: Callable[[str, str], str]) -
             if hook.location is not None:
                 location = filled(hook.location, name)
             return hook.model_copy(update={"table": hook.table.replace(NAME, safe), "location": location})
+        case Airflow() | Dagster():
+            return hook.model_copy(update={"asset": hook.asset.replace(NAME, safe)})
     return hook
 
 
@@ -170,6 +214,8 @@ def destination_of(hook: HookSettings) -> str | None:
             return None
         case Trino() | Presto():
             return f"table {hook.table}"
+        case Airflow() | Dagster():
+            return f"asset {hook.asset}"
     return None
 
 
