@@ -41,10 +41,18 @@ class Airflow:
     """A server that runs."""
 
     home: Path
-    url: str
+    port: int
     environment: dict[str, str]
-    api: Process
+    api: Process = field(init=False)
     _assets: int = field(default=0)
+
+    def __post_init__(self) -> None:
+        self.api = self.process("api-server")
+
+    @property
+    def url(self) -> str:
+        """Address of the API."""
+        return f"http://{LOOPBACK}:{self.port}"
 
     def unused_asset(self) -> str:
         """Return the URI of an asset that no test delivered to yet."""
@@ -151,8 +159,7 @@ def airflow(
         "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
         **(environment or {}),
     }
-    server = Airflow(home, f"http://{LOOPBACK}:{port}", {**os.environ, **settings}, api=None)  # type: ignore[arg-type]
-    server.api = server.process("api-server")
+    server = Airflow(home, port, {**os.environ, **settings})
     server.run_command("db", "migrate")
     server.run_command("dags", "reserialize")
     try:

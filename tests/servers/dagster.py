@@ -48,9 +48,18 @@ class Dagster:
     """A server that runs."""
 
     home: Path
-    url: str
-    web: Process
+    port: int
+    environment: dict[str, str]
+    web: Process = field(init=False)
     _assets: int = field(default=0)
+
+    def __post_init__(self) -> None:
+        self.web = self.process("webserver", ["-m", "dagster_webserver", "-h", LOOPBACK, "-p", str(self.port)])
+
+    @property
+    def url(self) -> str:
+        """Address of the web server."""
+        return f"http://{LOOPBACK}:{self.port}"
 
     def unused_asset(self) -> str:
         """Return the key of an asset that no test delivered to yet."""
@@ -93,6 +102,16 @@ class Dagster:
         """End the web server."""
         self.web.stop(grace=timedelta(seconds=20))
 
+    def process(self, name: str, command: list[str]) -> Process:
+        """Return a server of Dagster that is not started, with the code location."""
+        return Process(
+            name,
+            [parts.dagster(), *command, "-f", self.home / "definitions.py"],
+            cwd=self.home,
+            log=self.home / f"{name}.log",
+            env=self.environment,
+        )
+
     def wait_for_runs(self, count: int, daemon: Process) -> list[tuple[str, str]]:
         """Return the runs once there are so many and all have ended."""
         runs: list[tuple[str, str]] = []
@@ -113,25 +132,13 @@ def dagster(
     (port,) = free_ports(1)
     (home / "definitions.py").write_text(definitions)
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    command = ["-m", "dagster_webserver", "-h", LOOPBACK, "-p", str(port)]
-    server = Dagster(home, f"http://{LOOPBACK}:{port}", process(home, "webserver", command, environment or {}))
+    settings = {**os.environ, "DAGSTER_HOME": str(home), **(environment or {})}
+    server = Dagster(home, port, settings)
     try:
         server.start()
         yield server
     finally:
         server.stop()
-
-
-def process(home: Path, name: str, command: list[str], environment: dict[str, str]) -> Process:
-    """Return a server of Dagster that is not started, with the code location."""
-    python = parts.dagster()
-    return Process(
-        name,
-        [python, *command, "-f", home / "definitions.py"],
-        cwd=home,
-        log=home / f"{name}.log",
-        env={**os.environ, "DAGSTER_HOME": str(home), **environment},
-    )
 
 
 def _value(entry: dict[str, Any]) -> Any:
