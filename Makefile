@@ -15,7 +15,7 @@ THREE := -n 3 --dist worksteal
 SLOW := "slow and not long and not engines"
 STORES := $(addprefix tests/contract/test_,storage_adapters.py table_formats.py table_starts.py parquet.py faulty_s3.py) tests/spark/test_s3_run.py
 
-.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-chart test-rollout test-page test-stores test-versions images release guard setup reference docs lock clean
+.PHONY: demo demo-picture page-picture scaling-picture test test-long check slow record test-engines test-lake test-orchestrators test-chart test-rollout test-page test-stores test-versions images release guard setup reference docs lock clean
 
 demo: $(READY)
 	$(BIN)/headrace demo
@@ -43,12 +43,16 @@ record: $(READY)
 	$(BIN)/pytest -q -m $(SLOW) $(THREE) --store-durations --durations-path tests/seconds.json $(ONLY)
 
 # What real engines, a real Kubernetes, a real browser and other stores make of it. What a part lacks, it says.
-test-engines: test-lake test-chart test-rollout test-page test-stores
+test-engines: test-lake test-orchestrators test-chart test-rollout test-page test-stores
 
 # Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3.4 GB of downloads and 2 GB on disk, once.
 test-lake: $(READY)
 	$(BIN)/python -m tests.servers.parts
 	$(BIN)/pytest -q -m "engines and not long" --durations 12 $(addprefix tests/engines/test_,end_to_end.py freshness.py hooks.py iceberg_catalogs.py iceberg_commits.py iceberg_engines.py iceberg_faults.py iceberg_logins.py iceberg_postgres.py iceberg_rest.py iceberg_spark.py partition_names.py queries.py route.py)
+
+# The hooks on Airflow and Dagster, with SQLite: environments of their own, from PyPI.
+test-orchestrators: $(READY)
+	$(BIN)/pytest -q -m engines --durations 12 tests/contract/test_orchestrator_hooks.py tests/engines/test_orchestrator_examples.py
 
 # The chart on a real Kubernetes API. Go 1.24 builds helm, etcd and Kubernetes, once, in 20 minutes on two cores.
 test-chart: $(READY)
