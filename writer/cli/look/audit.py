@@ -187,13 +187,13 @@ def run_audit(
     audits, failure = pipelines.look_at_each(lambda name: audit_table(pipelines.config, name, since=start, deep=deep))
     failures = [] if failure is None else [failure]
     if report:
-        failures += _tell_hooks(pipelines, audits, deep=deep)
+        failures += _send_audits(pipelines, audits, deep=deep)
     shown = {name: report_audit(audit, deep=deep) for name, audit in audits.items()}
     return AuditReport(shown, join_failures(failures))
 
 
-def _tell_hooks(pipelines: ChosenPipelines, audits: Mapping[str, Audit], *, deep: bool) -> list[HeadraceError]:
-    """Tell the hooks of each pipeline what its audit found. Returns the failures."""
+def _send_audits(pipelines: ChosenPipelines, audits: Mapping[str, Audit], *, deep: bool) -> list[HeadraceError]:
+    """Send each audit to the hooks of its pipeline. Returns the failures."""
     failures = []
     for name, audit in audits.items():
         try:
