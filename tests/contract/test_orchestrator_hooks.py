@@ -16,6 +16,7 @@ from tests.support.airflow_api import AirflowApi
 from tests.support.dagster_api import DagsterApi
 from tests.support.hook_rounds import HookRounds
 from tests.support.sealed_lake import SealedLake
+from writer.hooks.base import HookFailed
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import deliveries
 from writer.maintenance.retention import Retention
@@ -85,6 +86,7 @@ def lake_with(tmp_path: Path, orchestrator: Orchestrator) -> tuple[SealedLake, H
 
 def test_each_version_of_each_bucket_is_there_once_and_in_order(tmp_path: Path, orchestrator: Orchestrator):
     lake, delivery = lake_with(tmp_path, orchestrator)
+    assert delivery.hook.check()
     lake.add(5, 10)
     lake.seal(5)
     lake.add(6, 3)
@@ -120,6 +122,8 @@ def test_a_bucket_that_retention_took_is_there_as_retired(tmp_path: Path, orches
 
 def test_an_asset_that_is_not_there_is_named_and_none_is_made(tmp_path: Path, orchestrator: Orchestrator):
     lake, delivery = lake_with(tmp_path, Orchestrator({**orchestrator.hook, "asset": "elsewhere"}, list))
+    with pytest.raises(HookFailed, match="correct 'asset'"):
+        delivery.hook.check()
     lake.add(5, 10)
     lake.seal(5)
     (pending,) = delivery.run_round(NOW).pending

@@ -76,6 +76,7 @@ def test_presto_answers_what_was_sealed_and_what_came_late(root: Path, presto: A
 
 
 def _answers(lake: SealedLake, delivery: HookDelivery, ask: Callable[[], list[list[Any]]]) -> None:
+    assert delivery.hook.check()
     lake.add(5, 100)
     lake.seal(5)
     assert delivery.run_round(datetime.now(UTC)).delivered == 1, delivery.health.error
@@ -113,6 +114,7 @@ def test_a_column_that_came_later_is_read_by_trino_in_new_and_in_older_partition
 def test_druid_has_each_row_of_a_bucket_once_however_often_it_is_sealed(root: Path, druid: Any, form: str):
     name = f"druid_{form}"
     lake, delivery = lake_at(root, name, form, type="druid", url=druid.overlord, datasource=name)
+    assert delivery.hook.check()
     lake.add(5, 100)
     lake.seal(5)
     _delivered(delivery)

@@ -51,12 +51,23 @@ class AirflowHook:
         self._events: dict[str, int] = {}
         self._newest: datetime | None = None
 
+    def check(self) -> bool:
+        """Ask for the version and the asset."""
+        try:
+            self._find_asset()
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._other_server() from error
+        return True
+
     def deliver(self, sealed: SealedVersion, state: Mapping[str, Any]) -> Receipt:  # noqa: ARG002 - no request outlasts a call
         """Create the event, unless it is there."""
         try:
             return self._create_event(sealed)
         except (KeyError, TypeError, ValueError) as error:
-            raise HookFailed(f"{host(self._url)} does not answer as Airflow; correct 'url'") from error
+            raise self._other_server() from error
+
+    def _other_server(self) -> HookFailed:
+        return HookFailed(f"{host(self._url)} does not answer as Airflow; correct 'url'")
 
     def _create_event(self, sealed: SealedVersion) -> Receipt:
         manifest = sealed.manifest

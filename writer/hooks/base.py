@@ -114,6 +114,12 @@ class Hook(Protocol):
     # How many deliveries may run at a time.
     at_once: int
 
+    def check(self) -> bool:
+        """Ask the server whether a delivery can work, and change nothing. False: it takes deliveries alone.
+
+        Raises HookFailed, RequestFailed.
+        """
+
     def deliver(self, sealed: SealedVersion, state: Mapping[str, Any]) -> Receipt | StillRunning:
         """Deliver, or check a delivery that runs. `state`: of the last attempt.
 

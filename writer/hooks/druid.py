@@ -44,6 +44,13 @@ class DruidHook:
         self._headers = {"Content-Type": "application/json"}
         self._headers |= login(settings.user, settings.password, settings.token)
 
+    def check(self) -> bool:
+        """Ask how the server is."""
+        answer = self._ask("/status/health")
+        if not answer.ok:
+            raise HookFailed(f"{host(self._url)} does not tell how it is: {_reason(answer)}")
+        return True
+
     def deliver(self, sealed: SealedVersion, state: Mapping[str, Any]) -> Receipt | StillRunning:
         """Start the task of this version, or check its status."""
         manifest = sealed.manifest

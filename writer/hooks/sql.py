@@ -99,10 +99,15 @@ class SqlHook:
         self._table = sql.Name.of(settings.table)
         self.target = f"{host(self._url)}, table {self._table}"
 
+    def check(self) -> bool:
+        """Ask for the columns of the table, which need not be there yet."""
+        self._column_types(self._server(session={}))
+        return True
+
     def deliver(self, sealed: SealedVersion, state: Mapping[str, Any]) -> Receipt:  # noqa: ARG002 - no statement outlasts a call
         """Register the table, or bring its columns and partitions up to date."""
         table = sealed.table
-        server = self._server(table)
+        server = self._server(self._session(table))
         column_types = self._column_types(server)
         steps = []
         if not column_types:
@@ -121,12 +126,15 @@ class SqlHook:
             steps.append("analysed")
         return Receipt(", ".join(steps) or "known; its log tells the rest")
 
-    def _server(self, table: TableDescription) -> Server:
-        settings = self._settings
-        headers = login(settings.user, settings.password, settings.token)
-        # Without this setting Trino refuses columns of microseconds in files that Hive lists.
+    def _session(self, table: TableDescription) -> dict[str, str]:
+        """Return the header with the session's settings: Trino refuses columns of microseconds that Hive lists."""
         if self._engine == "trino" and table.format == "parquet":
-            headers["X-Trino-Session"] = f"{self._table.catalog}.timestamp_precision=MICROSECONDS"
+            return {"X-Trino-Session": f"{self._table.catalog}.timestamp_precision=MICROSECONDS"}
+        return {}
+
+    def _server(self, session: Mapping[str, str]) -> Server:
+        settings = self._settings
+        headers = {**login(settings.user, settings.password, settings.token), **session}
         return Server(
             self._url, self._engine.title(), settings.user or "headrace", headers, settings.timeout.total_seconds()
         )

@@ -18,6 +18,7 @@ from writer.core.pages import page_address
 from writer.core.text import plural
 from writer.preflight import host_checks, source_checks
 from writer.preflight.finding import Finding, failure, good, not_checked
+from writer.preflight.hook_check import check_hooks
 from writer.preflight.retention_check import check_retention
 from writer.schemas.registry import SchemaSource, source
 from writer.schemas.registry_client import without_user
@@ -111,6 +112,7 @@ def _check_pipeline(
     yield from host_checks.tables(name, config.pipelines[name], locations, offline=offline)
     yield from host_checks.nesting(name, config, offline=offline, no_catalog=locations.no_catalog)
     yield from check_retention(name, config, now, offline=offline)
+    yield from check_hooks(name, config, offline=offline)
     yield host_checks.running_driver(config, name, offline=offline)
 
 
