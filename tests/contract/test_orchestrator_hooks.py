@@ -1,21 +1,22 @@
 """What Airflow and Dagster have of sealed buckets, whatever failed: the real servers, and what stands in for them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.servers.airflow import Airflow, airflow
+from tests.servers.airflow import PASSWORD, USER, Airflow, airflow
 from tests.servers.dagster import Dagster, dagster
-from tests.servers.scripted import serve_script
+from tests.servers.scripted import HttpRequest, Reply, serve_script
 from tests.support import airflow_api, dagster_api
 from tests.support.airflow_api import AirflowApi
 from tests.support.dagster_api import DagsterApi
 from tests.support.hook_rounds import HookRounds
 from tests.support.sealed_lake import SealedLake
+from writer.clients.http import ask
 from writer.hooks.base import HookFailed
 from writer.hooks.delivery import HookDelivery
 from writer.hooks.dispatcher import deliveries
@@ -130,6 +131,82 @@ def test_an_asset_that_is_not_there_is_named_and_none_is_made(tmp_path: Path, or
     assert "elsewhere" in pending.error
     assert "correct 'asset'" in pending.error
     assert orchestrator.records() == []
+
+
+class LossyProxy:
+    """Passes requests on; of the first that creates something the answer is lost."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.lost: list[str] = []
+
+    def __call__(self, request: HttpRequest) -> Reply:
+        headers = {name: value for name, value in request.headers.items() if name in ("authorization", "content-type")}
+        url = f"{self._url}{request.path}"
+        answer = ask(url, method=request.method, body=request.body, headers=headers, timeout_s=120)
+        creates = request.method == "POST" and request.path.startswith(("/api/v2/assets", "/report_asset"))
+        if creates and not self.lost:
+            self.lost.append(request.path)
+            return Reply(504, b"Gateway Timeout")
+        return Reply(answer.status, answer.body, {"Content-Type": answer.headers.get("content-type", "")})
+
+
+def test_a_lost_answer_is_asked_for_and_nothing_is_made_twice(tmp_path: Path, orchestrator: Orchestrator):
+    proxy = LossyProxy(orchestrator.hook["url"])
+    with serve_script(proxy) as server:
+        lake, delivery = lake_with(tmp_path, replace(orchestrator, hook={**orchestrator.hook, "url": server.url}))
+        for hour in (5, 6):
+            lake.add(hour, 10)
+            lake.seal(hour)
+        (pending,) = delivery.run_round(NOW).pending
+        assert "504: Gateway Timeout" in pending.error
+        content = delivery.run_round(NOW + timedelta(minutes=1))
+        assert (content.pending, content.delivered) == ((), 2)
+    assert len(proxy.lost) == 1
+    assert orchestrator.records() == [("2026-11-20T05", "sealed", 1, 10), ("2026-11-20T06", "sealed", 1, 10)]
+
+
+@pytest.mark.slow
+@pytest.mark.engines
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("server", ["real_airflow", "real_dagster"])
+def test_what_is_sealed_while_the_server_is_away_is_there_after_its_restart(
+    tmp_path: Path, server: str, request: pytest.FixtureRequest
+):
+    real: Airflow | Dagster = request.getfixturevalue(server)
+    asset = real.unused_asset()
+    lake, delivery = lake_with(tmp_path, Orchestrator(real.hook(asset), list))
+    lake.add(5, 10)
+    lake.seal(5)
+    assert delivery.run_round(NOW).pending == ()
+    real.stop()
+    lake.add(6, 3)
+    lake.seal(6)
+    (pending,) = delivery.run_round(NOW).pending
+    assert f"cannot reach {real.url}" in pending.error
+    # Airflow's tokens of before are worth nothing.
+    real.start_with(AIRFLOW__API_AUTH__JWT_SECRET="another key of tests, which is long enough for what it signs")
+    assert delivery.run_round(NOW + timedelta(minutes=1)).pending == ()
+    expected = [("2026-11-20T05", "sealed", 1, 10), ("2026-11-20T06", "sealed", 1, 3)]
+    assert [_record(*event) for event in real.events(asset)] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.engines
+@pytest.mark.timeout(900)
+def test_a_user_of_the_fab_auth_manager_logs_in(tmp_path: Path):
+    manager = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
+    home = tmp_path / "airflow"
+    home.mkdir()
+    with airflow(home, environment={"AIRFLOW__CORE__AUTH_MANAGER": manager}) as server:
+        names = ["--firstname", "Head", "--lastname", "Race", "--email", "headrace@example.com"]
+        server.run_command("users", "create", "-u", USER, "-p", PASSWORD, "--role", "Op", *names)
+        asset = server.unused_asset()
+        lake, delivery = lake_with(tmp_path, Orchestrator(server.hook(asset), list))
+        lake.add(5, 10)
+        lake.seal(5)
+        assert delivery.run_round(NOW).pending == (), delivery.health.error
+        assert [_record(*event) for event in server.events(asset)] == [("2026-11-20T05", "sealed", 1, 10)]
 
 
 @pytest.mark.slow

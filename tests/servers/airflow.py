@@ -65,8 +65,9 @@ class Airflow:
 
     def events(self, asset: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the partition and the facts of each event of an asset, oldest first."""
-        (known,) = self.ask("/api/v2/assets", uri_pattern=asset)["assets"]
-        events = self.ask("/api/v2/assets/events", asset_id=known["id"], order_by="timestamp")["asset_events"]
+        assets = self.ask("/api/v2/assets", uri_pattern=asset)["assets"]
+        (asset_id,) = [known["id"] for known in assets if known["uri"] == asset]
+        events = self.ask("/api/v2/assets/events", asset_id=asset_id, order_by="timestamp")["asset_events"]
         return [(event["partition_key"], event["extra"]) for event in events]
 
     def runs(self, dag: str) -> list[dict[str, Any]]:
@@ -102,9 +103,8 @@ class Airflow:
         command = [parts.airflow(), "-m", "airflow", name]
         return Process(name, command, cwd=self.home, log=self.home / f"{name}.log", env=self.environment)
 
-    def restart(self, **settings: str) -> None:
+    def start_with(self, **settings: str) -> None:
         """Start the API again, with other settings."""
-        self.stop()
         self.environment |= settings
         self.api = self.process("api-server")
         self.start()

@@ -93,6 +93,12 @@ class Dagster:
         assert "errors" not in document, document["errors"]
         return document["data"]
 
+    def start_with(self, **settings: str) -> None:
+        """Start the web server again, with other settings."""
+        self.environment |= settings
+        self.web = self.process("webserver", ["-m", "dagster_webserver", "-h", LOOPBACK, "-p", str(self.port)])
+        self.start()
+
     def start(self) -> None:
         """Start the web server, and wait until it answers."""
         self.web.launch()

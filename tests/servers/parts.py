@@ -188,7 +188,7 @@ def _environment(bundle: Bundle) -> Path:
         venv = work / "venv"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=600)
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(venv)]
-        install = ["install", "-q", "--require-hashes", "--only-binary", ":all:", "-r", str(pinned)]
+        install = ["install", "-q", "--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(pinned)]
         subprocess.run([*pip, *install], check=True, timeout=1800)
 
     return java_artifacts.make_bundle(bundle, make, progress=_say) / "venv" / "bin" / "python"
