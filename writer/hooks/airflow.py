@@ -28,8 +28,8 @@ _KEY_MAX = 250
 _PAGE = 100
 # The events that a process looks through when it begins.
 _EVENTS_MAX = 1000
-# Airflow stamps an event before it is there to be read.
-_OVERLAP = timedelta(minutes=1)
+# Airflow stamps an event before it is there to be read. Thousands of buckets that wait are delivered a few each second.
+_OVERLAP = timedelta(seconds=10)
 
 
 class AirflowHook:
