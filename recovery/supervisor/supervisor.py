@@ -328,6 +328,9 @@ class Supervisor:
         for name in dict.fromkeys((*changes.added, *changes.changed, *halted)):
             if name in self.supervised_pipelines:
                 self.supervised_pipelines[name].reconfigure(time.monotonic())
+                if name in halted:
+                    # Who looks at the storage sees no halt any more.
+                    self._save_state(self.supervised_pipelines[name])
             else:
                 # A new mapping: a thread that iterates over the old one finishes with it.
                 supervised = self._reloads.add_pipeline(name)

@@ -13,7 +13,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from recovery.escalation.decide import State
+from recovery.escalation.state import Failure, Memory, write
 from writer.cli.main import app
+from writer.clients.supervisor_record import HaltRecord
 from writer.core.errors import ConfigError, Draining, ExitCode, Occupied
 from writer.lease import holder as holder_module
 from writer.lease.holder import LeaseHolder
@@ -141,6 +144,28 @@ def test_a_lease_that_is_renewed_refuses_a_run_at_the_first_renewal(clock: Clock
     assert clock.now_s - 100 <= renewal_s + 0.5
     assert free.released == free.taken == [1], "what it had taken already is free again"
     assert taken.taken == []
+
+
+@pytest.mark.parametrize(("halted_after_s", "is_given_up"), [(None, False), (-60, False), (0, True), (3600, True)])
+def test_a_refusal_says_where_the_holder_has_given_the_pipeline_up(
+    clock: Clock, halted_after_s: float | None, is_given_up: bool
+) -> None:
+    halt = None
+    if halted_after_s is not None:
+        halt = HaltRecord(TAKEN_AT + timedelta(seconds=halted_after_s), "the schema 7 is gone.")
+    leases = ScriptedLeases(clock, lambda seconds: record(int(seconds / 0.75)))
+    holder = LeaseHolder({}, "me/1", expires_after=EXPIRY)
+    run_leases = RunLeases(holder, lambda _: leases, takes_over=False, find_halt=lambda _: halt)
+    with pytest.raises(Occupied) as refusal, run_leases.hold(["clicks"], clock):  # type: ignore[arg-type]
+        pass
+    text = str(refusal.value)
+    assert "host/1 has its lease since 2026-11-27 01:52:03 UTC" in text
+    assert ("is run by another process" in text) == (not is_given_up)
+    assert ("is given up since" in text) == is_given_up
+    if is_given_up:
+        assert "The reason: the schema 7 is gone. Mend that, and let the supervisor start it again" in text
+        assert "`headrace reload`" in text
+        assert "`headrace run --take-over`" in text
 
 
 def test_another_holder_that_takes_the_lease_meanwhile_refuses_a_run(clock: Clock) -> None:
@@ -298,6 +323,27 @@ def test_a_run_is_refused_with_a_code_of_its_own(config: Path, holder: LeaseHold
     assert not (config.parent / "lake").exists()
     holder.renew()
     assert holder.take_losses() == [], "who is refused takes no lease"
+
+
+@pytest.mark.usefixtures("holder")
+def test_a_run_beside_a_supervisor_that_gave_the_pipeline_up_says_so(config: Path) -> None:
+    failure = Failure(
+        datetime.now(UTC),
+        exit_code=2,
+        row="schema",
+        halt=True,
+        message="",
+        error="",
+        run=None,
+        frontier="held",
+        level=None,
+    )
+    memory = Memory(state=State(halted="the schema 7 is gone"), failure=failure)
+    write(store_at(str(config.parent / "checkpoints" / "clicks")), memory)
+    code, output = end_of("run", str(config))
+    assert code == ExitCode.OCCUPIED, output
+    assert "is given up since" in output
+    assert "The reason: the schema 7 is gone. Mend that" in output
 
 
 @pytest.mark.parametrize("flags", [[], ["--once"]])

@@ -14,6 +14,7 @@ from recovery.supervisor.endpoints import SupervisorStatus, supervisor_endpoints
 from recovery.supervisor.pipeline_leases import PipelineLeases
 from recovery.supervisor.pipeline_state import SupervisedPipeline
 from tests.support.simulated_supervisor import OneLease, Release, SentEvents, release
+from writer.clients.supervisor_record import find_halt
 from writer.core.errors import Fenced
 from writer.driver.supervisor_channel import ChannelFolder
 from writer.lease.holder import LeaseHolder
@@ -211,6 +212,24 @@ def test_a_pipeline_that_was_given_up_waits_for_no_lease_until_a_reload(make: Ma
     one.go(20)
     assert status_of(one, "clicks")["lease_wait"]["reason"].startswith("other/1 has its lease")
     one.leases["clicks"].foreign = False
+    one.go(20)
+    assert one.running == {"clicks": 2, "views": 1}
+
+
+def test_a_pipeline_that_was_given_up_keeps_its_lease_and_the_storage_says_so_until_a_reload(
+    make: Make, tmp_path: Path
+) -> None:
+    one = make({"clicks": 1, "views": 1})
+    one.go(5)
+    one.drivers[-1].fail("clicks", Fenced("another writer runs"))
+    one.go(20)
+    assert "clicks" in one.held.epochs, "no other supervisor starts it"
+    halt = find_halt(str(tmp_path / "checkpoints"), "clicks")
+    assert halt is not None
+    assert "without its lease" in halt.reason
+    one.reload({"clicks": 2, "views": 1})
+    one.step(0.2)
+    assert find_halt(str(tmp_path / "checkpoints"), "clicks") is None
     one.go(20)
     assert one.running == {"clicks": 2, "views": 1}
 

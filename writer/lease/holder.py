@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
 
-from writer.clients.supervisor_record import LeaseWait
+from writer.clients.supervisor_record import HaltRecord, LeaseWait
 from writer.core import logging
 from writer.core.periodic_thread import PeriodicThread
 from writer.core.text import instant
@@ -252,6 +252,12 @@ def describe_holder(awaited: AwaitedLease) -> str:
         return "another process has its lease"
     since = "" if record.taken_at is None else f" since {instant(record.taken_at)}"
     return f"{record.holder} has its lease{since}"
+
+
+def has_halted(awaited: AwaitedLease, halt: HaltRecord) -> bool:
+    """Return whether the holder of a lease gave the pipeline up: it took the lease before. One clock says both."""
+    record = _record_of(awaited)
+    return record is not None and record.taken_at is not None and record.taken_at <= halt.since
 
 
 def _record_of(awaited: AwaitedLease) -> LeaseRecord | None:

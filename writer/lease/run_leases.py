@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from writer.clients.supervisor_record import LeaseWait
+from writer.clients.supervisor_record import HaltRecord, LeaseWait, find_halt
 from writer.config.loader import ReloadableConfig
 from writer.core import logging
 from writer.core.errors import ConfigError, Draining, Occupied
+from writer.core.text import instant
 from writer.lease.factory import leases_of, open_holder
-from writer.lease.holder import LeaseHolder, LeaseLoss, describe_holder
+from writer.lease.holder import LeaseHolder, LeaseLoss, describe_holder, has_halted
 from writer.lease.lease import Leases
 
 _LOOK_S = 0.5
@@ -23,11 +24,22 @@ _LOOK_S = 0.5
 class RunLeases:
     """Leases of the pipelines of a run by hand."""
 
-    def __init__(self, holder: LeaseHolder, open_leases: Callable[[str], Leases], *, takes_over: bool) -> None:
-        """`open_leases` returns the lease of a pipeline; may raise ConfigError. `takes_over`: whoever holds it."""
+    def __init__(
+        self,
+        holder: LeaseHolder,
+        open_leases: Callable[[str], Leases],
+        *,
+        takes_over: bool,
+        find_halt: Callable[[str], HaltRecord | None] = lambda _: None,
+    ) -> None:
+        """`open_leases` returns the lease of a pipeline; may raise ConfigError. `takes_over`: whoever holds it.
+
+        `find_halt` returns why a supervisor gave a pipeline up last.
+        """
         self._holder = holder
         self._open_leases = open_leases
         self._takes_over = takes_over
+        self._find_halt = find_halt
 
     @contextmanager
     def hold(self, pipelines: Sequence[str], stop: threading.Event) -> Iterator[None]:
@@ -117,6 +129,15 @@ class RunLeases:
     def _refusal(self, pipeline: str) -> str:
         awaited = self._holder.find_wait(pipeline)
         assert awaited is not None, "a lease that is not held is waited for"
+        halt = self._find_halt(pipeline)
+        if halt is not None and has_halted(awaited, halt):
+            reason = halt.reason.rstrip(".")
+            return (
+                f"pipeline {pipeline!r} is given up since {instant(halt.since)} by a supervisor that runs on, so it "
+                f"does not run: {describe_holder(awaited)}, and renews it. The reason: {reason}. Mend that, and "
+                "let the supervisor start it again with `headrace reload`. Or run it here with `headrace run "
+                "--take-over`: the supervisor leaves it alone until a reload."
+            )
         return (
             f"pipeline {pipeline!r} is run by another process: {describe_holder(awaited)}, and renews it. Stop that "
             "process first, or take the pipeline over with `headrace run --take-over`: a run then ends with exit 4, "
@@ -127,4 +148,9 @@ class RunLeases:
 def open_run_leases(file: ReloadableConfig, *, takes_over: bool) -> RunLeases:
     """Return the leases of a run by hand of the pipelines of a file."""
     holder = open_holder(file.config, (), lambda: file.config)
-    return RunLeases(holder, lambda pipeline: leases_of(file.config, pipeline), takes_over=takes_over)
+    return RunLeases(
+        holder,
+        lambda pipeline: leases_of(file.config, pipeline),
+        takes_over=takes_over,
+        find_halt=lambda pipeline: find_halt(file.config.checkpoints, pipeline, file.config.s3.settings),
+    )
