@@ -31,8 +31,8 @@ from tests.support.time_zones import (
 )
 from writer.batch.record_steps import RecordSteps
 from writer.config.pipeline import zones_of
-from writer.core.entry_text import describe_entry
 from writer.maintenance.local_pipeline import open_local_pipeline
+from writer.output.entry_text import describe_entry
 from writer.preflight.host_checks import zone_data as check_zone_data
 from writer.table.log.entries import Entry, parse_entry
 from writer.table.log.zone_records import find_zone_changes, format_zone_data, parse_zone_data

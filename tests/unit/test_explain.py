@@ -16,11 +16,11 @@ from tests.support.sample_records import event
 from writer.cli.fix.delete_rows import run_deletion
 from writer.cli.look.explain import explain_commit, run_explain
 from writer.config.pipelines import Config
-from writer.core.entry_text import batch_end_reason, describe_entry
 from writer.core.errors import HeadraceError
 from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
 from writer.maintenance.deletion.row_keys import where
 from writer.output.command_inputs import ChosenPipelines
+from writer.output.entry_text import batch_end_reason, describe_entry
 from writer.output.report import json_value
 from writer.status.commit_explanation import choose_commit
 from writer.table.log.entries import ANY_CLIENT, CREATED, Entry

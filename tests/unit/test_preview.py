@@ -277,11 +277,8 @@ def test_following_files_is_refused_before_anything_is_asked(tmp_path):
     with pytest.raises(ConfigError, match="--at staged"):
         preview.preview_topics(
             config(tmp_path),
-            None,
-            step="staged",
-            records=1,
-            start="latest",
-            follow=True,
-            now=NOW,
+            preview.PreviewRequest(None, None, "staged"),
+            preview.TopicSelection(1, "latest", follows=True),
             screen=screen(as_json=False),
+            now=NOW,
         )

@@ -17,8 +17,8 @@ from writer.cli.main import app
 from writer.commit.batch_limits import limits
 from writer.commit.rate_limit import RateLimit
 from writer.config.sections.resource_limits import Commit
-from writer.core.entry_text import batch_end_reason, describe_rate_wait
 from writer.core.errors import Draining
+from writer.output.entry_text import batch_end_reason, describe_rate_wait
 from writer.output.status_screen import block, line
 from writer.status import rate_limit
 from writer.status.document import document

@@ -136,7 +136,9 @@ def test_a_file_is_shown_whole_and_alone(tmp_path: Path, words: list[str]) -> No
 def test_a_stream_without_an_end_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--save writes a sample that has an end"):
         preview.preview_topics(
-            config(tmp_path), None, step="decoded", records=1, start="latest", follow=True, now=NOW,
+            config(tmp_path),
+            preview.PreviewRequest(None, None, "decoded"),
+            preview.TopicSelection(1, "latest", follows=True, save=tmp_path / "x"),
             screen=Screen(as_json=False, has_lines=True),
-            save=tmp_path / "x",
-        )  # fmt: skip
+            now=NOW,
+        )

@@ -14,12 +14,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.core.entry_text import batch_end_reason, describe_entry, describe_rate_wait, gap_reason
 from writer.core.errors import HeadraceError
 from writer.core.text import instant, iso, plural
 from writer.core.units import from_iso, show_size
 from writer.output.command import command
 from writer.output.command_inputs import ChosenPipelines, PipelineNames
+from writer.output.entry_text import batch_end_reason, describe_entry, describe_rate_wait, gap_reason
 from writer.output.report import SCREEN_ONLY, Report
 from writer.output.tables import label_grid, ruled_table, show_pages
 from writer.status.commit_explanation import Explanation, KafkaOffset, NoSuchOffset, find_explanation
@@ -69,7 +69,7 @@ class BatchCommit:
 
     version: int
     kind: str
-    at: datetime
+    committed_at: datetime
     why: str
     rate_limit: Mapping[str, Any] | None
     run: int
@@ -107,7 +107,7 @@ class BatchCommit:
 
     def page(self, name: str) -> list[RenderableType]:
         """Return why it was committed, what became of its records, and its cost."""
-        head = _head(name, f"batch {self.batch} of run {self.run}", self.version, self.at, "committed as ")
+        head = _head(name, f"batch {self.batch} of run {self.run}", self.version, self.committed_at, "committed as ")
         why = f"Its batch ended because {self.why}."
         if self.wait:
             why += f" Before, {self.wait}."
@@ -212,7 +212,7 @@ def explain_commit(explanation: Explanation) -> BatchCommit | GapCommit | OtherE
     return BatchCommit(
         version=entry.version,
         kind="batch",
-        at=entry.logged_at,
+        committed_at=entry.logged_at,
         why=batch_end_reason(facts),
         rate_limit=facts.get("rate_limit"),
         **{name: facts[name] for name in _BATCH_FACTS},

@@ -12,7 +12,7 @@ from writer.core.errors import ConfigError
 from writer.output.cli_options import ConfigFile, OnePipeline, OneTarget
 from writer.output.command import command
 from writer.output.report import Screen
-from writer.preflight.samples.preview import preview_file, preview_topics
+from writer.preflight.samples.preview import PreviewRequest, TopicSelection, preview_file, preview_topics
 from writer.preflight.samples.preview_text import Step
 
 
@@ -50,21 +50,11 @@ def preview(
     Of a route, the records of each table one after the other, or of one with --target.
     """
     now = datetime.now(UTC)
+    request = PreviewRequest(pipeline, target, at)
     if file is not None:
         if follow or save is not None or start != "latest":
             raise ConfigError("--file shows all records of a file; leave --follow, --from and --save out")
-        pipelines = load_pipelines(config, os.environ)
-        preview_file(pipelines, pipeline, file, target=target, step=at, screen=screen, now=now)
+        preview_file(load_pipelines(config, os.environ), request, file, screen=screen, now=now)
         return
-    preview_topics(
-        load(config),
-        pipeline,
-        target=target,
-        step=at,
-        records=records,
-        start=start,
-        follow=follow,
-        screen=screen,
-        now=now,
-        save=save,
-    )
+    selection = TopicSelection(records, start, follows=follow, save=save)
+    preview_topics(load(config), request, selection, screen=screen, now=now)

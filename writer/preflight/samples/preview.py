@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -38,66 +38,84 @@ from writer.schemas.registry import SchemaSource, source
 from writer.schemas.saved_sample import SavedSample, SavedSchemas, SchemaRecorder
 
 
+@dataclass(frozen=True)
+class PreviewRequest:
+    """What is shown of records."""
+
+    # None: the only one of the configuration.
+    pipeline: str | None
+    # A table of the pipeline's route; None: all of them.
+    target: str | None
+    step: Step
+
+
+@dataclass(frozen=True)
+class TopicSelection:
+    """Which records of topics are read."""
+
+    records: int
+    # latest, earliest, or a time.
+    start: str
+    # Without an end, until Ctrl-C.
+    follows: bool = False
+    # A new file to which they are written with their schemas.
+    save: Path | None = None
+
+
 def preview_topics(
-    config: Config,
-    name: str | None,
-    *,
-    target: str | None = None,
-    step: Step,
-    records: int,
-    start: str,
-    follow: bool,
-    screen: Screen,
-    now: datetime,
-    save: Path | None = None,
+    config: Config, request: PreviewRequest, selection: TopicSelection, *, screen: Screen, now: datetime
 ) -> None:
     """Show records of a pipeline's topics at a step; of a route by the tables that they go to, or of one of these.
 
-    `save`: file to which the records are written with their schemas. Raises HeadraceError.
+    Raises HeadraceError.
     """
-    name = _choose_pipeline(config, name, target, step)
-    if follow and step == "staged":
-        raise ConfigError("--at staged shows finished files, which --follow never has; leave one of them out")
-    if follow and save is not None:
-        raise ConfigError("--save writes a sample that has an end, which --follow never has; leave one of them out")
-    if save is not None and record_screen(name, config).hides:
-        raise ConfigError(
-            f"--save writes records as Kafka has them, and pipeline {name!r} protects fields of them (privacy). Write "
-            f"records for tests by hand ({page_address('docs/TESTING.md')})."
-        )
+    name = _choose_pipeline(config, request)
+    _check_selection(config, name, request.step, selection)
     cluster, topics = _open_cluster(config, name)
-    spans = kafka_sample.spans(cluster, topics, records, kafka_sample.position(start))
-    session = PreviewSession(name, config, step, screen, now, is_finite=not follow)
-    if follow:
+    start = kafka_sample.position(selection.start)
+    spans = kafka_sample.spans(cluster, topics, selection.records, start)
+    session = PreviewSession(name, config, request.step, screen, now, is_finite=not selection.follows)
+    if selection.follows:
         if session.is_routed:
             raise ConfigError("--follow does not split records by a route; show them as they are: --at raw")
         with suppress(KeyboardInterrupt):
             session.show(kafka_sample.follow(config.kafka, {source: first for source, (first, _) in spans.items()}))
         return
     batch = kafka_sample.read(config.kafka, spans)
-    session.show_sample(batch, target, _scope(name, topics, batch, spans, start))
-    if save is not None:
+    session.show_sample(batch, request.target, _scope(name, topics, batch, spans, selection.start))
+    if selection.save is not None:
         sample = record_sample(config, name, topics, batch, source(config.registry))
-        saved_sample.save(save, sample)
+        saved_sample.save(selection.save, sample)
+        records = plural(batch.num_rows, "record")
         schemas = plural(len(sample.schemas.saved), "schema")
-        tables.sentence(screen.out, f"{plural(batch.num_rows, 'record')} and {schemas} are in {save}", "dim")
+        tables.sentence(screen.out, f"{records} and {schemas} are in {selection.save}", "dim")
 
 
-def preview_file(
-    config: Config, name: str | None, path: Path, *, target: str | None, step: Step, screen: Screen, now: datetime
-) -> None:
+def _check_selection(config: Config, name: str, step: Step, selection: TopicSelection) -> None:
+    """Raise ConfigError for options that do not go together."""
+    if selection.follows and step == "staged":
+        raise ConfigError("--at staged shows finished files, which --follow never has; leave one of them out")
+    if selection.follows and selection.save is not None:
+        raise ConfigError("--save writes a sample that has an end, which --follow never has; leave one of them out")
+    if selection.save is not None and record_screen(name, config).hides:
+        raise ConfigError(
+            f"--save writes records as Kafka has them, and pipeline {name!r} protects fields of them (privacy). Write "
+            f"records for tests by hand ({page_address('docs/TESTING.md')})."
+        )
+
+
+def preview_file(config: Config, request: PreviewRequest, path: Path, *, screen: Screen, now: datetime) -> None:
     """Show records of a file that `save` wrote, without Kafka and registry, as if there were no table yet.
 
     Raises HeadraceError.
     """
     sample = saved_sample.load(path)
-    if name is None and sample.pipeline in config.pipelines:
-        name = sample.pipeline
-    name = _choose_pipeline(config, name, target, step)
-    session = PreviewSession(name, config, step, screen, now, is_finite=True, saved=sample)
-    session.show_sample(
-        sample.records, target, f"{name}: {plural(sample.records.num_rows, 'record')} of {path}; times in UTC"
-    )
+    if request.pipeline is None and sample.pipeline in config.pipelines:
+        request = replace(request, pipeline=sample.pipeline)
+    name = _choose_pipeline(config, request)
+    session = PreviewSession(name, config, request.step, screen, now, is_finite=True, saved=sample)
+    records = plural(sample.records.num_rows, "record")
+    session.show_sample(sample.records, request.target, f"{name}: {records} of {path}; times in UTC")
 
 
 def record_sample(
@@ -117,12 +135,12 @@ def record_sample(
     return SavedSample(name, topics, batch, SavedSchemas(recorder.saved))
 
 
-def _choose_pipeline(config: Config, name: str | None, target: str | None, step: Step) -> str:
+def _choose_pipeline(config: Config, request: PreviewRequest) -> str:
     """Return the pipeline that is meant. Raises ConfigError for a target that it has not."""
-    name = config.one(name)
-    if target is not None:
-        config.at_target(name, target)
-        if step == "raw":
+    name = config.one(request.pipeline)
+    if request.target is not None:
+        config.at_target(name, request.target)
+        if request.step == "raw":
             raise ConfigError("--at raw shows records before the route; leave --target out, or show them decoded")
     return name
 
