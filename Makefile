@@ -122,7 +122,7 @@ test-long: $(READY)
 
 # Two minutes: fails when the writer lost more than 15 % of its speed (bench/README.md).
 guard: $(READY)
-	$(BIN)/python -m bench.guard
+	$(BIN)/python -m headrace.bench.guard
 
 setup: $(READY)
 
@@ -175,4 +175,4 @@ scaling-picture: $(READY)
 	$(BIN)/python docs/autoscaling.py
 
 clean:
-	rm -rf $(VENV) $(SITE) $(RELEASE) site build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(SITE) $(RELEASE) site build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

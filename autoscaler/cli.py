@@ -11,22 +11,22 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from autoscaler.decision.decide import Decision, tick
-from autoscaler.decision.explanation import lines, to_dict
-from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
-from autoscaler.runtime import state_store
-from autoscaler.runtime.main import collect_once, policy_of, run as scale
-from writer.config.loader import ReloadableConfig
-from writer.core import logging
-from writer.core.config_location import SHOWN, default_config
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.signals import on_hangup
-from writer.output.cli_options import WatchConfig, config_argument
-from writer.output.command import command
-from writer.output.output_file import write_output_file
-from writer.output.report import Report
+from headrace.autoscaler.decision.decide import Decision, tick
+from headrace.autoscaler.decision.explanation import lines, to_dict
+from headrace.autoscaler.decision.facts import Facts
+from headrace.autoscaler.decision.history import Memory
+from headrace.autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
+from headrace.autoscaler.runtime import state_store
+from headrace.autoscaler.runtime.main import collect_once, policy_of, run as scale
+from headrace.writer.config.loader import ReloadableConfig
+from headrace.writer.core import logging
+from headrace.writer.core.config_location import SHOWN, default_config
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.signals import on_hangup
+from headrace.writer.output.cli_options import WatchConfig, config_argument
+from headrace.writer.output.command import command
+from headrace.writer.output.output_file import write_output_file
+from headrace.writer.output.report import Report
 
 
 @dataclass(frozen=True)

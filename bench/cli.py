@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.signals import SignalCode
-from writer.output.command import command
-from writer.output.output_file import check_output_file, write_output_file
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.signals import SignalCode
+from headrace.writer.output.command import command
+from headrace.writer.output.output_file import check_output_file, write_output_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from bench.figures import Run
-    from bench.machine import Machine
-    from bench.rounds import Setting
+    from headrace.bench.figures import Run
+    from headrace.bench.machine import Machine
+    from headrace.bench.rounds import Setting
 
 _COUNT = re.compile(r"^(\d+(?:\.\d+)?)\s*([kKmM]?)$")
 _FACTORS = {"": 1, "k": 1000, "m": 1_000_000}
@@ -76,9 +76,9 @@ def bench(
     count = number(events)
     _require(plot=plot_file is not None)
     _check(json_file, plot_file)
-    from bench.contenders.contenders import parse_contenders
-    from bench.data.dataset import dataset
-    from bench.rounds import Setting
+    from headrace.bench.contenders.contenders import parse_contenders
+    from headrace.bench.data.dataset import dataset
+    from headrace.bench.rounds import Setting
 
     counts = [number(each) for each in partitions.split(",")] if partitions else []
     if counts and (profile or plot_file is not None):
@@ -98,8 +98,8 @@ def number(text: str) -> int:
 
 def _require(*, plot: bool) -> None:
     """Raise ConfigError unless the extra is installed, and a Java for the registry."""
-    from writer.clients import java_artifacts
-    from writer.demo.devstack import registry
+    from headrace.writer.clients import java_artifacts
+    from headrace.writer.demo.devstack import registry
 
     missing = [name for name in ("psutil", *(("matplotlib",) if plot else ())) if find_spec(name) is None]
     if missing:
@@ -109,7 +109,7 @@ def _require(*, plot: bool) -> None:
 
 def _check(json_file: Path | None, plot_file: Path | None) -> None:
     """Raise ConfigError now, not after an hour, for a file that cannot be written."""
-    from bench.picture import FORMATS
+    from headrace.bench.picture import FORMATS
 
     for option, path in (("--json", json_file), ("--plot", plot_file)):
         if path is not None:
@@ -123,11 +123,11 @@ def _measure(
 ) -> Literal[0] | SignalCode:
     from rich.console import Console
 
-    from bench import machine, show
-    from bench.figures import costs
-    from bench.rounds import BenchDirectory, play
-    from writer.demo.devstack.workspace import Interruption
-    from writer.output import tables
+    from headrace.bench import machine, show
+    from headrace.bench.figures import costs
+    from headrace.bench.rounds import BenchDirectory, play
+    from headrace.writer.demo.devstack.workspace import Interruption
+    from headrace.writer.output import tables
 
     console = Console(highlight=False)
     directory = BenchDirectory(keep)
@@ -151,8 +151,8 @@ def _measure(
 
 
 def _show_race(console: "Console", runs: "Sequence[Run]", setting: "Setting") -> None:
-    from bench import show
-    from writer.output import tables
+    from headrace.bench import show
+    from headrace.writer.output import tables
 
     tables.show(show.results(runs, console.width), console)
     console.print()
@@ -176,7 +176,7 @@ def write_results(
     console: "Console",
 ) -> None:
     """Write the files that were asked for, and name them. Raises HeadraceError for those that cannot be written."""
-    from bench import plot, show
+    from headrace.bench import plot, show
 
     writers: dict[str, tuple[Path | None, Callable[[Path], None]]] = {
         "--json": (json_file, partial(show.write_json, runs, setting, machine)),

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from bench.job import PARTITIONS
-from writer.core.errors import HeadraceError
+from headrace.bench.job import PARTITIONS
+from headrace.writer.core.errors import HeadraceError
 
 # The share of the events that pay for starting, compiling and first calls.
 WARM_FROM = 0.2

@@ -2,8 +2,8 @@
 
 Both run on the same machine in turn and their processor seconds are divided, so a slow or noisy machine slows both.
 
-    python -m bench.guard             exit 1 when headrace lost more than 15 % against the kept ratio
-    python -m bench.guard --record    keep what is found now, on a quiet machine
+    python -m headrace.bench.guard             exit 1 when headrace lost more than 15 % against the kept ratio
+    python -m headrace.bench.guard --record    keep what is found now, on a quiet machine
 """
 
 import json
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import show
-from bench.contenders.contenders import CONTENDERS
-from bench.data.dataset import dataset
-from bench.figures import BenchFailed, Spread, ratio
-from bench.rounds import BenchDirectory, Setting, play
-from writer.core.errors import ConfigError, HeadraceError
-from writer.demo.devstack.workspace import Interruption
+from headrace.bench import show
+from headrace.bench.contenders.contenders import CONTENDERS
+from headrace.bench.data.dataset import dataset
+from headrace.bench.figures import BenchFailed, Spread, ratio
+from headrace.bench.rounds import BenchDirectory, Setting, play
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.demo.devstack.workspace import Interruption
 
 BASELINE = Path(__file__).with_name("baseline.json")
 LOSS_MAX = 0.15
@@ -48,7 +48,9 @@ def load(path: Path) -> Baseline:
         raw = json.loads(path.read_text(encoding="utf-8"))
         return Baseline(**{**raw, "headrace_by_limit": Spread(**raw["headrace_by_limit"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is no baseline ({error}). Take one: python -m bench.guard --record") from error
+        raise ConfigError(
+            f"{path} is no baseline ({error}). Take one: python -m headrace.bench.guard --record"
+        ) from error
 
 
 def judge(ratios: Spread, baseline: Spread) -> str:

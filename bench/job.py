@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from writer.clients.java_artifacts import Bundle, Module, spark_release
+from headrace.writer.clients.java_artifacts import Bundle, Module, spark_release
 
 # The partition column in every contender's table.
 BUCKET = "hour"

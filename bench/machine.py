@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from writer.clients import java_artifacts
-from writer.core.units import show_size
+from headrace.writer.clients import java_artifacts
+from headrace.writer.core.units import show_size
 
 _PACKAGES = ("headrace", "pyspark", "pyarrow", "datafusion", "deltalake", "confluent-kafka")
 

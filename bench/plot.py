@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.figures import Run, contenders_of, summary
-from bench.machine import Machine
-from bench.picture import save_picture
-from bench.rounds import Setting
+from headrace.bench.figures import Run, contenders_of, summary
+from headrace.bench.machine import Machine
+from headrace.bench.picture import save_picture
+from headrace.bench.rounds import Setting
 
 _OURS = "#1f6f8b"
 _OTHER = "#b8c4cc"

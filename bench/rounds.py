@@ -15,18 +15,18 @@ from typing import Protocol
 
 from confluent_kafka import KafkaException
 
-from bench.contenders import race
-from bench.contenders.contenders import Contender
-from bench.contenders.flink import FLINK
-from bench.data.dataset import TIME_FIELD, DataSet
-from bench.data.fill import FilledTopic, fill
-from bench.figures import WARM_FROM, BenchFailed, Run, warm
-from bench.job import PARTITIONS, Job, plain_bundles
-from writer.clients import java_artifacts
-from writer.clients.java_artifacts import Bundle
-from writer.core.errors import ConfigError
-from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import Interruption, Stopped
+from headrace.bench.contenders import race
+from headrace.bench.contenders.contenders import Contender
+from headrace.bench.contenders.flink import FLINK
+from headrace.bench.data.dataset import TIME_FIELD, DataSet
+from headrace.bench.data.fill import FilledTopic, fill
+from headrace.bench.figures import WARM_FROM, BenchFailed, Run, warm
+from headrace.bench.job import PARTITIONS, Job, plain_bundles
+from headrace.writer.clients import java_artifacts
+from headrace.writer.clients.java_artifacts import Bundle
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.demo.devstack.workspace import Interruption, Stopped
 
 TOPIC = "events"
 BATCH_EVENTS_MAX = 2_500_000

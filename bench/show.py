@@ -11,11 +11,23 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
-from bench.figures import WARM_FROM, Cost, Run, Spread, Summary, contenders_of, costs, parts, ratios, summary, warm
-from bench.job import CORES
-from bench.machine import Machine
-from bench.rounds import SPARSE, Setting
-from writer.output.tables import NumberTable
+from headrace.bench.figures import (
+    WARM_FROM,
+    Cost,
+    Run,
+    Spread,
+    Summary,
+    contenders_of,
+    costs,
+    parts,
+    ratios,
+    summary,
+    warm,
+)
+from headrace.bench.job import CORES
+from headrace.bench.machine import Machine
+from headrace.bench.rounds import SPARSE, Setting
+from headrace.writer.output.tables import NumberTable
 
 PUBLISHED = "--events 24M --warm-from 0.67 --repeats 2 --contenders a,b,f,g,h,d"
 # The columns of a terminal that the results need.

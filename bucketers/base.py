@@ -37,7 +37,7 @@ class Bucketer(Protocol):
         a bucket of its own from its values, as `assign` would. Without it, no bucket of it is closed by time.
 
         `event_time` is timestamp('us', 'UTC') without nulls, one per row, as
-        `bucketers.timestamps.event_time` returns it.
+        `headrace.bucketers.timestamps.event_time` returns it.
         The same rows must get the same buckets on every call: a replayed batch relies on it.
         """
         ...

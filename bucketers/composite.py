@@ -7,7 +7,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.base import Bucketer, Buckets, TimeBucketer, interval
+from headrace.bucketers.base import Bucketer, Buckets, TimeBucketer, interval
 
 
 @dataclass(frozen=True, init=False)

@@ -1,8 +1,8 @@
 """Buckets by event time. Labels and intervals are computed here, so that they agree in every time zone.
 
-Time zones come from `zoneinfo` alone (`bucketers.zone_data`). Arrow's `local_timestamp` reads the same files but not
-their closing rule, so it knows no summer time after 2037 (pyarrow 26), and a row with such a date would lie outside its
-own bucket.
+Time zones come from `zoneinfo` alone (`headrace.bucketers.zone_data`). Arrow's `local_timestamp` reads the same files
+but not their closing rule, so it knows no summer time after 2037 (pyarrow 26), and a row with such a date would lie
+outside its own bucket.
 """
 
 import re
@@ -15,9 +15,9 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous, floor_divide
-from bucketers.base import Buckets
-from bucketers.zone_data import DAY_S, END_S, EPOCH, FIRST_S, Shift, clock_of, find_shifts, to_datetime
+from headrace.bucketers.arrow import contiguous, floor_divide
+from headrace.bucketers.base import Buckets
+from headrace.bucketers.zone_data import DAY_S, END_S, EPOCH, FIRST_S, Shift, clock_of, find_shifts, to_datetime
 
 _SECOND = timedelta(seconds=1)
 _MINUTE = timedelta(minutes=1)

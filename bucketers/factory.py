@@ -5,11 +5,11 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, Final
 
-from bucketers.arrow import suggest_name
-from bucketers.base import Bucketer
-from bucketers.composite import Composite
-from bucketers.event_time import EventTime
-from bucketers.field import Field
+from headrace.bucketers.arrow import suggest_name
+from headrace.bucketers.base import Bucketer
+from headrace.bucketers.composite import Composite
+from headrace.bucketers.event_time import EventTime
+from headrace.bucketers.field import Field
 
 TYPES: Final[Mapping[str, Callable[..., Bucketer]]] = {
     "event_time": EventTime,

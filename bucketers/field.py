@@ -6,8 +6,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import column, has_text
-from bucketers.base import Buckets
+from headrace.bucketers.arrow import column, has_text
+from headrace.bucketers.base import Buckets
 
 OTHER: Final = "_other"
 

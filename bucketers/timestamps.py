@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import column, floor_divide
+from headrace.bucketers.arrow import column, floor_divide
 
 UNITS: Final = ("auto", "s", "ms", "us", "ns", "logical")
 

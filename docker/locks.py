@@ -78,7 +78,7 @@ def used_extras(packages: AbstractSet[str]) -> set[str]:
 
 def autoscaler_modules() -> set[str]:
     """Return the modules with which the commands of the autoscaler begin."""
-    from writer.cli.commands import COMMANDS, CommandGroup
+    from headrace.writer.cli.commands import COMMANDS, CommandGroup
 
     groups = [entry for entries in COMMANDS.values() for entry in entries if isinstance(entry, CommandGroup)]
     (group,) = [group for group in groups if group.name == "autoscaler"]

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install into /opt/headrace/venv, which has no pip: the packages of a lock, or this project.
 #   packages.sh LOCK     each is checked against the lock
-#   packages.sh FOLDER   its wheel of FOLDER/wheels where one lies there, and nobody else may own one of its names (owners.py)
+#   packages.sh FOLDER   its wheel of FOLDER/wheels where one lies there
 set -euo pipefail
 venv=/opt/headrace/venv
 pip=(/tools/bin/pip --disable-pip-version-check -q)
@@ -17,4 +17,3 @@ else
 fi
 "${pip[@]}" --python "$venv/bin/python" install --no-deps --no-index /wheels/*.whl
 rm -r /wheels
-[ ! -d "$1" ] || python "$1/docker/owners.py"

@@ -12,16 +12,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from autoscaler.decision.decide import tick
-from autoscaler.decision.explanation import lines
-from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import DEFAULTS, parameters
-from autoscaler.runtime import state_store
-from bench.simulation.run import RIVALS, Score, compare
-from bench.simulation.trace import Trace
-from bench.simulation.workloads import SHAPES, shape
-from writer.core.units import show_duration
+from headrace.autoscaler.decision.decide import tick
+from headrace.autoscaler.decision.explanation import lines
+from headrace.autoscaler.decision.facts import Facts
+from headrace.autoscaler.decision.history import Memory
+from headrace.autoscaler.decision.policy import DEFAULTS, parameters
+from headrace.autoscaler.runtime import state_store
+from headrace.bench.simulation.run import RIVALS, Score, compare
+from headrace.bench.simulation.trace import Trace
+from headrace.bench.simulation.workloads import SHAPES, shape
+from headrace.writer.core.units import show_duration
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE / "examples" / "autoscale-facts.json"
@@ -370,7 +370,7 @@ def play(names: list[str]) -> None:
         played = compare(trace, DEFAULTS, RIVALS)
         _keep(trace, played)
         if name == _DRAWN:
-            from bench.simulation.report import draw
+            from headrace.bench.simulation.report import draw
 
             shown = ("headrace", "Flink's autoscaler, defaults", "lag threshold of equal cost")
             draw(trace, [one for one in played if one.policy in shown], PICTURE)

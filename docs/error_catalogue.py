@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from recovery.escalation.error_catalogue import Damage, catalogue
+from headrace.recovery.escalation.error_catalogue import Damage, catalogue
 
 _INTRODUCTION = """# Recovery of checkpoints
 

@@ -7,10 +7,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bench.chaos.schedule import script
+from headrace.bench.chaos.schedule import script
+from headrace.writer.clients.java_artifacts import spark_release
 from tests.fault import outcomes
 from tests.fault.outcomes import Outcomes
-from writer.clients.java_artifacts import spark_release
 
 ROOT = Path(__file__).parents[1]
 SPARK = spark_release().minor

@@ -13,7 +13,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from writer.clients.java_artifacts import DEMO_BUNDLES, find_bundle
+from headrace.writer.clients.java_artifacts import DEMO_BUNDLES, find_bundle
 
 _ROOT = Path(__file__).parents[1]
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==\S+(?: ; (?P<marker>[^\\]+))?", re.MULTILINE)

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
-from recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
-from writer.web.metric_types import Metric, Window
-from writer.web.metrics_catalogue import CATALOGUE
+from headrace.autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
+from headrace.recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
+from headrace.writer.web.metric_types import Metric, Window
+from headrace.writer.web.metrics_catalogue import CATALOGUE
 
 
 def text() -> str:

@@ -11,16 +11,20 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "src"
+PACKAGE = "headrace"
 PAGE = ROOT / "docs" / "PACKAGES.md"
 INTRODUCTION = """# Packages
 
 Written by `make reference` from the contracts in `pyproject.toml`; do not edit.
 
+The trees are folders at the top of the repository, imported as `headrace.<folder>`.
+
 A package may import packages on lower floors of its tree, and the trees below: `writer` may import `bucketers`;
 `autoscaler`, `recovery` and `bench` may import both. Packages on one floor do not import each other. import-linter
 checks this in `make check`. It also keeps Spark and Kafka clients out of `avro`, `batch` and `storage`, so the steps
 run the same in a task, in `headrace preview` and in a test. The lines below the table show the order of the trees,
-and the order inside `writer.avro` and `writer.table`; an arrow means "may import".
+and the order inside `headrace.writer.avro` and `headrace.writer.table`; an arrow means "may import".
 
 The commands of all packages stand in one table, `writer/cli/commands.py`.
 [Architecture](ARCHITECTURE.md) says how the process works.
@@ -47,25 +51,25 @@ def packages(layered: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             orders.append(contract["layers"])
         for container in contract.get("containers", []):
             floors_by_package[container] = contract["layers"]
-    roots, *parts = sorted(orders, key=lambda layers: "." in layers[0])
+    roots = floors_by_package.pop(PACKAGE)
     yield from ("| floor | package | what it does |", "| ---: | --- | --- |")
-    for root in _siblings(roots):
+    for root in (f"{PACKAGE}.{name}" for name in _siblings(roots)):
         yield f"| | **`{root}`** | {summary(root)} |"
         floors = floors_by_package.get(root, [])
         for floor, layer in zip(range(len(floors), 0, -1), floors, strict=True):
             for name in _siblings([layer]):
                 yield f"| {floor} | `{root}.{name}` | {summary(f'{root}.{name}')} |"
                 yield from (f"| | `{below}` | {summary(below)} |" for below in _below(f"{root}.{name}"))
-    for layers in [roots, *parts]:
+    for layers in [roots, *orders]:
         yield from ("", _arrows(layers))
     for package, floors in floors_by_package.items():
-        if "." in package:
+        if package.count(".") > 1:
             yield from ("", f"Inside `{package}`: {_arrows(floors)}")
 
 
 def summary(name: str) -> str:
     """Return the first line of the docstring of a package or module. Raises ValueError when it has none."""
-    path = ROOT.joinpath(*name.split("."))
+    path = SOURCES.joinpath(*name.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     if not said:
@@ -85,8 +89,8 @@ def _siblings(layers: Sequence[str]) -> Iterator[str]:
 
 def _below(name: str) -> list[str]:
     """Names of the packages inside a package."""
-    found = sorted(ROOT.joinpath(*name.split(".")).glob("*/**/__init__.py"))
-    return [".".join(path.parent.relative_to(ROOT).parts) for path in found]
+    modules = sorted(SOURCES.joinpath(*name.split(".")).glob("*/**/__init__.py"))
+    return [".".join(path.parent.relative_to(SOURCES).parts) for path in modules]
 
 
 if __name__ == "__main__":

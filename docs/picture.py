@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from writer.demo.main import show
-from writer.demo.status_view import View, render
-from writer.demo.terminal import Screen
+from headrace.writer.demo.main import show
+from headrace.writer.demo.status_view import View, render
+from headrace.writer.demo.terminal import Screen
 
 COLUMNS, EVENTS = 100, 200_000
 # No fonts from the internet: a reader's own do.

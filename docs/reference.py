@@ -15,12 +15,12 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from writer.cli.commands import examples
-from writer.cli.main import app
-from writer.config.pipelines import Config
-from writer.core import errors
-from writer.core.pages import ADDRESS
-from writer.core.units import show_duration, show_size
+from headrace.writer.cli.commands import examples
+from headrace.writer.cli.main import app
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import errors
+from headrace.writer.core.pages import ADDRESS
+from headrace.writer.core.units import show_duration, show_size
 
 _PAGE = re.compile(re.escape(f"{ADDRESS}/docs/") + r"([A-Z]+)\.md(#[\w-]+)?")
 KEYS = Path(__file__).parent / "json_keys.yaml"

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from writer.config.pipeline import Pipeline
-from writer.config.sections.table import EventTime, Table
-from writer.preflight.sizing import UTILISATION, Rates, Sizing, Traffic, rates, size
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.sections.table import EventTime, Table
+from headrace.writer.preflight.sizing import UTILISATION, Rates, Sizing, Traffic, rates, size
 
 _INTRODUCTION = """# Sizing
 

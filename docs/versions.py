@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace.writer.clients.java_artifacts import SPARK_RELEASES
+from headrace.writer.preflight.version_runs import RUNS_FILE
 from tests.versions.combinations import COMBINATIONS
 from tests.versions.run import SUITES
-from writer.clients.java_artifacts import SPARK_RELEASES
-from writer.preflight.version_runs import RUNS_FILE
 
 _INTRODUCTION = """# Versions that were run
 

@@ -124,7 +124,7 @@ class Containers:
 
 @contextmanager
 def embedded(directory: Path) -> Iterator[Servers]:
-    from writer.demo.devstack.stack import Stack
+    from headrace.writer.demo.devstack.stack import Stack
 
     with Stack(directory) as stack:
         yield stack
@@ -138,7 +138,7 @@ def containers() -> Iterator[Servers]:
     from testcontainers.core.wait_strategies import HttpWaitStrategy
 
     from docker.errors import DockerException
-    from writer.demo.devstack import registry
+    from headrace.writer.demo.devstack import registry
 
     problem = ""
     try:
@@ -218,8 +218,8 @@ def no_waits_for_the_disk() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def documented_json() -> Iterator[None]:
     """Hold all JSON that a command prints in this process against docs/json_keys.yaml."""
+    from headrace.writer.output import tables
     from tests.support import json_keys
-    from writer.output import tables
 
     write = tables._print_json
 
@@ -237,8 +237,8 @@ def declared_exit_codes() -> Iterator[None]:
     """Hold the exit code of each command that a test invokes against those that its help lists."""
     from typer.testing import CliRunner, Result
 
+    from headrace.writer.cli.main import app as headrace
     from tests.support import exit_codes
-    from writer.cli.main import app as headrace
 
     invoke = CliRunner.invoke
 

@@ -11,8 +11,8 @@ from itertools import pairwise
 from statistics import median, median_high
 from typing import Literal
 
-from autoscaler.decision.facts import Batch, Partition, Pipeline
-from autoscaler.decision.policy import Policy
+from headrace.autoscaler.decision.facts import Batch, Partition, Pipeline
+from headrace.autoscaler.decision.policy import Policy
 
 # A line through fewer batches is chance, and so is one through batches of one size.
 _FIT_BATCHES_MIN = 5

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from autoscaler.decision.capacity import (
+from headrace.autoscaler.decision.capacity import (
     Growth,
     Load,
     Rate,
@@ -21,8 +21,8 @@ from autoscaler.decision.capacity import (
     used_share,
     window_s,
 )
-from autoscaler.decision.facts import Executors, Facts, Pipeline
-from autoscaler.decision.history import (
+from headrace.autoscaler.decision.facts import Executors, Facts, Pipeline
+from headrace.autoscaler.decision.history import (
     DesiredDecrease,
     Memory,
     Scaling,
@@ -33,8 +33,8 @@ from autoscaler.decision.history import (
     start_s,
     without_future,
 )
-from autoscaler.decision.policy import Policy
-from autoscaler.decision.symptoms import (
+from headrace.autoscaler.decision.policy import Policy
+from headrace.autoscaler.decision.symptoms import (
     Effect,
     Symptom,
     find_hold_symptoms,

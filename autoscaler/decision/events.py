@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 from pydantic import AwareDatetime, ConfigDict
 
-from autoscaler.decision.decide import Blocked, Decision, Hold, Wait
-from autoscaler.decision.explanation import verdict
+from headrace.autoscaler.decision.decide import Blocked, Decision, Hold, Wait
+from headrace.autoscaler.decision.explanation import verdict
 
 # Older events are dropped.
 EVENTS_MAX = 100

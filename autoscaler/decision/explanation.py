@@ -4,8 +4,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, assert_never
 
-from autoscaler.decision.capacity import Load, batch_busy_slots, ranges_max
-from autoscaler.decision.decide import (
+from headrace.autoscaler.decision.capacity import Load, batch_busy_slots, ranges_max
+from headrace.autoscaler.decision.decide import (
     Blocked,
     Decision,
     DecisionTerms,
@@ -16,9 +16,9 @@ from autoscaler.decision.decide import (
     Wait,
     capacities,
 )
-from autoscaler.decision.policy import Policy
-from autoscaler.decision.symptoms import Symptom
-from writer.core.text import instant, iso, plural
+from headrace.autoscaler.decision.policy import Policy
+from headrace.autoscaler.decision.symptoms import Symptom
+from headrace.writer.core.text import instant, iso, plural
 
 # A larger share is not worth its digits.
 _SHARE_MAX = 100

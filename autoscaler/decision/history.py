@@ -11,9 +11,9 @@ from statistics import median
 
 from pydantic import AwareDatetime, ConfigDict
 
-from autoscaler.decision.capacity import busy_slots, measure_rate
-from autoscaler.decision.facts import Batch, Executors, Facts, Pipeline
-from autoscaler.decision.policy import Policy
+from headrace.autoscaler.decision.capacity import busy_slots, measure_rate
+from headrace.autoscaler.decision.facts import Batch, Executors, Facts, Pipeline
+from headrace.autoscaler.decision.policy import Policy
 
 _STRICT = ConfigDict(extra="forbid")
 # The autoscaler learns from as many of the last changes.

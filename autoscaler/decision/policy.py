@@ -8,10 +8,10 @@ from typing import Any
 
 from cronsim import CronSim, CronSimError
 
-from bucketers.zone_data import clock_of
-from writer.config.base import did_you_mean
-from writer.core.errors import ConfigError
-from writer.core.units import duration
+from headrace.bucketers.zone_data import clock_of
+from headrace.writer.config.base import did_you_mean
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.units import duration
 
 
 @lru_cache(maxsize=4096)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from autoscaler.decision.capacity import Growth, Load, capacity, is_stuck, ranges_max, window_s
-from autoscaler.decision.facts import Executors, Facts, Pipeline
-from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import Policy, matching_expression
+from headrace.autoscaler.decision.capacity import Growth, Load, capacity, is_stuck, ranges_max, window_s
+from headrace.autoscaler.decision.facts import Executors, Facts, Pipeline
+from headrace.autoscaler.decision.history import Memory
+from headrace.autoscaler.decision.policy import Policy, matching_expression
 
 Kind = Literal[
     "not_scalable",

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from autoscaler.decision.facts import Facts, Pipeline
-from autoscaler.decision.policy import Policy
-from autoscaler.runtime import status_parser
-from writer.clients.driver_endpoint import Driver, driver_status, find_announcement, status_at
-from writer.clients.kafka import Cluster
-from writer.config.loader import ReloadableConfig
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.errors import HeadraceError
-from writer.scaling.spark_settings import refusal
-from writer.status import from_table
-from writer.status.document import document
-from writer.status.lag import lag_sample
-from writer.status.lag_sample import LagSample
+from headrace.autoscaler.decision.facts import Facts, Pipeline
+from headrace.autoscaler.decision.policy import Policy
+from headrace.autoscaler.runtime import status_parser
+from headrace.writer.clients.driver_endpoint import Driver, driver_status, find_announcement, status_at
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.config.loader import ReloadableConfig
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.scaling.spark_settings import refusal
+from headrace.writer.status import from_table
+from headrace.writer.status.document import document
+from headrace.writer.status.lag import lag_sample
+from headrace.writer.status.lag_sample import LagSample
 
 _KAFKA_WITHIN = timedelta(seconds=5)
 

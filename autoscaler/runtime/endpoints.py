@@ -9,14 +9,14 @@ from typing import Any
 from prometheus_client.metrics_core import Metric as Family
 from pydantic_core import to_jsonable_python
 
-from autoscaler.decision.decide import Decision, DecisionTerms, Hold, capacities
-from autoscaler.decision.events import Event
-from autoscaler.decision.explanation import to_dict
-from autoscaler.decision.facts import Facts
-from writer.core.text import iso
-from writer.web.http_server import Get
-from writer.web.metric_types import Metric, Value, Window
-from writer.web.metrics_export import metric_family, operator_endpoints
+from headrace.autoscaler.decision.decide import Decision, DecisionTerms, Hold, capacities
+from headrace.autoscaler.decision.events import Event
+from headrace.autoscaler.decision.explanation import to_dict
+from headrace.autoscaler.decision.facts import Facts
+from headrace.writer.core.text import iso
+from headrace.writer.web.http_server import Get
+from headrace.writer.web.metric_types import Metric, Value, Window
+from headrace.writer.web.metrics_export import metric_family, operator_endpoints
 
 VERDICTS = ("hold", "stay", "blocked", "wait", "up", "down")
 # After as many intervals without a tick the process is unhealthy, and a supervisor may start it again.

@@ -7,15 +7,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from autoscaler.decision.decide import Decision, ScaleDown, ScaleUp, tick
-from autoscaler.decision.events import Event, add_event, make_event
-from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Memory, Scaling, shift_instants
-from autoscaler.decision.policy import Policy
-from autoscaler.runtime.endpoints import LastTick
-from autoscaler.runtime.state_store import AutoscalerState
-from writer.core import logging
-from writer.driver.clock_steps import ClockComparison
+from headrace.autoscaler.decision.decide import Decision, ScaleDown, ScaleUp, tick
+from headrace.autoscaler.decision.events import Event, add_event, make_event
+from headrace.autoscaler.decision.facts import Facts
+from headrace.autoscaler.decision.history import Memory, Scaling, shift_instants
+from headrace.autoscaler.decision.policy import Policy
+from headrace.autoscaler.runtime.endpoints import LastTick
+from headrace.autoscaler.runtime.state_store import AutoscalerState
+from headrace.writer.core import logging
+from headrace.writer.driver.clock_steps import ClockComparison
 
 # A change in the other direction so soon after the last one is a reversal.
 _REVERSAL_WITHIN = timedelta(minutes=30)

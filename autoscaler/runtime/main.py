@@ -7,26 +7,26 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
-from autoscaler.decision.events import Event
-from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
-from autoscaler.runtime import state_store
-from autoscaler.runtime.collector import FactsCollector
-from autoscaler.runtime.endpoints import autoscaler_endpoints
-from autoscaler.runtime.loop import Loop
-from writer.clients.driver_endpoint import Driver, ask_at
-from writer.clients.http import RequestFailed
-from writer.config.loader import ReloadableConfig, load
-from writer.config.pipelines import Config
-from writer.config.sections.connections import Autoscaler
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.core.signals import StopEvents, on_signals
-from writer.scaling.spark_settings import refusal
-from writer.storage.base import Store
-from writer.storage.locations import store_at
-from writer.web.http_server import answering
+from headrace.autoscaler.decision.events import Event
+from headrace.autoscaler.decision.facts import Facts
+from headrace.autoscaler.decision.history import Memory
+from headrace.autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
+from headrace.autoscaler.runtime import state_store
+from headrace.autoscaler.runtime.collector import FactsCollector
+from headrace.autoscaler.runtime.endpoints import autoscaler_endpoints
+from headrace.autoscaler.runtime.loop import Loop
+from headrace.writer.clients.driver_endpoint import Driver, ask_at
+from headrace.writer.clients.http import RequestFailed
+from headrace.writer.config.loader import ReloadableConfig, load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.connections import Autoscaler
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.signals import StopEvents, on_signals
+from headrace.writer.scaling.spark_settings import refusal
+from headrace.writer.storage.base import Store
+from headrace.writer.storage.locations import store_at
+from headrace.writer.web.http_server import answering
 
 _ANSWER_WITHIN_S = 5.0
 # Characters of a reason.

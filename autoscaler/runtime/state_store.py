@@ -11,13 +11,13 @@ from typing import TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from autoscaler.decision.events import Event
-from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Memory
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.core.pages import page_address
-from writer.storage.base import Store
+from headrace.autoscaler.decision.events import Event
+from headrace.autoscaler.decision.facts import Facts
+from headrace.autoscaler.decision.history import Memory
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.pages import page_address
+from headrace.writer.storage.base import Store
 
 NAME = "autoscaler.json"
 # A message names no more errors than these.

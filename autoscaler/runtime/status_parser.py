@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from autoscaler.decision.capacity import window_s
-from autoscaler.decision.facts import Batch, Executors, Partition, Pipeline
-from autoscaler.decision.policy import Policy
-from writer.core.offsets import Source
-from writer.status.lag_sample import LagSample
+from headrace.autoscaler.decision.capacity import window_s
+from headrace.autoscaler.decision.facts import Batch, Executors, Partition, Pipeline
+from headrace.autoscaler.decision.policy import Policy
+from headrace.writer.core.offsets import Source
+from headrace.writer.status.lag_sample import LagSample
 
 # Phases in which a batch costs nothing.
 _IDLE_PHASES = ("wait", "queue")

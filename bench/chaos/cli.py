@@ -9,14 +9,14 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from bench.chaos.report import ChaosReport
-from bench.chaos.schedule import script
-from writer.config.sections.table import TableFormat
-from writer.core.errors import ConfigError
-from writer.core.signals import SignalCode
-from writer.demo.terminal import Screen as Terminal
-from writer.output.command import command
-from writer.output.report import Screen
+from headrace.bench.chaos.report import ChaosReport
+from headrace.bench.chaos.schedule import script
+from headrace.writer.config.sections.table import TableFormat
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.signals import SignalCode
+from headrace.writer.demo.terminal import Screen as Terminal
+from headrace.writer.output.command import command
+from headrace.writer.output.report import Screen
 
 
 @command(
@@ -51,6 +51,6 @@ def chaos(
         return 0
     if find_spec("psutil") is None:
         raise ConfigError("headrace chaos needs psutil: pip install 'headrace[bench]'")
-    from bench.chaos.run import chaos as run
+    from headrace.bench.chaos.run import chaos as run
 
     return run(seed, lasts, form, keep, terminal)

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from bench.chaos.schedule import DAMAGES
+from headrace.bench.chaos.schedule import DAMAGES
 
 
 def damage(run: Path, kind: str, rnd: Random) -> str:

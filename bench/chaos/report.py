@@ -8,10 +8,10 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.text import Text
 
-from bench.chaos.verification import Verdict
-from writer.config.sections.table import TableFormat
-from writer.demo.terminal import Screen as Terminal
-from writer.output.report import Report, json_value
+from headrace.bench.chaos.verification import Verdict
+from headrace.writer.config.sections.table import TableFormat
+from headrace.writer.demo.terminal import Screen as Terminal
+from headrace.writer.output.report import Report, json_value
 
 
 @dataclass(frozen=True)

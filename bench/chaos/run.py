@@ -8,18 +8,18 @@ from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
-from bench.chaos.report import ChaosReport
-from bench.chaos.schedule import Event, script
-from bench.chaos.stack import PIPELINE, ChaosStack
-from bench.chaos.verification import Verdict, judge, read_offsets
-from writer.audit.audit import audit
-from writer.config.loader import load
-from writer.config.sections.table import TableFormat
-from writer.core.signals import SignalCode
-from writer.demo.devstack.stack import ServerFailed
-from writer.demo.devstack.workspace import Interruption, Stopped, Workspace
-from writer.demo.main import require_extra
-from writer.demo.terminal import Screen
+from headrace.bench.chaos.report import ChaosReport
+from headrace.bench.chaos.schedule import Event, script
+from headrace.bench.chaos.stack import PIPELINE, ChaosStack
+from headrace.bench.chaos.verification import Verdict, judge, read_offsets
+from headrace.writer.audit.audit import audit
+from headrace.writer.config.loader import load
+from headrace.writer.config.sections.table import TableFormat
+from headrace.writer.core.signals import SignalCode
+from headrace.writer.demo.devstack.stack import ServerFailed
+from headrace.writer.demo.devstack.workspace import Interruption, Stopped, Workspace
+from headrace.writer.demo.main import require_extra
+from headrace.writer.demo.terminal import Screen
 
 # Events of each topic that are produced before the first fault.
 FIRST = 1000

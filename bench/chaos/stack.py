@@ -15,18 +15,19 @@ import yaml
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.chaos.damage import damage
-from bench.chaos.schedule import TOPICS, Event, Fault
-from bench.chaos.verification import TopicLife, read_offsets, subtract_spans
-from writer.clients.kafka import Cluster
-from writer.config.loader import load
-from writer.core.errors import TopicMissing
-from writer.demo.devstack.events import produce
-from writer.demo.devstack.process import Process
-from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import Workspace
-from writer.driver.child_processes import DAEMON_MODULE
-from writer.table.factory import main_table
+import headrace
+from headrace.bench.chaos.damage import damage
+from headrace.bench.chaos.schedule import TOPICS, Event, Fault
+from headrace.bench.chaos.verification import TopicLife, read_offsets, subtract_spans
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import TopicMissing
+from headrace.writer.demo.devstack.events import produce
+from headrace.writer.demo.devstack.process import Process
+from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.demo.devstack.workspace import Workspace
+from headrace.writer.driver.child_processes import DAEMON_MODULE
+from headrace.writer.table.factory import main_table
 
 PIPELINE = "chaos"
 _ANSWER = timedelta(seconds=30)
@@ -243,10 +244,10 @@ class ChaosStack:
             "TMPDIR": str(self._scratch),
             "SPARK_LOCAL_DIRS": str(self._scratch),
             "PYTHONPATH": os.pathsep.join(
-                [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+                [str(Path(headrace.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
             ),
         }
-        command: list[str | Path] = [sys.executable, "-m", "writer.cli", "supervisor", "run", self.config]
+        command: list[str | Path] = [sys.executable, "-m", "headrace.writer.cli", "supervisor", "run", self.config]
         self._supervisor = Process("the supervisor", command, cwd=self._scratch, log=self.log, env=environment)
         self._supervisor.launch()
 
@@ -324,4 +325,4 @@ def _matches_process(fault: Fault, command_line: Sequence[str]) -> bool:
         case Fault.KILL_WORKER:
             return DAEMON_MODULE in line
         case _:
-            return "writer.cli" in line and " run " in f"{line} " and "supervisor" not in command_line
+            return "headrace.writer.cli" in line and " run " in f"{line} " and "supervisor" not in command_line

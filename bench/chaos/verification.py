@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from writer.demo.table_reader import TableLog
+from headrace.writer.demo.table_reader import TableLog
 
 # Offsets from a start up to an end, which is excluded.
 Interval = tuple[int, int]

@@ -10,12 +10,13 @@ import yaml
 from deltalake import DeltaTable
 from pyarrow import parquet
 
-from bench.figures import WrittenTable
-from bench.job import BUCKET, CORES, Job
-from writer.config.loader import load
-from writer.core.errors import ConfigError
-from writer.driver.spark import WORKER_ENVIRONMENT
-from writer.table.factory import main_table
+import headrace
+from headrace.bench.figures import WrittenTable
+from headrace.bench.job import BUCKET, CORES, Job
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.driver.spark import WORKER_ENVIRONMENT
+from headrace.writer.table.factory import main_table
 
 PIPELINE = "bench"
 # These contenders are the writer itself: their commits hold the seconds of each step.
@@ -48,7 +49,7 @@ def parse_contenders(letters: str) -> list[Contender]:
 
 def environment(job: Job) -> Mapping[str, str]:
     """Return what a contender's environment has besides ours: this very code, and a scratch directory of its own."""
-    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(Path(headrace.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {
         "PYTHONPATH": os.pathsep.join(path),
         "TMPDIR": str(job.scratch),
@@ -114,7 +115,7 @@ def _headrace(*, is_iceberg: bool = False, raw: bool = False, **kafka: str) -> C
         if raw:
             settings["pipelines"][PIPELINE]["table"]["raw"] = f"{job.directory}/raw"
         _file(job).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-        return [sys.executable, "-m", "writer.cli", "run", str(_file(job)), "--once"]
+        return [sys.executable, "-m", "headrace.writer.cli", "run", str(_file(job)), "--once"]
 
     return command
 
@@ -162,21 +163,21 @@ CONTENDERS = {
             "b",
             "plain",
             "PySpark as one writes it first: from_avro, Delta, partitionBy(hour)",
-            _module("bench.contenders.plain"),
+            _module("headrace.bench.contenders.plain"),
             _in_delta,
         ),
         Contender(
             "c",
             "repartitioned",
             "the same with repartition(hour) before the write",
-            _module("bench.contenders.plain", "--repartition"),
+            _module("headrace.bench.contenders.plain", "--repartition"),
             _in_delta,
         ),
         Contender(
             "d",
             "limit",
             "headrace's steps in one process without Spark and without commits",
-            _module("bench.contenders.limit"),
+            _module("headrace.bench.contenders.limit"),
             _in_files,
             WORKER_ENVIRONMENT,
         ),
@@ -192,21 +193,21 @@ CONTENDERS = {
             "g",
             "flink",
             "Flink's FileSink: Parquet in hourly folders, checkpoints every 10 s",
-            _module("bench.contenders.flink"),
+            _module("headrace.bench.contenders.flink"),
             _in_files,
         ),
         Contender(
             "h",
             "flink-tuned",
             "the same with object reuse, and zstd at level 1 as all others",
-            _module("bench.contenders.flink", "--tuned"),
+            _module("headrace.bench.contenders.flink", "--tuned"),
             _in_files,
         ),
         Contender(
             "i",
             "script",
             "confluent_kafka, fastavro and deltalake in one process",
-            _module("bench.contenders.script"),
+            _module("headrace.bench.contenders.script"),
             _in_delta,
         ),
         Contender(

@@ -1,6 +1,6 @@
 """Flink's FileSink, as a team would set it up: exactly once, checkpoints every ten seconds, Parquet in hourly folders.
 
-By itself: python -m bench.contenders.flink JOB.json [--tuned]
+By itself: python -m headrace.bench.contenders.flink JOB.json [--tuned]
 """
 
 import os
@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.contenders.plain import DRIVER_MEMORY
-from bench.job import BUCKET, CORES, Job, load
-from writer.clients import java_artifacts
-from writer.clients.java_artifacts import Bundle, Module
-from writer.core.errors import HeadraceError
+from headrace.bench.contenders.plain import DRIVER_MEMORY
+from headrace.bench.job import BUCKET, CORES, Job, load
+from headrace.writer.clients import java_artifacts
+from headrace.writer.clients.java_artifacts import Bundle, Module
+from headrace.writer.core.errors import HeadraceError
 
 _VERSION = "2.1.1"
 _FLINK = (

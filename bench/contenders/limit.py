@@ -2,7 +2,7 @@
 
 No commit, no frontier, no second attempt: what it writes is not exactly once.
 
-By itself: python -m bench.contenders.limit JOB.json
+By itself: python -m headrace.bench.contenders.limit JOB.json
 """
 
 import sys
@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bench.data.fill import ends_of
-from bench.job import BUCKET, Job, load, mark
-from writer.avro.schema_plan import PROVENANCE, SchemaPlan
-from writer.batch import range_task
-from writer.batch.bucketing import TimeRule
-from writer.batch.plan import TaskPlan
-from writer.batch.range_task import ReadPlan
-from writer.batch.task_report import Report
-from writer.config.sections.resource_limits import Memory
-from writer.config.sections.table import Roll
-from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.connection import addresses
-from writer.kafka_reader.reader import ReadLimits
+from headrace.bench.data.fill import ends_of
+from headrace.bench.job import BUCKET, Job, load, mark
+from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from headrace.writer.batch import range_task
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.range_task import ReadPlan
+from headrace.writer.batch.task_report import Report
+from headrace.writer.config.sections.resource_limits import Memory
+from headrace.writer.config.sections.table import Roll
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.columns import ColumnChoice
+from headrace.writer.kafka_reader.connection import addresses
+from headrace.writer.kafka_reader.reader import ReadLimits
 
 
 def run(job: Job, now: datetime) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.figures import Usage
+from headrace.bench.figures import Usage
 
 _JAVA = "java"
 # Linux names threads in 15 letters. What is not here is "other".

@@ -1,6 +1,6 @@
 """The baseline: the PySpark job that a team writes first, with Kafka, from_avro and a partitioned Delta table.
 
-By itself: python -m bench.contenders.plain JOB.json [--repartition]
+By itself: python -m headrace.bench.contenders.plain JOB.json [--repartition]
 """
 
 import sys
@@ -20,8 +20,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from bench.job import BUCKET, CORES, Job, load, mark, plain_bundles
-from writer.clients import java_artifacts
+from headrace.bench.job import BUCKET, CORES, Job, load, mark, plain_bundles
+from headrace.writer.clients import java_artifacts
 
 # This is twice what headrace gives its JVM, because everything runs in this one.
 DRIVER_MEMORY = "2g"

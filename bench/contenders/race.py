@@ -11,12 +11,12 @@ from typing import BinaryIO
 
 import psutil
 
-from bench.contenders.contenders import HEADRACE, Contender, environment, steps_of
-from bench.contenders.measure import Meter
-from bench.figures import WARM_FROM, BatchMark, BenchFailed, Run, Usage
-from bench.job import Job
-from writer.demo.devstack.process import Process
-from writer.demo.devstack.workspace import JVM_GRACE, ProcessGroup
+from headrace.bench.contenders.contenders import HEADRACE, Contender, environment, steps_of
+from headrace.bench.contenders.measure import Meter
+from headrace.bench.figures import WARM_FROM, BatchMark, BenchFailed, Run, Usage
+from headrace.bench.job import Job
+from headrace.writer.demo.devstack.process import Process
+from headrace.writer.demo.devstack.workspace import JVM_GRACE, ProcessGroup
 
 # The time between two samples of the process tree.
 SAMPLE = timedelta(milliseconds=250)

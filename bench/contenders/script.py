@@ -1,6 +1,6 @@
 """The script that a team writes without Spark: confluent_kafka, fastavro, deltalake. Offsets and rows are two commits.
 
-By itself: python -m bench.contenders.script JOB.json
+By itself: python -m headrace.bench.contenders.script JOB.json
 """
 
 import json
@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, TopicPartition
 from deltalake import WriterProperties, write_deltalake
 from fastavro import parse_schema, schemaless_reader
 
-from bench.data.fill import ends_of
-from bench.job import BUCKET, Job, load, mark
-from writer.core.errors import HeadraceError
+from headrace.bench.data.fill import ends_of
+from headrace.bench.job import BUCKET, Job, load, mark
+from headrace.writer.core.errors import HeadraceError
 
 _HEADER_BYTES = 5
 # The most messages that one call consumes.

@@ -10,11 +10,11 @@ from functools import cache
 
 import pyarrow as pa
 
-from bench.data import encode, fields as f
-from bench.data.draw import draw
-from bench.data.fields import Field
-from writer.avro.wire_format import header
-from writer.core.errors import ConfigError
+from headrace.bench.data import encode, fields as f
+from headrace.bench.data.draw import draw
+from headrace.bench.data.fields import Field
+from headrace.writer.avro.wire_format import header
+from headrace.writer.core.errors import ConfigError
 
 SEED = 20
 TIME_FIELD = "event_time"

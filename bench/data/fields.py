@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench.data import encode
-from bench.data.draw import Draw
+from headrace.bench.data import encode
+from headrace.bench.data.draw import Draw
 
 # Where the stream stands at its first event. Fixed, so that every run buckets the same hours.
 ANCHOR = datetime(2026, 11, 20, 12, 40, tzinfo=UTC)
@@ -190,7 +190,7 @@ def _blocks(name: str, parts: Sequence[Encoder], most: int) -> Encoder:
 def _words() -> "np.ndarray[Any, np.dtype[np.uint64]]":
     """Return words of seven letters and a space: a thousand, pinned."""
     letters = np.frombuffer(b"eeeetttaaaooiinnsshhrrddlucm", np.uint8)
-    from bench.data.draw import draw
+    from headrace.bench.data.draw import draw
 
     codes = np.stack(
         [draw(0, 2**_TOKEN_BITS, seed=1).below(f"letter/{position}", len(letters)) for position in range(7)], axis=1

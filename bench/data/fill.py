@@ -1,6 +1,6 @@
 """Fills a topic once with a pinned data set, for all contenders.
 
-By itself: python -m bench.data.fill BOOTSTRAP REGISTRY_URL TOPIC [DATA] [EVENTS]
+By itself: python -m headrace.bench.data.fill BOOTSTRAP REGISTRY_URL TOPIC [DATA] [EVENTS]
 """
 
 import sys
@@ -12,10 +12,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from bench.data.dataset import DataSet, dataset
-from bench.job import PARTITIONS
-from writer.core.errors import HeadraceError
-from writer.core.offsets import Source
+from headrace.bench.data.dataset import DataSet, dataset
+from headrace.bench.job import PARTITIONS
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.offsets import Source
 
 # The most events that are encoded at once and sent to one partition.
 _BLOCK_MAX = 20_000

@@ -1,1 +1,1 @@
-"""Measurements of one feature each: `python -m bench.features.<name>`."""
+"""Measurements of one feature each: `python -m headrace.bench.features.<name>`."""

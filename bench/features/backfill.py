@@ -1,6 +1,7 @@
 """Measures a backfill beside a live stream: its speed, and the live writer's lag. Counts every event.
 
-By itself: python -m bench.features.backfill [--events 5M] [--live 2000] [--rate N] [--chunk-rows 500000] [--json FILE]
+By itself:
+    python -m headrace.bench.features.backfill [--events 5M] [--live 2000] [--rate N] [--chunk-rows 500K] [--json FILE]
 """
 
 import argparse
@@ -12,12 +13,12 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from bench.cli import number
-from bench.data.dataset import DataSet, dataset
-from bench.features.live import Figures, LiveWriter, fill_topic, run_command, write_configuration
-from bench.figures import BenchFailed
-from bench.job import PARTITIONS, Job
-from writer.demo.devstack.stack import Stack
+from headrace.bench.cli import number
+from headrace.bench.data.dataset import DataSet, dataset
+from headrace.bench.features.live import Figures, LiveWriter, fill_topic, run_command, write_configuration
+from headrace.bench.figures import BenchFailed
+from headrace.bench.job import PARTITIONS, Job
+from headrace.writer.demo.devstack.stack import Stack
 
 # Events that the table has before the gap.
 FIRST = 2_000
@@ -89,7 +90,7 @@ def _send(job: Job, data: DataSet, events: int) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, and say what was seen. Returns 1 when something is not as it must be."""
-    parser = argparse.ArgumentParser(prog="python -m bench.features.backfill", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m headrace.bench.features.backfill", description=__doc__)
     parser.add_argument("--events", type=number, default=5_000_000, help="how many are skipped")
     parser.add_argument("--live", type=float, default=2_000, help="live events a second meanwhile")
     parser.add_argument("--rate", help="rows a second that the backfill may bring")

@@ -1,6 +1,6 @@
 """Commits one small file after the other to a table in a catalog, and checks that neither time nor metadata grows.
 
-By itself: python -m bench.features.catalog_commits [--commits 2000] [--format iceberg] [--json FILE]
+By itself: python -m headrace.bench.features.catalog_commits [--commits 2000] [--format iceberg] [--json FILE]
 """
 
 import argparse
@@ -16,13 +16,13 @@ from statistics import fmean
 
 import pyarrow as pa
 
-from bench.contenders.contenders import PIPELINE
-from writer.core.catalog_table import CatalogTable
-from writer.core.files import StagedFile, staged_name
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.storage.locations import store_at
-from writer.table.factory import table_at
-from writer.table.log.operations.rows import Batch
+from headrace.bench.contenders.contenders import PIPELINE
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.core.files import StagedFile, staged_name
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.factory import table_at
+from headrace.writer.table.log.operations.rows import Batch
 
 # So many of the first commits are compared with as many of the last.
 WINDOW = 100
@@ -123,7 +123,7 @@ def commit(commits: int, table_format: str, directory: Path, progress: Callable[
 
 def main(arguments: Sequence[str]) -> int:
     """Commit, and say what was seen. Returns 1 when a limit is passed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.features.catalog_commits", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m headrace.bench.features.catalog_commits", description=__doc__)
     parser.add_argument("--commits", type=int, default=2000, help=f"at least {2 * WINDOW}")
     parser.add_argument("--format", choices=["iceberg", "delta"], default="iceberg")
     parser.add_argument("--json", type=Path)

@@ -3,7 +3,7 @@
 Events of 200B go through the writer's steps into a table of many small files, as short commits leave them. The largest
 bucket is then rewritten, each time from the same files.
 
-    python -m bench.features.compact [--events 1M] [--commits 60] [--beside]
+    python -m headrace.bench.features.compact [--events 1M] [--commits 60] [--beside]
 
 `--beside` ends with 1 below 85 % of the stream alone.
 """
@@ -27,25 +27,25 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from bench.cli import number
-from bench.data.dataset import TIME_FIELD, dataset
-from writer.avro.schema_plan import PROVENANCE, SchemaPlan
-from writer.batch.bucketing import TimeRule
-from writer.batch.plan import TaskPlan
-from writer.batch.staging.sorting import Dedupe
-from writer.batch.task import Task
-from writer.config.pipelines import Config
-from writer.config.sections.bucket_upkeep import Compact
-from writer.config.sections.resource_limits import Memory
-from writer.config.sections.table import Roll
-from writer.core.files import BucketFile, BucketKey
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.driver.spark import session
-from writer.maintenance.compaction.compactor import in_spark
-from writer.maintenance.compaction.plan import RewritePace
-from writer.maintenance.rewrite import Job, Source, rewrite
-from writer.table.factory import table_at
-from writer.table.log.operations.rows import Batch
+from headrace.bench.cli import number
+from headrace.bench.data.dataset import TIME_FIELD, dataset
+from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.staging.sorting import Dedupe
+from headrace.writer.batch.task import Task
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.bucket_upkeep import Compact
+from headrace.writer.config.sections.resource_limits import Memory
+from headrace.writer.config.sections.table import Roll
+from headrace.writer.core.files import BucketFile, BucketKey
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.driver.spark import session
+from headrace.writer.maintenance.compaction.compactor import in_spark
+from headrace.writer.maintenance.compaction.plan import RewritePace
+from headrace.writer.maintenance.rewrite import Job, Source, rewrite
+from headrace.writer.table.factory import table_at
+from headrace.writer.table.log.operations.rows import Batch
 
 BUCKET = "hour"
 RATIO_MIN = 0.85
@@ -244,7 +244,7 @@ def _batch(plan: TaskPlan, slot: int) -> int:
 
 def main() -> int:
     """Run it. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.features.compact", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m headrace.bench.features.compact", description=__doc__)
     parser.add_argument("--events", type=number, default=1_000_000)
     parser.add_argument("--commits", type=int, default=60)
     parser.add_argument("--beside", action="store_true", help="measure the stream beside compaction, too")

@@ -3,7 +3,7 @@
 Buckets of so many rows, whose keys are random texts of 19 characters, lie before one that is to be sealed: that one in
 twelve small files, as commits leave them, the others in one each. One row in a hundred repeats an earlier one.
 
-    python -m bench.features.dedupe_window [--rows 200K] [--buckets 24] [--repeats 3]
+    python -m headrace.bench.features.dedupe_window [--rows 200K] [--buckets 24] [--repeats 3]
 """
 
 import argparse
@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench.cli import number
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.bucketing import TimeRule
-from writer.batch.staging.key_window import ComparedBucket
-from writer.batch.staging.sorting import Dedupe
-from writer.maintenance.rewrite import Job, Source, Window, rewrite
+from headrace.bench.cli import number
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.staging.key_window import ComparedBucket
+from headrace.writer.batch.staging.sorting import Dedupe
+from headrace.writer.maintenance.rewrite import Job, Source, Window, rewrite
 
 _HOUR_US = 3_600_000_000
 _START = datetime(2026, 11, 20, tzinfo=UTC)
@@ -98,7 +98,7 @@ def write_buckets(directory: Path, count: int, buckets: int) -> Job:
 
 def main() -> int:
     """Run it. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.features.dedupe_window", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m headrace.bench.features.dedupe_window", description=__doc__)
     parser.add_argument("--rows", type=number, default=200_000)
     parser.add_argument("--buckets", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=3)

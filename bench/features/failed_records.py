@@ -2,7 +2,7 @@
 
 Every damaged record must be in the dead-letter table, and no other; what is carried is the events of a CPU-second.
 
-    python -m bench.features.failed_records [--events 1M] [--repeats 1]    exit 1 below 70 % of the clean run
+    python -m headrace.bench.features.failed_records [--events 1M] [--repeats 1]    exit 1 below 70 % of the clean run
 """
 
 import argparse
@@ -19,18 +19,18 @@ import numpy.typing as npt
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from bench.cli import number
-from bench.contenders import race
-from bench.contenders.contenders import CONTENDERS
-from bench.data.dataset import TIME_FIELD, DataSet, dataset
-from bench.data.fill import FilledTopic, block, fill
-from bench.figures import BenchFailed, Run, WrittenTable, warm, whole
-from bench.job import PARTITIONS, Job
-from bench.rounds import Setting
-from writer.avro.wire_format import CONFLUENT
-from writer.clients import java_artifacts
-from writer.core.errors import HeadraceError
-from writer.demo.devstack.stack import Stack
+from headrace.bench.cli import number
+from headrace.bench.contenders import race
+from headrace.bench.contenders.contenders import CONTENDERS
+from headrace.bench.data.dataset import TIME_FIELD, DataSet, dataset
+from headrace.bench.data.fill import FilledTopic, block, fill
+from headrace.bench.figures import BenchFailed, Run, WrittenTable, warm, whole
+from headrace.bench.job import PARTITIONS, Job
+from headrace.bench.rounds import Setting
+from headrace.writer.avro.wire_format import CONFLUENT
+from headrace.writer.clients import java_artifacts
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.demo.devstack.stack import Stack
 
 SHARE = 0.001
 RATIO_MIN = 0.7
@@ -176,7 +176,7 @@ def main(events: int, repeats: int) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.features.failed_records", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m headrace.bench.features.failed_records", description=__doc__)
     parser.add_argument("--events", type=number, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=1)
     options = parser.parse_args()

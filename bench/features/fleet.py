@@ -1,8 +1,8 @@
 """Measures many tables from one topic, and many pipelines in one driver, against one of each.
 
-    python -m bench.features.fleet --tables 1,50,500 --events 4M  # one topic of so many record types
-    python -m bench.features.fleet --pipelines 1,60 --events 4M  # so many topics, a pipeline each
-    python -m bench.features.fleet --tables 1,10,50 --format iceberg  # the same in Iceberg, by an SQLite catalog
+    python -m headrace.bench.features.fleet --tables 1,50,500 --events 4M  # one topic of so many record types
+    python -m headrace.bench.features.fleet --pipelines 1,60 --events 4M  # so many topics, a pipeline each
+    python -m headrace.bench.features.fleet --tables 1,10,50 --format iceberg  # the same in Iceberg, by SQLite
 
 Every event has to be a row of the right table. What is measured is in bench/README.md.
 """
@@ -25,20 +25,20 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from pyarrow import parquet
 from rich.console import Console
 
-from bench.cli import number
-from bench.contenders import race
-from bench.contenders.contenders import CONTENDERS, PIPELINE, configuration
-from bench.data.dataset import TIME_FIELD, DataSet, dataset
-from bench.figures import BenchFailed, Run, WrittenTable, warm
-from bench.job import PARTITIONS, Job
-from writer.clients import java_artifacts
-from writer.config.loader import load
-from writer.config.sections.table import TableFormat
-from writer.core.errors import HeadraceError
-from writer.demo.devstack.stack import Stack
-from writer.output.tables import NumberTable
-from writer.table.factory import main_table
-from writer.table.log.entries import CommittedEntry
+from headrace.bench.cli import number
+from headrace.bench.contenders import race
+from headrace.bench.contenders.contenders import CONTENDERS, PIPELINE, configuration
+from headrace.bench.data.dataset import TIME_FIELD, DataSet, dataset
+from headrace.bench.figures import BenchFailed, Run, WrittenTable, warm
+from headrace.bench.job import PARTITIONS, Job
+from headrace.writer.clients import java_artifacts
+from headrace.writer.config.loader import load
+from headrace.writer.config.sections.table import TableFormat
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.output.tables import NumberTable
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.entries import CommittedEntry
 
 # The most events, of all types in turn, that go to one partition before the next.
 _BLOCK = 20_000
@@ -148,7 +148,7 @@ def run(stack: Stack, directory: Path, fleet: Fleet, avro_bytes: int) -> Run:
     def command(job: Job) -> list[str]:
         path = Path(job.directory) / _CONFIG
         path.write_text(yaml.safe_dump(config(job, fleet)), encoding="utf-8")
-        return [sys.executable, "-m", "writer.cli", "run", str(path), "--once"]
+        return [sys.executable, "-m", "headrace.writer.cli", "run", str(path), "--once"]
 
     def count_rows(job: Job) -> WrittenTable:
         parts_by_file = {file: file.relative_to(job.table).parts for file in sorted(job.table.rglob("*.parquet"))}
@@ -246,7 +246,7 @@ def _counts(text: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.features.fleet", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m headrace.bench.features.fleet", description=__doc__)
     parser.add_argument("--tables", type=_counts, default=[])
     parser.add_argument("--pipelines", type=_counts, default=[])
     parser.add_argument("--events", type=number, default=4_000_000)

@@ -1,6 +1,6 @@
 """Measures the native Kafka reader against confluent_kafka: CPU-microseconds of an event, in turn, on one topic.
 
-    python -m bench.features.kafka_reader [--data 200B] [--events 2M] [--rounds 5] [--partitions 4]
+    python -m headrace.bench.features.kafka_reader [--data 200B] [--events 2M] [--rounds 5] [--partitions 4]
 
 Ways: `fetch` is connection, Fetch answers, checksums; `arrow` is all of it, to Arrow columns; `consume` is
 confluent_kafka's consumer with its Python objects, whose values and keys become Arrow columns.
@@ -17,21 +17,21 @@ from statistics import median
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition as Where
 
-from bench.cli import number
-from bench.data.dataset import dataset
-from bench.data.fill import ends_of, fill
-from bench.figures import BenchFailed
-from bench.job import PARTITIONS
-from writer.clients import java_artifacts
-from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.demo.devstack.stack import Stack
-from writer.kafka_reader import record_batches
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.connection import addresses
-from writer.kafka_reader.reader import RangeReader, ReadLimits
-from writer.kafka_reader.record_batches import Batch
-from writer.kafka_reader.requests.fetch import PartitionQuestion
+from headrace.bench.cli import number
+from headrace.bench.data.dataset import dataset
+from headrace.bench.data.fill import ends_of, fill
+from headrace.bench.figures import BenchFailed
+from headrace.bench.job import PARTITIONS
+from headrace.writer.clients import java_artifacts
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
+from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.kafka_reader import record_batches
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.columns import ColumnChoice
+from headrace.writer.kafka_reader.connection import addresses
+from headrace.writer.kafka_reader.reader import RangeReader, ReadLimits
+from headrace.writer.kafka_reader.record_batches import Batch
+from headrace.writer.kafka_reader.requests.fetch import PartitionQuestion
 
 Ends = Mapping[Source, int]
 _FETCH_BYTES = ReadLimits().fetch_bytes
@@ -113,7 +113,7 @@ def measure(way: Callable[[str, Ends], int], bootstrap: str, ends: Ends) -> tupl
 
 def main() -> int:
     """Run it. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.features.kafka_reader", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m headrace.bench.features.kafka_reader", description=__doc__)
     parser.add_argument("--data", default="200B")
     parser.add_argument("--events", type=number, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)

@@ -18,15 +18,15 @@ import yaml
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from bench.contenders.contenders import PIPELINE, configuration
-from bench.contenders.race import ContenderProcess
-from bench.data.dataset import TIME_FIELD, DataSet
-from bench.data.fill import fill
-from bench.figures import BenchFailed
-from bench.job import PARTITIONS, Job
-from writer.clients.driver_endpoint import find_announcement, status_at
-from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import ProcessGroup
+from headrace.bench.contenders.contenders import PIPELINE, configuration
+from headrace.bench.contenders.race import ContenderProcess
+from headrace.bench.data.dataset import TIME_FIELD, DataSet
+from headrace.bench.data.fill import fill
+from headrace.bench.figures import BenchFailed
+from headrace.bench.job import PARTITIONS, Job
+from headrace.writer.clients.driver_endpoint import find_announcement, status_at
+from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.demo.devstack.workspace import ProcessGroup
 
 # The greatest delay of the live writer's commits.
 MAX_DELAY = timedelta(seconds=10)
@@ -76,7 +76,7 @@ class LiveWriter:
 
     def __init__(self, job: Job, path: Path, data: DataSet, first: int, a_second: float) -> None:
         """`path`: of the configuration; `first`: how many events the topic has."""
-        command = [sys.executable, "-m", "writer.cli", "run", str(path)]
+        command = [sys.executable, "-m", "headrace.writer.cli", "run", str(path)]
         env = {"TMPDIR": str(job.scratch)}
         self._job = job
         self._stream = LiveStream(job, data, first, a_second)
@@ -273,7 +273,8 @@ def rows(job: Job) -> tuple[int, int]:
 
 def run_command(*arguments: str, codes: Sequence[int] = (0,)) -> str:
     """Run a verb of the command to its end. Returns what it said."""
-    process = run([sys.executable, "-m", "writer.cli", *arguments], stdout=PIPE, env=dict(os.environ), check=False)  # noqa: S603
+    command = [sys.executable, "-m", "headrace.writer.cli", *arguments]
+    process = run(command, stdout=PIPE, env=dict(os.environ), check=False)  # noqa: S603
     if process.returncode not in codes:
         raise BenchFailed(f"headrace {arguments[0]} ended with code {process.returncode}")
     return process.stdout.decode()

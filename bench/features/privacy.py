@@ -1,6 +1,6 @@
 """What privacy costs: CPU time per event of a task, from values in memory to Parquet files, without and with policies.
 
-And what a value costs that producers encrypted. By itself: python -m bench.features.privacy [EVENTS]
+And what a value costs that producers encrypted. By itself: python -m headrace.bench.features.privacy [EVENTS]
 """
 
 import os
@@ -14,12 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
-from bench.features.specs import batches, run_task
-from writer.commit.privacy import primary_keys
-from writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, EncryptedFields, Kek
-from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, WrapSource, write_keyring
-from writer.privacy.policy import Action, Policies
-from writer.privacy.protected_schema import Privacy
+from headrace.bench.features.specs import batches, run_task
+from headrace.writer.commit.privacy import primary_keys
+from headrace.writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, EncryptedFields, Kek
+from headrace.writer.privacy.keyring import Keyring, KeyringPlace, KeySource, WrapSource, write_keyring
+from headrace.writer.privacy.policy import Action, Policies
+from headrace.writer.privacy.protected_schema import Privacy
 
 _ROUNDS = 3
 _HASH = Action("hash")
@@ -63,7 +63,7 @@ class PlainKeyWrap:
 
 def decryptions(values: int) -> Iterator[tuple[str, float]]:
     """Yield for each algorithm the CPU time, in ns, of a text of 16 characters that producers encrypted."""
-    kek = Kek("bench", "bench", "bench", WrapSource(type="bench.features.privacy:PlainKeyWrap"))
+    kek = Kek("bench", "bench", "bench", WrapSource(type="headrace.bench.features.privacy:PlainKeyWrap"))
     for algorithm, (size, tag) in ALGORITHMS.items():
         key = os.urandom(size)
         plain = [f"{number:016d}".encode() for number in range(values)]

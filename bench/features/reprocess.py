@@ -3,7 +3,8 @@
 A writer takes milliseconds for microseconds for a while, so its rows lie in a bucket of 1970. It is corrected and goes
 on; `headrace reprocess` makes the rows anew meanwhile. Counts every event.
 
-By itself: python -m bench.features.reprocess [--events 2M] [--live 2000] [--from raw|kafka] [--rate N] [--json FILE]
+By itself:
+    python -m headrace.bench.features.reprocess [--events 2M] [--live 2000] [--from raw|kafka] [--rate N] [--json FILE]
 """
 
 import argparse
@@ -16,12 +17,12 @@ from pathlib import Path
 import duckdb
 from deltalake import DeltaTable
 
-from bench.cli import number
-from bench.data.dataset import TIME_FIELD, DataSet, dataset
-from bench.features.live import Figures, LiveWriter, fill_topic, run_command, write_configuration
-from bench.figures import BenchFailed
-from bench.job import BUCKET, Job
-from writer.demo.devstack.stack import Stack
+from headrace.bench.cli import number
+from headrace.bench.data.dataset import TIME_FIELD, DataSet, dataset
+from headrace.bench.features.live import Figures, LiveWriter, fill_topic, run_command, write_configuration
+from headrace.bench.figures import BenchFailed
+from headrace.bench.job import BUCKET, Job
+from headrace.writer.demo.devstack.stack import Stack
 
 # Milliseconds of 2026 that are taken for microseconds lie in these buckets.
 _WRONG = "1970-01-21T00..1970-01-21T23"
@@ -100,7 +101,9 @@ def _misplaced_rows(job: Job) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, and say what was seen. Returns 1 when something is not as it must be."""
-    parser = argparse.ArgumentParser(prog="python -m bench.features.reprocess", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.bench.features.reprocess", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--events", type=number, default=2_000_000, help="how many land in a wrong bucket")
     parser.add_argument("--live", type=float, default=2_000, help="live events a second meanwhile")
     parser.add_argument("--from", dest="source", choices=["raw", "kafka"], default="raw", help="of the records")

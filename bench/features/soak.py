@@ -1,6 +1,6 @@
 """Runs thousands of small commits through the real writer, and checks that neither time nor memory grows.
 
-By itself: python -m bench.features.soak [--commits 2000] [--json FILE] [--plot FILE]
+By itself: python -m headrace.bench.features.soak [--commits 2000] [--json FILE] [--plot FILE]
 """
 
 import argparse
@@ -18,16 +18,16 @@ import psutil
 import yaml
 from confluent_kafka import Producer
 
-from bench.contenders.contenders import PIPELINE, configuration
-from bench.contenders.race import ContenderProcess
-from bench.data.dataset import dataset
-from bench.data.fill import fill
-from bench.figures import BenchFailed
-from bench.job import PARTITIONS, Job
-from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import ProcessGroup
-from writer.driver.child_processes import DAEMON_MODULE
-from writer.table.factory import table_at
+from headrace.bench.contenders.contenders import PIPELINE, configuration
+from headrace.bench.contenders.race import ContenderProcess
+from headrace.bench.data.dataset import dataset
+from headrace.bench.data.fill import fill
+from headrace.bench.figures import BenchFailed
+from headrace.bench.job import PARTITIONS, Job
+from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.demo.devstack.workspace import ProcessGroup
+from headrace.writer.driver.child_processes import DAEMON_MODULE
+from headrace.writer.table.factory import table_at
 
 # Records of a commit. There is about one commit a second, as often as Spark looks for new offsets.
 RECORDS = 1000
@@ -142,7 +142,7 @@ def _command(job: Job) -> list[str]:
     settings["pipelines"][PIPELINE]["commit"] |= {"min_records": RECORDS // 2, "max_delay": "5 s"}
     path = Path(job.directory) / "headrace.yaml"
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    return [sys.executable, "-m", "writer.cli", "run", str(path)]
+    return [sys.executable, "-m", "headrace.writer.cli", "run", str(path)]
 
 
 def _send_events(process: ContenderProcess, job: Job, commits: int, progress: Callable[[str], None]) -> list[Sample]:
@@ -181,7 +181,7 @@ def _sample(commits: int) -> Sample:
             size = process.memory_info().rss
         except psutil.NoSuchProcess:
             continue
-        if "writer.cli" in command_line:
+        if "headrace.writer.cli" in command_line:
             sizes["python"] += size
         elif DAEMON_MODULE in command_line:
             sizes["workers"] += size
@@ -220,7 +220,7 @@ def draw(result: SoakResult, path: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Soak, and say what was seen. Returns 1 when a limit is passed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.features.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m headrace.bench.features.soak", description=__doc__)
     parser.add_argument("--commits", type=int, default=2000)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)

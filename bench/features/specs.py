@@ -1,6 +1,6 @@
 """What an event spec costs: CPU time per event of a task, from values in memory to Parquet files, without and with one.
 
-By itself: python -m bench.features.specs [EVENTS]
+By itself: python -m headrace.bench.features.specs [EVENTS]
 """
 
 import sys
@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench.data.dataset import TIME_FIELD, dataset
-from bench.job import BUCKET
-from writer.avro.schema_plan import PROVENANCE, SchemaPlan
-from writer.batch.bucketing import TimeRule
-from writer.batch.plan import TaskPlan
-from writer.batch.task import Task
-from writer.config.sections.record_rules import EventSpec
-from writer.config.sections.resource_limits import Memory
-from writer.config.sections.table import Roll
+from headrace.bench.data.dataset import TIME_FIELD, dataset
+from headrace.bench.job import BUCKET
+from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.task import Task
+from headrace.writer.config.sections.record_rules import EventSpec
+from headrace.writer.config.sections.resource_limits import Memory
+from headrace.writer.config.sections.table import Roll
 
 _SET = "200B"
 _ROUNDS = 3

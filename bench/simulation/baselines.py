@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from statistics import mean
 from typing import Protocol
 
-from autoscaler.decision.decide import Decision, tick
-from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import Policy
+from headrace.autoscaler.decision.decide import Decision, tick
+from headrace.autoscaler.decision.facts import Facts
+from headrace.autoscaler.decision.history import Memory
+from headrace.autoscaler.decision.policy import Policy
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from autoscaler.decision.policy import DEFAULTS, apply_assignments
-from bench.picture import FORMATS
-from bench.simulation import trace as traces
-from bench.simulation.report import SimulationReport, draw, show_scores
-from bench.simulation.run import RIVALS, Score, compare
-from bench.simulation.trace import Trace, read
-from bench.simulation.workloads import SHAPES, shape
-from writer.core.errors import ConfigError
-from writer.output.command import command
-from writer.output.output_file import check_output_file, write_output_file
-from writer.output.report import Screen
+from headrace.autoscaler.decision.policy import DEFAULTS, apply_assignments
+from headrace.bench.picture import FORMATS
+from headrace.bench.simulation import trace as traces
+from headrace.bench.simulation.report import SimulationReport, draw, show_scores
+from headrace.bench.simulation.run import RIVALS, Score, compare
+from headrace.bench.simulation.trace import Trace, read
+from headrace.bench.simulation.workloads import SHAPES, shape
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.output.command import command
+from headrace.writer.output.output_file import check_output_file, write_output_file
+from headrace.writer.output.report import Screen
 
 
 class Rival(StrEnum):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from autoscaler.decision.policy import Policy
-from bench.picture import save_picture
-from bench.simulation.run import Score
-from bench.simulation.trace import Trace
-from writer.core.errors import HeadraceError
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import Column, TextTable, sentence
+from headrace.autoscaler.decision.policy import Policy
+from headrace.bench.picture import save_picture
+from headrace.bench.simulation.run import Score
+from headrace.bench.simulation.trace import Trace
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import Column, TextTable, sentence
 
 _COLUMNS = [
     Column("policy"),

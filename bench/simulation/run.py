@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import pairwise
 
-from autoscaler.decision.policy import DEFAULTS, Policy
-from bench.simulation.baselines import Busy, Dynamic, FixedExecutors, Flink, HeadracePolicy, Scaler, Threshold
-from bench.simulation.simulator import BEGAN, SimulatedPipeline
-from bench.simulation.trace import Trace
-from writer.output.report import SCREEN_ONLY
+from headrace.autoscaler.decision.policy import DEFAULTS, Policy
+from headrace.bench.simulation.baselines import Busy, Dynamic, FixedExecutors, Flink, HeadracePolicy, Scaler, Threshold
+from headrace.bench.simulation.simulator import BEGAN, SimulatedPipeline
+from headrace.bench.simulation.trace import Trace
+from headrace.writer.output.report import SCREEN_ONLY
 
 # A change that goes back on another within this time is a reversal.
 REVERSAL_S = 1800.0

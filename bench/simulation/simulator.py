@@ -15,10 +15,10 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.decision.capacity import window_s
-from autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
-from autoscaler.decision.policy import DEFAULTS, Policy
-from bench.simulation.trace import Trace
+from headrace.autoscaler.decision.capacity import window_s
+from headrace.autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
+from headrace.autoscaler.decision.policy import DEFAULTS, Policy
+from headrace.bench.simulation.trace import Trace
 
 BEGAN = datetime(2026, 1, 5, tzinfo=UTC)
 # /status tells as many commits.

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from writer.core.errors import ConfigError
+from headrace.writer.core.errors import ConfigError
 
 Purpose = Literal["tuned", "untuned", "held out", "recorded"]
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from bench.simulation.trace import HotPartition, Trace
-from writer.config.base import did_you_mean
-from writer.core.errors import ConfigError
+from headrace.bench.simulation.trace import HotPartition, Trace
+from headrace.writer.config.base import did_you_mean
+from headrace.writer.core.errors import ConfigError
 
 _STEP_S = 15.0
 _DAY_S = 86_400.0

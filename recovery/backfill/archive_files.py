@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from writer.core.errors import ConfigError
-from writer.storage.base import S3Settings
-from writer.storage.locations import delta_options, store_at
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.locations import delta_options, store_at
 
 _BATCH_ROWS = 50_000
 _SUFFIXES = (".parquet", ".avro")

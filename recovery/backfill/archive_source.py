@@ -12,19 +12,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous
-from bucketers.timestamps import kafka_times
-from recovery.backfill.archive_files import File, files, partitions
-from recovery.backfill.source import Chunk, Source, SourceFailed, confirm_every_record
-from writer.avro.schema_plan import SchemaPlan
-from writer.avro.wire_format import HEADERS
-from writer.batch.bucketing import TimeRule, times_of
-from writer.core.errors import ConfigError
-from writer.core.offsets import OffsetSet, TopicPartition
-from writer.maintenance.local_pipeline import Piece
-from writer.maintenance.record_commit import RecordTable
-from writer.table.ledger.gap_record import EventTimeHint, GapRecord
-from writer.table.row_removal import mask_spans, spans_of
+from headrace.bucketers.arrow import contiguous
+from headrace.bucketers.timestamps import kafka_times
+from headrace.recovery.backfill.archive_files import File, files, partitions
+from headrace.recovery.backfill.source import Chunk, Source, SourceFailed, confirm_every_record
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.avro.wire_format import HEADERS
+from headrace.writer.batch.bucketing import TimeRule, times_of
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import OffsetSet, TopicPartition
+from headrace.writer.maintenance.local_pipeline import Piece
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.table.ledger.gap_record import EventTimeHint, GapRecord
+from headrace.writer.table.row_removal import mask_spans, spans_of
 
 _ROLES = ("topic", "partition", "offset", "time", "key", "value", "headers", "incarnation")
 # Columns by their role in headrace's tables.

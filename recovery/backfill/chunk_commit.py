@@ -12,20 +12,20 @@ from uuid import uuid4
 
 import pyarrow.compute as pc
 
-from recovery.backfill.new_rows import NewRowStage
-from recovery.backfill.source import Chunk
-from writer.batch.plan import TaskPlan
-from writer.batch.task_report import Counts, Report
-from writer.commit import builder, missing_offsets as missing
-from writer.commit.failed_records_limit import check_failed_records
-from writer.core import fault_points
-from writer.core.offsets import TopicPartition
-from writer.maintenance.local_pipeline import ANY_AGE, Piece, age_of, allow_older_events
-from writer.maintenance.record_commit import RecordCommit, RecordTable
-from writer.table.ledger.gap_record import GapRecord
-from writer.table.log.foreign_writes import Overtaken
-from writer.table.log.operations.gaps import Fill
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace.recovery.backfill.new_rows import NewRowStage
+from headrace.recovery.backfill.source import Chunk
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.task_report import Counts, Report
+from headrace.writer.commit import builder, missing_offsets as missing
+from headrace.writer.commit.failed_records_limit import check_failed_records
+from headrace.writer.core import fault_points
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.local_pipeline import ANY_AGE, Piece, age_of, allow_older_events
+from headrace.writer.maintenance.record_commit import RecordCommit, RecordTable
+from headrace.writer.table.ledger.gap_record import GapRecord
+from headrace.writer.table.log.foreign_writes import Overtaken
+from headrace.writer.table.log.operations.gaps import Fill
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 # Yields pieces more slowly.
 SlowDown = Callable[[Iterable[Piece]], Iterable[Piece]]

@@ -11,18 +11,18 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol
 
-from recovery import identity
-from recovery.backfill.chunk_commit import ChunkCommit, commit_chunk
-from recovery.backfill.source import Source
-from recovery.backfill.throttle import BackfillPace, ask_live_lag, lag_max
-from writer.core import logging
-from writer.core.offsets import OffsetSet
-from writer.maintenance.record_commit import RecordTable
-from writer.table.backfill_locks import LEASE, BackfillLocks
-from writer.table.gap_records import gap_records_in_snapshot
-from writer.table.ledger.gap_record import GapRecord
-from writer.table.log.foreign_writes import Overtaken
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace.recovery import identity
+from headrace.recovery.backfill.chunk_commit import ChunkCommit, commit_chunk
+from headrace.recovery.backfill.source import Source
+from headrace.recovery.backfill.throttle import BackfillPace, ask_live_lag, lag_max
+from headrace.writer.core import logging
+from headrace.writer.core.offsets import OffsetSet
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.table.backfill_locks import LEASE, BackfillLocks
+from headrace.writer.table.gap_records import gap_records_in_snapshot
+from headrace.writer.table.ledger.gap_record import GapRecord
+from headrace.writer.table.log.foreign_writes import Overtaken
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 # Times in a row that another process may change the gap record first.
 _OVERTAKEN_MAX = 10

@@ -11,22 +11,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, Message, TopicPartition as ClientPartition
 
-from recovery.backfill.read_order import cut_into_chunks, instants
-from recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
-from writer.avro.schema_plan import SchemaPlan
-from writer.avro.wire_format import HEADERS
-from writer.clients import native_kafka
-from writer.clients.kafka import BrokerUnreachable, Cluster, consumer, next_records
-from writer.clients.kafka_sample import times_of
-from writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check_answers, choose_questions
-from writer.config.sections.connections import Kafka
-from writer.core.offsets import OffsetRange, OffsetSet, Source, Span, TopicPartition, source_name
-from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.errors import LostRecords, OldRecordFormat, UnsupportedBroker
-from writer.kafka_reader.reader import RangeReader
-from writer.maintenance.local_pipeline import Piece
-from writer.offsets.log_check import fetch_log_ranges_of_parts
-from writer.offsets.start_decision import LogRange, incarnation_number
+from headrace.recovery.backfill.read_order import cut_into_chunks, instants
+from headrace.recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.avro.wire_format import HEADERS
+from headrace.writer.clients import native_kafka
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster, consumer, next_records
+from headrace.writer.clients.kafka_sample import times_of
+from headrace.writer.commit.missing_offsets import MissingOffsets, RecordsMissed, check_answers, choose_questions
+from headrace.writer.config.sections.connections import Kafka
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, Source, Span, TopicPartition, source_name
+from headrace.writer.kafka_reader.columns import ColumnChoice
+from headrace.writer.kafka_reader.errors import LostRecords, OldRecordFormat, UnsupportedBroker
+from headrace.writer.kafka_reader.reader import RangeReader
+from headrace.writer.maintenance.local_pipeline import Piece
+from headrace.writer.offsets.log_check import fetch_log_ranges_of_parts
+from headrace.writer.offsets.start_decision import LogRange, incarnation_number
 
 FindCuts = Callable[[Mapping[TopicPartition, LogRange], Mapping[str, str]], Collection[TopicPartition]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

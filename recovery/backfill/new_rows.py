@@ -6,19 +6,19 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import bucketers
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.bucketing import BucketAssignment, TimeRule, assign_buckets
-from writer.batch.plan import TaskPlan
-from writer.batch.staging.parquet_files import open_file
-from writer.batch.staging.spill_buffer import Stage
-from writer.batch.task_report import Report
-from writer.config.pipeline import Pipeline
-from writer.core.errors import ConfigError
-from writer.core.files import BucketKey
-from writer.storage.damage import naming_damage
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.batch.bucketing import BucketAssignment, TimeRule, assign_buckets
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.staging.parquet_files import open_file
+from headrace.writer.batch.staging.spill_buffer import Stage
+from headrace.writer.batch.task_report import Report
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import BucketKey
+from headrace.writer.storage.damage import naming_damage
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
 
 Keys = set[tuple[object, ...]]
 

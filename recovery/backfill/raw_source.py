@@ -8,17 +8,17 @@ from operator import attrgetter
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
-from writer.avro.schema_plan import SchemaPlan
-from writer.batch.staging import table_file
-from writer.core.errors import ConfigError
-from writer.core.files import BucketFile, group_by_bucket
-from writer.core.offsets import OffsetSet, TopicPartition, cut_ranges
-from writer.maintenance.local_pipeline import Piece
-from writer.privacy.record_sealing import keys_of
-from writer.table.log.foreign_writes import Overtaken, one_line
-from writer.table.row_removal import OFFSET_COLUMNS, mask_offsets, offsets_by_partition, reaches_offsets
-from writer.table.table import PipelineTable
+from headrace.recovery.backfill.source import Chunk, SourceFailed, confirm_every_record
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.batch.staging import table_file
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import BucketFile, group_by_bucket
+from headrace.writer.core.offsets import OffsetSet, TopicPartition, cut_ranges
+from headrace.writer.maintenance.local_pipeline import Piece
+from headrace.writer.privacy.record_sealing import keys_of
+from headrace.writer.table.log.foreign_writes import Overtaken, one_line
+from headrace.writer.table.row_removal import OFFSET_COLUMNS, mask_offsets, offsets_by_partition, reaches_offsets
+from headrace.writer.table.table import PipelineTable
 
 _BATCH_ROWS = 25_000
 # Columns of a raw table → columns of records, as Spark's Kafka source names them.

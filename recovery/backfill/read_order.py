@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 
-from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
 
 # Instants that Kafka is asked for.
 INSTANTS_MAX = 500

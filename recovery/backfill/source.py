@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from writer.avro.schema_plan import SchemaPlan
-from writer.commit.missing_offsets import MissingOffsets
-from writer.core.errors import HeadraceError
-from writer.core.offsets import OffsetSet, source_name
-from writer.maintenance.local_pipeline import Piece
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.commit.missing_offsets import MissingOffsets
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.offsets import OffsetSet, source_name
+from headrace.writer.maintenance.local_pipeline import Piece
 
 
 class SourceFailed(HeadraceError):

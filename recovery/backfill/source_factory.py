@@ -4,17 +4,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from recovery.backfill.kafka_source import KafkaSource, Segment
-from recovery.backfill.raw_source import RawSource
-from writer.clients import kafka_sample
-from writer.config.sections.connections import Kafka
-from writer.core.errors import ConfigError
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.maintenance.record_commit import RecordTable
-from writer.offsets.log_check import log_check
-from writer.table.factory import side_table
-from writer.table.kafka_timestamps import read_kafka_timestamps
-from writer.table.ledger.gap_record import GapRecord
+from headrace.recovery.backfill.kafka_source import KafkaSource, Segment
+from headrace.recovery.backfill.raw_source import RawSource
+from headrace.writer.clients import kafka_sample
+from headrace.writer.config.sections.connections import Kafka
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.offsets.log_check import log_check
+from headrace.writer.table.factory import side_table
+from headrace.writer.table.kafka_timestamps import read_kafka_timestamps
+from headrace.writer.table.ledger.gap_record import GapRecord
 
 _MIRROR = re.compile(r"^(?P<bootstrap>[^/]+)/(?P<topic>[A-Za-z0-9._-]+)$")
 _PAIR = re.compile(r"^(?:(?P<topic>[A-Za-z0-9._-]+)/)?(?P<partition>\d+):(?P<offset>\d+)=(?P<mirror_offset>\d+)$")

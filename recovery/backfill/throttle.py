@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from writer.clients.driver_endpoint import ask_driver, find_announcement
-from writer.config.pipelines import Config
-from writer.maintenance.local_pipeline import Piece
-from writer.status.lag_sample import LagSample
+from headrace.writer.clients.driver_endpoint import ask_driver, find_announcement
+from headrace.writer.config.pipelines import Config
+from headrace.writer.maintenance.local_pipeline import Piece
+from headrace.writer.status.lag_sample import LagSample
 
 # Seconds between two questions for the live writer's lag.
 LAG_CHECK_S = 5.0

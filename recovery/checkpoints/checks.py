@@ -7,13 +7,13 @@ headrace did not write; what cannot be known of such a checkpoint is not checked
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from recovery.checkpoints.reader import CheckpointContent
-from recovery.escalation.levels import RecoveryLevel
-from writer.core.offsets import OffsetRange, Source
-from writer.core.text import join_first
-from writer.offsets.run_record import RunRecord
-from writer.offsets.spark_checkpoint import NO_FILE, Offsets
-from writer.offsets.start_decision import LogRange
+from headrace.recovery.checkpoints.reader import CheckpointContent
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.core.offsets import OffsetRange, Source
+from headrace.writer.core.text import join_first
+from headrace.writer.offsets.run_record import RunRecord
+from headrace.writer.offsets.spark_checkpoint import NO_FILE, Offsets
+from headrace.writer.offsets.start_decision import LogRange
 
 # Things that a sentence names.
 _SHOWN = 3

@@ -6,25 +6,25 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
-from recovery.checkpoints.checks import CheckFacts, TopicIds
-from recovery.checkpoints.reader import CheckpointContent, read_checkpoint
-from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
-from writer.config.pipelines import Config
-from writer.config.sections.topic_selection import TopicSelection
-from writer.core.errors import ConfigError, TopicMissing
-from writer.core.offsets import TopicPartition
-from writer.kafka_reader.errors import ReadFailed
-from writer.lease.factory import leases_of
-from writer.lease.kubernetes_api import ApiFailed
-from writer.offsets import run_record
-from writer.offsets.log_check import LogCheck, fetch_log_ranges, log_check
-from writer.offsets.spark_checkpoint import Checkpoints, Offsets
-from writer.storage.base import S3Settings
-from writer.storage.locations import store_at
-from writer.table.factory import main_table
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
+from headrace.recovery.checkpoints.checks import CheckFacts, TopicIds
+from headrace.recovery.checkpoints.reader import CheckpointContent, read_checkpoint
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.topic_selection import TopicSelection
+from headrace.writer.core.errors import ConfigError, TopicMissing
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.kafka_reader.errors import ReadFailed
+from headrace.writer.lease.factory import leases_of
+from headrace.writer.lease.kubernetes_api import ApiFailed
+from headrace.writer.offsets import run_record
+from headrace.writer.offsets.log_check import LogCheck, fetch_log_ranges, log_check
+from headrace.writer.offsets.spark_checkpoint import Checkpoints, Offsets
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
 
 # Table and checkpoint are read so often, until no commit came between.
 _READS_MAX = 5

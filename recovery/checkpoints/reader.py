@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from writer.core.offsets import Source
-from writer.offsets.spark_checkpoint import (
+from headrace.writer.core.offsets import Source
+from headrace.writer.offsets.spark_checkpoint import (
     COMMIT_VERSIONS,
     NO_DIRECTORY,
     NO_FILE,
@@ -23,7 +23,7 @@ from writer.offsets.spark_checkpoint import (
     parse_offsets,
     split_lines,
 )
-from writer.storage.base import Store
+from headrace.writer.storage.base import Store
 
 # A checksum of Hadoop's, beside each file; local disks only.
 _CHECKSUM = re.compile(r"\.(\d+)\.crc")

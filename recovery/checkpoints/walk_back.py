@@ -13,24 +13,24 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recovery.checkpoints.checks import TopicIds
-from recovery.checkpoints.facts import fetch_topic_ids, newest_topic_ids
-from recovery.checkpoints.reader import CheckpointContent, read_checkpoint
-from writer.batch.staging import table_file
-from writer.clients.kafka import Cluster, choose_topics
-from writer.config.pipelines import Config
-from writer.core.offsets import Source, TopicPartition
-from writer.offsets import checkpoint_backups
-from writer.offsets.log_check import fetch_log_ranges
-from writer.offsets.spark_checkpoint import Checkpoints, Offsets
-from writer.offsets.start_decision import LogRange
-from writer.storage.base import S3Settings, Store
-from writer.storage.locations import store_at
-from writer.table.factory import all_tables
-from writer.table.log.foreign_writes import reading
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.pipeline_tables import Tables
-from writer.table.table import PipelineTable
+from headrace.recovery.checkpoints.checks import TopicIds
+from headrace.recovery.checkpoints.facts import fetch_topic_ids, newest_topic_ids
+from headrace.recovery.checkpoints.reader import CheckpointContent, read_checkpoint
+from headrace.writer.batch.staging import table_file
+from headrace.writer.clients.kafka import Cluster, choose_topics
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.offsets import checkpoint_backups
+from headrace.writer.offsets.log_check import fetch_log_ranges
+from headrace.writer.offsets.spark_checkpoint import Checkpoints, Offsets
+from headrace.writer.offsets.start_decision import LogRange
+from headrace.writer.storage.base import S3Settings, Store
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.log.foreign_writes import reading
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.pipeline_tables import Tables
+from headrace.writer.table.table import PipelineTable
 
 _PART_COLUMNS = ["_topic", "_incarnation", "_partition"]
 _OFFSET_COLUMN = "_offset"

@@ -14,10 +14,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import Instant, RecoveryLevel, StoredLevel
-from writer.core.backoff import Backoff
-from writer.core.units import show_duration
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import Instant, RecoveryLevel, StoredLevel
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.units import show_duration
 
 _NO_TIME = timedelta(0)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from recovery.escalation.error_catalogue import Verdict, classify
-from recovery.escalation.levels import RecoveryLevel
-from writer.core.errors import ExitCode
-from writer.status.lag_sample import LagSample
+from headrace.recovery.escalation.error_catalogue import Verdict, classify
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.core.errors import ExitCode
+from headrace.writer.status.lag_sample import LagSample
 
 # A shell says 128 + n of a child that signal n has killed.
 _SHELL_OFFSET = 128

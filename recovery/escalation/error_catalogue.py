@@ -12,8 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from recovery.escalation.levels import RecoveryLevel
-from writer.clients.java_artifacts import SPARK_RELEASES, spark_release
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.clients.java_artifacts import SPARK_RELEASES, spark_release
 
 _FORMAT = 1
 
@@ -69,7 +69,7 @@ def catalogue() -> tuple[Damage, ...]:
 @cache
 def catalogue_for(minor: str) -> tuple[Damage, ...]:
     """Return all damages, with the words of a minor version of Spark, such as `4.1`."""
-    raw = json.loads(files("recovery.escalation").joinpath("damages.json").read_text(encoding="utf-8"))
+    raw = json.loads(files("headrace.recovery.escalation").joinpath("damages.json").read_text(encoding="utf-8"))
     if raw["format"] != _FORMAT:
         raise ValueError(f"recovery/escalation/damages.json has format {raw['format']}, this version reads {_FORMAT}")
     return tuple(_parse_damage(row, minor) for row in raw["damages"])
@@ -78,7 +78,7 @@ def catalogue_for(minor: str) -> tuple[Damage, ...]:
 def classify(text: str, damages: Sequence[Damage] | None = None) -> Verdict:
     """Return what an error means.
 
-    `text`: the error and all its causes, as `writer.driver.restart_policy.causes` writes them out.
+    `text`: the error and all its causes, as `headrace.writer.driver.restart_policy.causes` writes them out.
 
     An error that no row fits begins with a restart.
     """

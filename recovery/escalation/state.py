@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from recovery.escalation.decide import State
-from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import Instant, StoredLevel
-from writer.clients.supervisor_record import NAME, add_error
-from writer.storage.base import Store
+from headrace.recovery.escalation.decide import State
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import Instant, StoredLevel
+from headrace.writer.clients.supervisor_record import NAME, add_error
+from headrace.writer.storage.base import Store
 
 _FORMAT = 1
 

@@ -22,26 +22,26 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from recovery.backfill.source import Source
-from recovery.backfill.throttle import BackfillPace
-from recovery.reprocess.row_offsets import BucketRows, RecordsAtOffsets, RowOffsets, read_staged_offsets
-from writer.batch.plan import TaskPlan
-from writer.batch.staging import table_file
-from writer.batch.staging.sorting import sort_rows
-from writer.commit.failed_records_limit import check_failed_records
-from writer.core import fault_points
-from writer.core.errors import HeadraceError
-from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import TopicPartition
-from writer.maintenance.local_pipeline import Piece, age_of
-from writer.maintenance.record_commit import RecordCommit, RecordTable
-from writer.maintenance.rewrite import batches_of
-from writer.storage.base import Store
-from writer.storage.disk_space import scratch
-from writer.table.log.operations.operation import Operation, check_privacy
-from writer.table.log.operations.rows import BucketChange, Reprocess, Rewrite
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import OFFSET_COLUMNS, RemovalResult
+from headrace.recovery.backfill.source import Source
+from headrace.recovery.backfill.throttle import BackfillPace
+from headrace.recovery.reprocess.row_offsets import BucketRows, RecordsAtOffsets, RowOffsets, read_staged_offsets
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.staging import table_file
+from headrace.writer.batch.staging.sorting import sort_rows
+from headrace.writer.commit.failed_records_limit import check_failed_records
+from headrace.writer.core import fault_points
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.files import BucketFile, BucketKey, StagedFile
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.local_pipeline import Piece, age_of
+from headrace.writer.maintenance.record_commit import RecordCommit, RecordTable
+from headrace.writer.maintenance.rewrite import batches_of
+from headrace.writer.storage.base import Store
+from headrace.writer.storage.disk_space import scratch
+from headrace.writer.table.log.operations.operation import Operation, check_privacy
+from headrace.writer.table.log.operations.rows import BucketChange, Reprocess, Rewrite
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.row_removal import OFFSET_COLUMNS, RemovalResult
 
 # Of the names of files.
 PREFIX = "reprocess"

@@ -13,17 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recovery.backfill.source import Source
-from writer.avro.schema_plan import SchemaPlan
-from writer.batch.staging import table_file
-from writer.core.errors import HeadraceError
-from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
-from writer.maintenance.local_pipeline import Piece
-from writer.storage.base import Store
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, mask_spans
-from writer.table.table import PipelineTable
+from headrace.recovery.backfill.source import Source
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.batch.staging import table_file
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.files import BucketFile, BucketKey, StagedFile
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
+from headrace.writer.maintenance.local_pipeline import Piece
+from headrace.writer.storage.base import Store
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, mask_spans
+from headrace.writer.table.table import PipelineTable
 
 # Records that a source gives at a time.
 RECORDS_AT_ONCE = 500_000

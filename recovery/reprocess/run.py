@@ -11,30 +11,30 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
-import bucketers
-from recovery import identity
-from recovery.backfill import archive_source, source_factory
-from recovery.backfill.raw_source import RawSource
-from recovery.backfill.source import Source
-from recovery.backfill.throttle import BackfillPace, ask_live_lag, lag_max
-from recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap, LateBucketSwap
-from recovery.reprocess.row_offsets import BucketRows, read_bucket_rows
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketKey
-from writer.core.offsets import OffsetSet
-from writer.maintenance.dead_letters.replay import DeadLetterReplay, ReplayResult
-from writer.maintenance.dead_letters.selection import Selection, read_dead_letters
-from writer.maintenance.local_pipeline import age_of
-from writer.maintenance.record_commit import RecordTable
-from writer.schemas.registry import SchemaSource
-from writer.sealing.bucket_selection import parse_buckets
-from writer.sealing.manifest import bucket_path
-from writer.table.factory import side_table
-from writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken, one_line
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.recovery import identity
+from headrace.recovery.backfill import archive_source, source_factory
+from headrace.recovery.backfill.raw_source import RawSource
+from headrace.recovery.backfill.source import Source
+from headrace.recovery.backfill.throttle import BackfillPace, ask_live_lag, lag_max
+from headrace.recovery.reprocess.bucket_swap import BucketOutcome, BucketSwap, LateBucketSwap
+from headrace.recovery.reprocess.row_offsets import BucketRows, read_bucket_rows
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.offsets import OffsetSet
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay, ReplayResult
+from headrace.writer.maintenance.dead_letters.selection import Selection, read_dead_letters
+from headrace.writer.maintenance.local_pipeline import age_of
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.sealing.bucket_selection import parse_buckets
+from headrace.writer.sealing.manifest import bucket_path
+from headrace.writer.table.factory import side_table
+from headrace.writer.table.log.foreign_writes import CommitFailed, FilesGone, Overtaken, one_line
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
 
 Origin = Literal["kafka", "raw", "archive"]
 # Tries of a bucket whose files other processes rewrite.

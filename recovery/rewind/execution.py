@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from uuid import uuid4
 
-from recovery.rewind.plan import (
+from headrace.recovery.rewind.plan import (
     EarlierVersion,
     LaterEntries,
     RewindFacts,
@@ -18,31 +18,31 @@ from recovery.rewind.plan import (
     plan_rewind,
     read_later_entries,
 )
-from recovery.rewind.undo import RevertedChanges, find_reverted_changes
-from writer.clients import kafka_sample
-from writer.clients.driver_endpoint import check_no_driver
-from writer.clients.kafka import Cluster, choose_topics
-from writer.config.pipelines import Config
-from writer.core import fault_points
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketKey
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, OffsetSet, Source, TopicPartition
-from writer.core.text import instant
-from writer.offsets.log_check import LogCheck, fetch_log_ranges, log_check
-from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_decision import LogRange, incarnation_number
-from writer.sealing.manifest import Manifests
-from writer.table.factory import all_tables
-from writer.table.gap_records import gap_records
-from writer.table.log.appender import LostRace
-from writer.table.log.entries import parse_commit_info
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.log import Action
-from writer.table.log.operations.rewinds import ReopenedBucket, Rewind, TargetRewind
-from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, app_id
-from writer.table.row_removal import RemovalResult, count_rows, discard_on_failure
-from writer.table.table import PipelineTable
+from headrace.recovery.rewind.undo import RevertedChanges, find_reverted_changes
+from headrace.writer.clients import kafka_sample
+from headrace.writer.clients.driver_endpoint import check_no_driver
+from headrace.writer.clients.kafka import Cluster, choose_topics
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import fault_points
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, Source, TopicPartition
+from headrace.writer.core.text import instant
+from headrace.writer.offsets.log_check import LogCheck, fetch_log_ranges, log_check
+from headrace.writer.offsets.spark_checkpoint import Checkpoints
+from headrace.writer.offsets.start_decision import LogRange, incarnation_number
+from headrace.writer.sealing.manifest import Manifests
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.gap_records import gap_records
+from headrace.writer.table.log.appender import LostRace
+from headrace.writer.table.log.entries import parse_commit_info
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.log import Action
+from headrace.writer.table.log.operations.rewinds import ReopenedBucket, Rewind, TargetRewind
+from headrace.writer.table.log.snapshot import PipelineSnapshot, TargetRecord, app_id
+from headrace.writer.table.row_removal import RemovalResult, count_rows, discard_on_failure
+from headrace.writer.table.table import PipelineTable
 
 # Entries of the log in which a time is looked for, until it is found; None: all.
 _SEARCH_DEPTHS = (64, 1_024, None)

@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from writer.core.files import BucketKey
-from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.core.text import join_first
-from writer.offsets.start_decision import LogRange
-from writer.table.ledger.gap_record import GapRecord
-from writer.table.log.entries import file_changes, parse_commit_info, unanswered_changes
-from writer.table.log.foreign_writes import Change
-from writer.table.log.log import Action
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
+from headrace.writer.core.text import join_first
+from headrace.writer.offsets.start_decision import LogRange
+from headrace.writer.table.ledger.gap_record import GapRecord
+from headrace.writer.table.log.entries import file_changes, parse_commit_info, unanswered_changes
+from headrace.writer.table.log.foreign_writes import Change
+from headrace.writer.table.log.log import Action
 
 # Ranges in a sentence.
 _RANGES_SHOWN = 5

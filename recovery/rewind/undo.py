@@ -4,16 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from writer.batch.staging.parquet_files import delta_statistics
-from writer.batch.staging.table_file import read_footer
-from writer.core.errors import ConfigError
-from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.maintenance.retention import rows_of
-from writer.storage.base import Store
-from writer.table.log.foreign_writes import Change, reading
-from writer.table.log.operations.rewinds import Undo
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
+from headrace.writer.batch.staging.parquet_files import delta_statistics
+from headrace.writer.batch.staging.table_file import read_footer
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import BucketFile, BucketKey, StagedFile
+from headrace.writer.maintenance.retention import rows_of
+from headrace.writer.storage.base import Store
+from headrace.writer.table.log.foreign_writes import Change, reading
+from headrace.writer.table.log.operations.rewinds import Undo
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from writer.core.text import iso
-from writer.driver.supervisor_channel import ChannelFolder
+from headrace.writer.core.text import iso
+from headrace.writer.driver.supervisor_channel import ChannelFolder
 
 # On the driver's page, for each pipeline.
 _DECISIONS_SHOWN = 20

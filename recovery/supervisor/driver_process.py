@@ -16,10 +16,17 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from recovery.escalation.diagnosis import DriverHealth, PipelineHealth, parse_health
-from writer.clients.driver_endpoint import ask_at, status_at
-from writer.clients.http import RequestFailed
-from writer.driver.supervisor_channel import DUMP_ON, VARIABLE, ChannelFolder, ExitReport, Order, StartInstructions
+from headrace.recovery.escalation.diagnosis import DriverHealth, PipelineHealth, parse_health
+from headrace.writer.clients.driver_endpoint import ask_at, status_at
+from headrace.writer.clients.http import RequestFailed
+from headrace.writer.driver.supervisor_channel import (
+    DUMP_ON,
+    VARIABLE,
+    ChannelFolder,
+    ExitReport,
+    Order,
+    StartInstructions,
+)
 
 _ANSWER_WITHIN_S = 3.0
 _DUMP_WITHIN_S = 2.0

@@ -8,13 +8,13 @@ from typing import Any
 
 from prometheus_client.metrics_core import Metric as Family
 
-from recovery.supervisor.pipeline_state import SupervisedPipeline
-from writer.clients.supervisor_record import LeaseWait
-from writer.core.text import iso
-from writer.lease.holder import LeaseHolder
-from writer.web.http_server import Get
-from writer.web.metric_types import Metric, Window
-from writer.web.metrics_export import metric_family, operator_endpoints, read_pipelines
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline
+from headrace.writer.clients.supervisor_record import LeaseWait
+from headrace.writer.core.text import iso
+from headrace.writer.lease.holder import LeaseHolder
+from headrace.writer.web.http_server import Get
+from headrace.writer.web.metric_types import Metric, Window
+from headrace.writer.web.metrics_export import metric_family, operator_endpoints, read_pipelines
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Checks before a decision whether a table's committed offsets are known and Kafka still holds them."""
 
-from recovery.checkpoints.facts import newest_frontier
-from recovery.escalation.decide import Frontier
-from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.table.factory import main_table
-from writer.table.log.foreign_writes import CommitFailed
+from headrace.recovery.checkpoints.facts import newest_frontier
+from headrace.recovery.escalation.decide import Frontier
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.foreign_writes import CommitFailed
 
 
 class FrontierUnknown(Exception):

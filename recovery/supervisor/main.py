@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 
-from recovery.supervisor.driver_process import adopt_orphans, channel_folder
-from recovery.supervisor.endpoints import SupervisorStatus, supervisor_endpoints
-from recovery.supervisor.pipeline_state import SupervisedPipeline
-from recovery.supervisor.recovery_actions import actions
-from recovery.supervisor.settings import with_short_timeouts
-from recovery.supervisor.supervisor import Reloads, Supervisor
-from writer.clients import notifications
-from writer.config.loader import ReloadableConfig
-from writer.core import logging
-from writer.core.signals import StopEvents, describe_process, on_signals
-from writer.lease.factory import leases_of, open_holder
-from writer.web.http_server import answering
+from headrace.recovery.supervisor.driver_process import adopt_orphans, channel_folder
+from headrace.recovery.supervisor.endpoints import SupervisorStatus, supervisor_endpoints
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline
+from headrace.recovery.supervisor.recovery_actions import actions
+from headrace.recovery.supervisor.settings import with_short_timeouts
+from headrace.recovery.supervisor.supervisor import Reloads, Supervisor
+from headrace.writer.clients import notifications
+from headrace.writer.config.loader import ReloadableConfig
+from headrace.writer.core import logging
+from headrace.writer.core.signals import StopEvents, describe_process, on_signals
+from headrace.writer.lease.factory import leases_of, open_holder
+from headrace.writer.web.http_server import answering
 
 _CLOSE_NOTIFIER_WITHIN = timedelta(seconds=5)
 
@@ -66,4 +66,4 @@ def supervise(file: ReloadableConfig, command: Sequence[str]) -> int:
 def _driver_command(file: ReloadableConfig) -> list[str]:
     """Return the command of a driver that runs the same pipelines, also those that the file does not have now."""
     options = [f"--pipeline={name}" for name in file.only or ()]
-    return [sys.executable, "-m", "writer.cli", "run", str(file.path), *options]
+    return [sys.executable, "-m", "headrace.writer.cli", "run", str(file.path), *options]

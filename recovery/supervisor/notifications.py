@@ -9,9 +9,9 @@ Drivers themselves notify of missing offsets, gaps of retention and topics that 
 
 from datetime import datetime
 
-from recovery.escalation.levels import RecoveryLevel
-from writer.clients.notifications import Event
-from writer.lease.holder import LeaseLoss
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.clients.notifications import Event
+from headrace.writer.lease.holder import LeaseLoss
 
 
 def level_event(pipeline: str, level: RecoveryLevel, finding: str, *, time: datetime) -> Event | None:

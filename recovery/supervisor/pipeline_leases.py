@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import Memory
-from recovery.supervisor import notifications
-from recovery.supervisor.decision_log import DecisionLog
-from recovery.supervisor.driver_process import Driver
-from recovery.supervisor.pipeline_state import SupervisedPipeline
-from writer.clients.notifications import Notifier
-from writer.clients.supervisor_record import WAITS
-from writer.lease.holder import LeaseHolder
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.escalation.state import Memory
+from headrace.recovery.supervisor import notifications
+from headrace.recovery.supervisor.decision_log import DecisionLog
+from headrace.recovery.supervisor.driver_process import Driver
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline
+from headrace.writer.clients.notifications import Notifier
+from headrace.writer.clients.supervisor_record import WAITS
+from headrace.writer.lease.holder import LeaseHolder
 
 
 class PipelineLeases:

@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from recovery.escalation.decide import Decision, Halt, KeepRunning, Start, shift_instants
-from recovery.escalation.diagnosis import PipelineHealth
-from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import Failure, Memory, clear_halt
+from headrace.recovery.escalation.decide import Decision, Halt, KeepRunning, Start, shift_instants
+from headrace.recovery.escalation.diagnosis import PipelineHealth
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.escalation.state import Failure, Memory, clear_halt
 
 # In the place of a verdict, for what no failure led to.
 FIRST = "start"

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from recovery.checkpoints.checks import leads_to, preflight
-from recovery.checkpoints.facts import collect_pipeline_facts
-from recovery.checkpoints.walk_back import NotRebuilt, walk_back
-from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import RecoveryLevel
-from writer.clients.kafka import Cluster
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.offsets import skip_to_latest
+from headrace.recovery.checkpoints.checks import leads_to, preflight
+from headrace.recovery.checkpoints.facts import collect_pipeline_facts
+from headrace.recovery.checkpoints.walk_back import NotRebuilt, walk_back
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.offsets import skip_to_latest
 
 
 class Refusal(Exception):

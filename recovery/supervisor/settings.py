@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from datetime import timedelta
 
-from recovery.escalation.decide import Policy
-from recovery.escalation.diagnosis import Timeouts, stall_timeout
-from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import Memory, clear_halt, read
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.lease.factory import pipeline_store
-from writer.table.log.appender import RETRY_TIMEOUT
+from headrace.recovery.escalation.decide import Policy
+from headrace.recovery.escalation.diagnosis import Timeouts, stall_timeout
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.escalation.state import Memory, clear_halt, read
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.lease.factory import pipeline_store
+from headrace.writer.table.log.appender import RETRY_TIMEOUT
 
 _ANSWER_WITHIN = timedelta(seconds=5)
 # A batch that is not cancelled may have four tables to commit to: its own, and those of dead letters, late rows and raw

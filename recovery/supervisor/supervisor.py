@@ -7,8 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from recovery.escalation.decide import Decision, DependencyUnavailable, Event, Failed, Frontier, Halt, Healthy, decide
-from recovery.escalation.diagnosis import (
+from headrace.recovery.escalation.decide import (
+    Decision,
+    DependencyUnavailable,
+    Event,
+    Failed,
+    Frontier,
+    Halt,
+    Healthy,
+    decide,
+)
+from headrace.recovery.escalation.diagnosis import (
     DriverHealth,
     PipelineHealth,
     diagnose_exit,
@@ -16,27 +25,27 @@ from recovery.escalation.diagnosis import (
     unresponsive_reason,
     unresponsive_verdict,
 )
-from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import Memory, write
-from recovery.supervisor import frontier_check, notifications
-from recovery.supervisor.decision_log import DecisionLog
-from recovery.supervisor.driver_process import Driver, reap
-from recovery.supervisor.pipeline_leases import PipelineLeases
-from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
-from recovery.supervisor.recovery_actions import Action, Refusal, check_before_start
-from recovery.supervisor.settings import drain_timeout, policy, read_memory, timeouts, with_short_timeouts
-from writer.clients.notifications import Notifier
-from writer.clients.supervisor_record import HALTED, add_error
-from writer.config.loader import ReloadableConfig
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.errors import ExitCode, HeadraceError, most_severe
-from writer.core.signals import StopEvents
-from writer.driver.clock_steps import ClockComparison
-from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
-from writer.lease.factory import pipeline_store
-from writer.lease.holder import LeaseHolder
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.escalation.state import Memory, write
+from headrace.recovery.supervisor import frontier_check, notifications
+from headrace.recovery.supervisor.decision_log import DecisionLog
+from headrace.recovery.supervisor.driver_process import Driver, reap
+from headrace.recovery.supervisor.pipeline_leases import PipelineLeases
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
+from headrace.recovery.supervisor.recovery_actions import Action, Refusal, check_before_start
+from headrace.recovery.supervisor.settings import drain_timeout, policy, read_memory, timeouts, with_short_timeouts
+from headrace.writer.clients.notifications import Notifier
+from headrace.writer.clients.supervisor_record import HALTED, add_error
+from headrace.writer.config.loader import ReloadableConfig
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ExitCode, HeadraceError, most_severe
+from headrace.writer.core.signals import StopEvents
+from headrace.writer.driver.clock_steps import ClockComparison
+from headrace.writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
+from headrace.writer.lease.factory import pipeline_store
+from headrace.writer.lease.holder import LeaseHolder
 
 _STEP_S = 0.2
 _HEALTH_CHECK_S = 2.0

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from writer.batch.staging.parquet_files import BucketFiles, Destination
-from writer.storage.locations import store_at
+from headrace.writer.batch.staging.parquet_files import BucketFiles, Destination
+from headrace.writer.storage.locations import store_at
 
 pytestmark = pytest.mark.slow
 

@@ -10,42 +10,52 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from autoscaler.decision.decide import ScaleDown, ScaleUp, tick
-from autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, without_future
-from recovery.escalation.decide import BUDGETS, Attempt, Failed, Frontier, Healthy, Policy, State, attempt_times, decide
-from recovery.escalation.diagnosis import DriverHealth, Timeouts, parse_health, unresponsive_reason
-from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import Memory as RecoveryMemory
-from recovery.supervisor.driver_process import ConditionTimes
-from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
-from recovery.supervisor.recovery_actions import Refusal
-from recovery.supervisor.supervisor import Supervisor
+from headrace.autoscaler.decision.decide import ScaleDown, ScaleUp, tick
+from headrace.autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, without_future
+from headrace.recovery.escalation.decide import (
+    BUDGETS,
+    Attempt,
+    Failed,
+    Frontier,
+    Healthy,
+    Policy,
+    State,
+    attempt_times,
+    decide,
+)
+from headrace.recovery.escalation.diagnosis import DriverHealth, Timeouts, parse_health, unresponsive_reason
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.escalation.state import Memory as RecoveryMemory
+from headrace.recovery.supervisor.driver_process import ConditionTimes
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
+from headrace.recovery.supervisor.recovery_actions import Refusal
+from headrace.recovery.supervisor.supervisor import Supervisor
+from headrace.writer.config.sections.bucket_upkeep import Seal
+from headrace.writer.config.sections.resource_limits import Commit
+from headrace.writer.core.signals import StopEvents
+from headrace.writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
+from headrace.writer.driver.supervisor_channel import ChannelFolder
+from headrace.writer.hooks.outbox import OutboxEntry
+from headrace.writer.lease.holder import LeaseHolder
+from headrace.writer.schemas.registry_hold import RegistryWait
+from headrace.writer.sealing.bucket_states import BucketCounts
+from headrace.writer.sealing.rules import SealLater, SealNow, Unsealed, choose_seals
+from headrace.writer.sealing.watermark import Watermark
+from headrace.writer.status.document import document
+from headrace.writer.status.lag_sample import Lag, LagSample
+from headrace.writer.status.model import Batch, Sample, View
+from headrace.writer.status.progress import Progress
+from headrace.writer.status.rate_limit import EffectiveLimit, LimitState, RateLimit, Throttle
+from headrace.writer.status.table_facts import TableContents
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.table.backfill_locks import LEASE, BackfillLocked, BackfillLocks
 from tests.support.autoscaler_facts import NOW, POLICY, batches, facts, pipeline
 from tests.support.commits import LIMITS, NOON, account, facts as commit_facts
 from tests.support.pipeline_states import pipeline_states
 from tests.support.sample_records import config
 from tests.support.simulated_supervisor import EndlessPipeline, Query, SentEvents
 from tests.support.stepped_clocks import Clocks
-from writer.config.sections.bucket_upkeep import Seal
-from writer.config.sections.resource_limits import Commit
-from writer.core.signals import StopEvents
-from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
-from writer.driver.supervisor_channel import ChannelFolder
-from writer.hooks.outbox import OutboxEntry
-from writer.lease.holder import LeaseHolder
-from writer.schemas.registry_hold import RegistryWait
-from writer.sealing.bucket_states import BucketCounts
-from writer.sealing.rules import SealLater, SealNow, Unsealed, choose_seals
-from writer.sealing.watermark import Watermark
-from writer.status.document import document
-from writer.status.lag_sample import Lag, LagSample
-from writer.status.model import Batch, Sample, View
-from writer.status.progress import Progress
-from writer.status.rate_limit import EffectiveLimit, LimitState, RateLimit, Throttle
-from writer.status.table_facts import TableContents
-from writer.storage.local import LocalStore
-from writer.table.backfill_locks import LEASE, BackfillLocked, BackfillLocks
 
 SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
 SIZES = (SECOND, 2 * MINUTE, HOUR, DAY)

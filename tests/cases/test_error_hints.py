@@ -12,24 +12,23 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-import bucketers
-import writer
-from bucketers import factory
-from bucketers.arrow import fields_of
-from bucketers.timestamps import UNITS, event_time, find_refusal
+from headrace import bucketers, writer
+from headrace.bucketers import factory
+from headrace.bucketers.arrow import fields_of
+from headrace.bucketers.timestamps import UNITS, event_time, find_refusal
+from headrace.writer.batch.bucketing import Clock
+from headrace.writer.config.sections.kafka_client import _DENIED, _check_options
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.deletion.row_keys import Keys, RowFinder, RowMatch
+from headrace.writer.maintenance.path_release import ReleaseRequest, choose_paths
+from headrace.writer.preflight.sample_checks import find_misplaced_types
+from headrace.writer.privacy.path_policies import PathPolicy
+from headrace.writer.privacy.policy import CLEAR, Action
+from headrace.writer.specs.expressions import ALLOWED, Expressions, SqlExpression
+from headrace.writer.specs.spec import Spec, SpecError
+from headrace.writer.specs.step import cast_type, compile_step, digest_sql
 from tests.support.sample_records import EVENT, NOW, config, records, value
 from tests.support.validation import sample_findings
-from writer.batch.bucketing import Clock
-from writer.config.sections.kafka_client import _DENIED, _check_options
-from writer.core.errors import ConfigError
-from writer.maintenance.deletion.row_keys import Keys, RowFinder, RowMatch
-from writer.maintenance.path_release import ReleaseRequest, choose_paths
-from writer.preflight.sample_checks import find_misplaced_types
-from writer.privacy.path_policies import PathPolicy
-from writer.privacy.policy import CLEAR, Action
-from writer.specs.expressions import ALLOWED, Expressions, SqlExpression
-from writer.specs.spec import Spec, SpecError
-from writer.specs.step import cast_type, compile_step, digest_sql
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 PLACE = pa.struct([("at", TIMESTAMP), ("name", pa.string()), ("raw", pa.binary())])
@@ -107,7 +106,7 @@ def test_a_field_that_is_proposed_for_buckets_clocks_samples_and_deletes_is_take
 @pytest.mark.parametrize("wrong", ["Feld", "Field_", "buildd", "TYPE", "import_modul"])
 def test_a_class_that_is_proposed_as_a_bucketer_can_be_called(wrong: str) -> None:
     with pytest.raises(ValueError, match="has no class") as error:
-        bucketers.build({"type": f"bucketers.factory:{wrong}"})
+        bucketers.build({"type": f"headrace.bucketers.factory:{wrong}"})
     assert all(isinstance(getattr(factory, name), type) for name in proposals(error.value))
 
 

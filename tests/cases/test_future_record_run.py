@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+from headrace.writer.demo.devstack.events import SCHEMAS, encoder, generate
 from tests.support import oracle
 from tests.support.read_commands import headrace, write
 from tests.support.writer_process import Site, Writer
-from writer.demo.devstack.events import SCHEMAS, encoder, generate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 YEAR_2099_MS = 4_070_908_800_000

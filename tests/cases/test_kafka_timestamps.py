@@ -11,9 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from bucketers.timestamps import kafka_times
-from recovery.backfill.archive_source import _to_timestamps
-from recovery.backfill.kafka_source import _to_batch as fetched
+from headrace.bucketers.timestamps import kafka_times
+from headrace.recovery.backfill.archive_source import _to_timestamps
+from headrace.recovery.backfill.kafka_source import _to_batch as fetched
+from headrace.writer.batch.lateness import Lateness, follow_event_times
+from headrace.writer.batch.staging.parquet_files import delta_statistics
+from headrace.writer.batch.task import _with_kafka_times
+from headrace.writer.clients import kafka_sample
+from headrace.writer.kafka_reader.columns import ColumnChoice
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
 from tests.support import oracle
 from tests.support.audits import describe_problems, run_audit
 from tests.support.batch_reader import read as read_natively
@@ -24,12 +30,6 @@ from tests.support.local_driver import Driver, log
 from tests.support.read_commands import headrace, write
 from tests.support.sample_records import NOW, event
 from tests.support.writer_process import Site
-from writer.batch.lateness import Lateness, follow_event_times
-from writer.batch.staging.parquet_files import delta_statistics
-from writer.batch.task import _with_kafka_times
-from writer.clients import kafka_sample
-from writer.kafka_reader.columns import ColumnChoice
-from writer.maintenance.compaction.compactor import Compactor, here
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FIRST_MS = -62_135_596_800_000  # the beginning of the year 1

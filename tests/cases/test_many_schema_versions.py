@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import given, strategies as st
 
-from writer.avro.schema_plan import ColumnRules, SchemaPlan, WriterSchema
-from writer.batch.record_columns import RecordColumns
-from writer.config.sections.connections import Registry
-from writer.schemas.schema_id_check import IdMeanings
-from writer.schemas.start_schemas import NEWEST_COUNT, choose_start_schemas
-from writer.schemas.tracker import Schemas
+from headrace.writer.avro.schema_plan import ColumnRules, SchemaPlan, WriterSchema
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.config.sections.connections import Registry
+from headrace.writer.schemas.schema_id_check import IdMeanings
+from headrace.writer.schemas.start_schemas import NEWEST_COUNT, choose_start_schemas
+from headrace.writer.schemas.tracker import Schemas
 
 
 def record(fields: Mapping[str, Any], name: str = "R") -> str:

@@ -9,14 +9,14 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
+from headrace.writer.config import loader
+from headrace.writer.web import live_records
 from tests.servers.produce import produce
 from tests.support import oracle
 from tests.support.kafka_batches import Header, Raw, Rec
 from tests.support.kafka_times import expected_instant
 from tests.support.read_commands import headrace
 from tests.support.writer_process import NOW, Site
-from writer.config import loader
-from writer.web import live_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 GOOD_MS = int(NOW.timestamp() * 1000)

@@ -21,13 +21,13 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
+from headrace.writer.batch.staging.bucket_folders import bucket_folder, folder_bytes_max, hive_folder, hive_value
+from headrace.writer.maintenance.vacuum_plan import NeededFiles, Stored, unneeded_in_table
+from headrace.writer.table.iceberg.metadata.manifests import ManifestWriter, make_avro_names
 from tests.support import hive_readers
 from tests.support.partition_names import NAMES, NOW, VALUES, stage, write_table
 from tests.support.sample_records import config
 from tests.support.tables import delta_client, iceberg_table_of
-from writer.batch.staging.bucket_folders import bucket_folder, folder_bytes_max, hive_folder, hive_value
-from writer.maintenance.vacuum_plan import NeededFiles, Stored, unneeded_in_table
-from writer.table.iceberg.metadata.manifests import ManifestWriter, make_avro_names
 
 # By the specification of Avro 1.11, section "Names".
 AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from bucketers.timestamps import event_time
+from headrace.bucketers.timestamps import event_time
+from headrace.writer.avro.wire_format import CONFLUENT, refusal_reasons
+from headrace.writer.batch.bucketing import TimeRule, assign_buckets
+from headrace.writer.config.sections.table import EventTime
+from headrace.writer.schemas.format_detection import DetectedFormat, UnclearWire, detected_unit, judge, unit_of, wire_of
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, value
 from tests.support.wire_formats import EVERY, record, table
-from writer.avro.wire_format import CONFLUENT, refusal_reasons
-from writer.batch.bucketing import TimeRule, assign_buckets
-from writer.config.sections.table import EventTime
-from writer.schemas.format_detection import DetectedFormat, UnclearWire, detected_unit, judge, unit_of, wire_of
 
 YEAR = timedelta(days=365)
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -87,7 +87,7 @@ def test_right_rows_behind_placeholders_are_rows(tmp_path: Path, placeholder: in
 def test_a_reason_names_what_made_the_unit() -> None:
     def reason(rule: TimeRule, values: list[int]) -> str:
         rows = pa.table({"at": pa.array(values, pa.int64())})
-        from bucketers import build
+        from headrace.bucketers import build
 
         bucketer = build({"type": "event_time", "width": timedelta(hours=1), "zone": "UTC"})
         return assign_buckets(rows, rule, bucketer, NOW, pa.array(["t"] * len(values))).quarantined[0]

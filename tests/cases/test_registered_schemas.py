@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 import pytest
 
-from writer.avro.schema_plan import ColumnRules
-from writer.avro.wire_format import Wire
-from writer.batch.record_columns import RecordColumns
-from writer.config.sections.connections import Registry
-from writer.schemas.registry import RegistryUnreachable
-from writer.schemas.schema_id_check import IdMeanings
-from writer.schemas.tracker import Schemas
+from headrace.writer.avro.schema_plan import ColumnRules
+from headrace.writer.avro.wire_format import Wire
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.config.sections.connections import Registry
+from headrace.writer.schemas.registry import RegistryUnreachable
+from headrace.writer.schemas.schema_id_check import IdMeanings
+from headrace.writer.schemas.tracker import Schemas
 
 
 class Source:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 import pytest
 from pydantic import ValidationError
 
+from headrace.writer.config.sections.connections import Registry
+from headrace.writer.core.errors import ExitCode
+from headrace.writer.preflight.source_checks import _contexts
+from headrace.writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, of_keys, source
+from headrace.writer.schemas.schema_id_check import registry_name
+from headrace.writer.schemas.subjects import Subjects, UnclearContext, find_contexts
 from tests.servers.confluent_api import ConfluentApi
 from tests.servers.scripted import HttpRequest, Reply, serve_script
-from writer.config.sections.connections import Registry
-from writer.core.errors import ExitCode
-from writer.preflight.source_checks import _contexts
-from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, of_keys, source
-from writer.schemas.schema_id_check import registry_name
-from writer.schemas.subjects import Subjects, UnclearContext, find_contexts
 
 OURS = {"type": "record", "name": "Ours", "fields": [{"name": "id", "type": "long"}]}
 THEIRS = {"type": "record", "name": "Theirs", "fields": [{"name": "name", "type": "string"}]}

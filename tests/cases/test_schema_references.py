@@ -10,15 +10,15 @@ import pytest
 from fastavro.schema import to_parsing_canonical_form
 from hypothesis import given, strategies as st
 
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.privacy.keyring import KeyringPlace, KeySource
+from headrace.writer.privacy.policy import Action, Policies
+from headrace.writer.privacy.protected_schema import Privacy
+from headrace.writer.schemas import registry_client
+from headrace.writer.schemas.references import Reference, RegisteredSchema, inline_references
+from headrace.writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound
 from tests.servers.confluent_api import ConfluentApi, reference
 from tests.servers.scripted import serve_script
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
-from writer.privacy.keyring import KeyringPlace, KeySource
-from writer.privacy.policy import Action, Policies
-from writer.privacy.protected_schema import Privacy
-from writer.schemas import registry_client
-from writer.schemas.references import Reference, RegisteredSchema, inline_references
-from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaNotFound
 
 
 def record(name: str, /, **fields: Any) -> dict[str, Any]:

@@ -13,18 +13,18 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
+from headrace.writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
+from headrace.writer.avro.schema_plan import UNFORESEEN, RejectedSchema, SchemaPlan, WriterSchema, conform
+from headrace.writer.avro.wire_format import CONFLUENT, header
+from headrace.writer.batch.schema_reader import SchemaReader
+from headrace.writer.cli.main import app
+from headrace.writer.privacy.policy import Action, Policies
+from headrace.writer.privacy.protected_schema import Privacy
+from headrace.writer.schemas.registry import SchemaFiles
+from headrace.writer.schemas.subjects import full_name
 from tests.support.schema_admission import GOOD, KEYS, TEXT, TEXTS, WIDER, Source, in_iceberg, start
 from tests.support.schema_texts import MILLIS, record
 from tests.support.table_formats import OPENED
-from writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
-from writer.avro.schema_plan import UNFORESEEN, RejectedSchema, SchemaPlan, WriterSchema, conform
-from writer.avro.wire_format import CONFLUENT, header
-from writer.batch.schema_reader import SchemaReader
-from writer.cli.main import app
-from writer.privacy.policy import Action, Policies
-from writer.privacy.protected_schema import Privacy
-from writer.schemas.registry import SchemaFiles
-from writer.schemas.subjects import full_name
 
 Json = Any
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from recovery.escalation.diagnosis import diagnose_exit
-from recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.escalation.diagnosis import diagnose_exit
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.core.errors import ConfigError, ExitCode, FileUnavailable, file_error, may_pass
+from headrace.writer.driver.restart_policy import causes
+from headrace.writer.storage.probe import StoreSilent
 from tests.support.small_disk import MOMENTS, on_a_disk
-from writer.core.errors import ConfigError, ExitCode, FileUnavailable, file_error, may_pass
-from writer.driver.restart_policy import causes
-from writer.storage.probe import StoreSilent
 
 PASSING = [
     errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EMFILE,
@@ -43,11 +43,11 @@ import json, subprocess, sys
 from pathlib import Path
 import pyarrow as pa
 from tests.support.sample_records import config
-from writer.core.errors import exit_code
-from writer.driver.start.pipeline_start import probe_locations
-from writer.table import locations
-from writer.table.factory import main_table
-from writer.config.sections.table import layout
+from headrace.writer.core.errors import exit_code
+from headrace.writer.driver.start.pipeline_start import probe_locations
+from headrace.writer.table import locations
+from headrace.writer.table.factory import main_table
+from headrace.writer.config.sections.table import layout
 
 settings = config(Path(sys.argv[1]))
 pipeline = settings.pipelines["clicks"]

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from headrace.writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.batch.task_report import Report
+from headrace.writer.config.sections.connections import Registry
+from headrace.writer.core.errors import Draining
+from headrace.writer.schemas.registry import LISTING_FRESH_S, ByFingerprint, RegistryUnreachable, SchemaNotFound
+from headrace.writer.schemas.registry_hold import STRAYS_MAX, RegistryWait, UnknownIds, ignore_wait, remaining_grace
+from headrace.writer.schemas.schema_id_check import IdMeanings
+from headrace.writer.schemas.tracker import ASK_AGAIN, Schemas
+from headrace.writer.storage.base import Store, StoreError
+from headrace.writer.storage.locations import store_at
 from tests.support.sample_records import EVENT, Schemas as Registered
-from writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
-from writer.batch.record_columns import RecordColumns
-from writer.batch.task_report import Report
-from writer.config.sections.connections import Registry
-from writer.core.errors import Draining
-from writer.schemas.registry import LISTING_FRESH_S, ByFingerprint, RegistryUnreachable, SchemaNotFound
-from writer.schemas.registry_hold import STRAYS_MAX, RegistryWait, UnknownIds, ignore_wait, remaining_grace
-from writer.schemas.schema_id_check import IdMeanings
-from writer.schemas.tracker import ASK_AGAIN, Schemas
-from writer.storage.base import Store, StoreError
-from writer.storage.locations import store_at
 
 GRACE = timedelta(seconds=1)
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from recovery.supervisor.driver_process import Driver, channel_folder
+from headrace.recovery.supervisor.driver_process import Driver, channel_folder
+from headrace.writer.cli.main import main
+from headrace.writer.driver.spark import WORKER_ENVIRONMENT
 from tests.support import oracle
 from tests.support.writer_process import Site
-from writer.cli.main import main
-from writer.driver.spark import WORKER_ENVIRONMENT
 
 HEADRACE = Path(sys.executable).with_name("headrace")
 NAMES = ("random", "json", "pyarrow", "numpy", "pyspark", "fastavro", "bucketers", "sitecustomize", "typing_extensions")
@@ -44,7 +44,7 @@ def imported(folder: Path) -> str:
         ([HEADRACE], ["--help"]),
         ([HEADRACE], ["preview", "--help"]),
         ([HEADRACE], ["supervisor", "run", "nowhere.yaml"]),
-        ([sys.executable, "-m", "writer.cli"], ["preview", "--help"]),
+        ([sys.executable, "-m", "headrace.writer.cli"], ["preview", "--help"]),
     ],
 )
 def test_a_command_imports_nothing_of_its_folder(hostile: Path, command: list[str], words: list[str]) -> None:
@@ -83,7 +83,7 @@ def test_driver_and_workers_of_a_run_import_nothing_of_it(
     site.reader = reader
     lake = site.pipeline("events", [name])
     site.fill(name, 100)
-    command = [sys.executable, "-m", "writer.cli", "run", str(site.config), "--once"]
+    command = [sys.executable, "-m", "headrace.writer.cli", "run", str(site.config), "--once"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert imported(hostile) == ""
     assert done.returncode == 0, done.stderr

@@ -13,8 +13,15 @@ from zoneinfo import ZoneInfo, available_timezones
 import pytest
 from hypothesis import given, strategies as st
 
-import bucketers
-from bucketers.zone_data import ZoneData, find_differences, find_zone_data, install_zone_data, read_zone_data
+from headrace import bucketers
+from headrace.bucketers.zone_data import ZoneData, find_differences, find_zone_data, install_zone_data, read_zone_data
+from headrace.writer.batch.record_steps import RecordSteps
+from headrace.writer.config.pipeline import zones_of
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.output.entry_text import describe_entry
+from headrace.writer.preflight.host_checks import zone_data as check_zone_data
+from headrace.writer.table.log.entries import Entry, parse_entry
+from headrace.writer.table.log.zone_records import find_zone_changes, format_zone_data, parse_zone_data
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
 from tests.support.time_zones import (
@@ -29,13 +36,6 @@ from tests.support.time_zones import (
     write_zones,
     zone_data,
 )
-from writer.batch.record_steps import RecordSteps
-from writer.config.pipeline import zones_of
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.output.entry_text import describe_entry
-from writer.preflight.host_checks import zone_data as check_zone_data
-from writer.table.log.entries import Entry, parse_entry
-from writer.table.log.zone_records import find_zone_changes, format_zone_data, parse_zone_data
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,7 +69,8 @@ def test_the_folder_that_zoneinfo_reads_is_the_one_that_counts_and_tells_its_ver
     tmp_path: Path, data: ZoneData, expected: str
 ) -> None:
     program = (
-        "from zoneinfo import ZoneInfo; from bucketers.zone_data import *; from tests.support.time_zones import *; "
+        "from zoneinfo import ZoneInfo; from headrace.bucketers.zone_data import *; "
+        "from tests.support.time_zones import *; "
         "data = read_zone_data(MEXICO); print(data.version, label(), "
         "ZoneInfo(MEXICO).utcoffset(JULY) == data.clock().utcoffset(JULY))"
     )
@@ -79,7 +80,7 @@ def test_the_folder_that_zoneinfo_reads_is_the_one_that_counts_and_tells_its_ver
 
 
 def test_a_process_without_folders_reads_the_package() -> None:
-    program = "from bucketers.zone_data import *; print(read_zone_data('Europe/Berlin').version)"
+    program = "from headrace.bucketers.zone_data import *; print(read_zone_data('Europe/Berlin').version)"
     environment = {**os.environ, "PYTHONTZPATH": "", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     import tzdata
@@ -107,7 +108,7 @@ def test_a_file_with_other_bytes_is_a_clock_or_refused(tmp_path: Path) -> None:
     program = """
 import random
 from datetime import UTC, datetime
-from bucketers.zone_data import ZoneData, find_shifts, read_zone_data
+from headrace.bucketers.zone_data import ZoneData, find_shifts, read_zone_data
 content = read_zone_data("Europe/Berlin").tzif
 choose = random.Random(7)
 places = [*range(44), *range(len(content) - 40, len(content)), *choose.sample(range(len(content)), 200)]
@@ -135,9 +136,9 @@ def test_a_damaged_file_is_named_and_nothing_waits_for_its_end(tmp_path: Path, s
     write_zones(tmp_path, ZoneData("Europe/Berlin", "2026b", content[:size]))
     program = """
 from datetime import timedelta
-import bucketers
-from autoscaler.decision.policy import Policy
-from writer.core.errors import ConfigError
+from headrace import bucketers
+from headrace.autoscaler.decision.policy import Policy
+from headrace.writer.core.errors import ConfigError
 ZONE = "Europe/Berlin"
 for use in (lambda: bucketers.EventTime(timedelta(hours=1), ZONE), lambda: Policy(excluded_zone=ZONE)):
     try:
@@ -268,7 +269,7 @@ def test_a_task_goes_by_the_drivers_data_whatever_its_machine_has(tmp_path: Path
     path = tmp_path / "plan.pickle"
     path.write_bytes(pickle.dumps(plan.zones))
     program = (
-        "import pickle, sys; from pathlib import Path; from bucketers.zone_data import install_zone_data; "
+        "import pickle, sys; from pathlib import Path; from headrace.bucketers.zone_data import install_zone_data; "
         "from tests.support.time_zones import label; "
         "before = label(); install_zone_data(pickle.loads(Path(sys.argv[1]).read_bytes())); print(before, label())"
     )

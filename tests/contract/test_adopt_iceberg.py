@@ -15,6 +15,13 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import HourTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimeType
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.maintain.table_adopt import run_adopt
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.compaction.compactor import here
+from headrace.writer.table.iceberg import adoption
+from headrace.writer.table.log.foreign_writes import CommitFailed, ForeignChange
 from tests.support.effect_failures import Died, die_after
 from tests.support.foreign_iceberg import (
     START,
@@ -27,13 +34,6 @@ from tests.support.foreign_rows import old_rows
 from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, event
 from tests.support.small_files import compactor
-from writer.audit.audit import audit
-from writer.cli.maintain.table_adopt import run_adopt
-from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
-from writer.maintenance.compaction.compactor import here
-from writer.table.iceberg import adoption
-from writer.table.log.foreign_writes import CommitFailed, ForeignChange
 
 HOURS = {f"{NOW - n * timedelta(hours=1):%Y-%m-%dT%H}" for n in range(3)}
 NONE = old_rows().slice(0, 0)

@@ -11,22 +11,22 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
-import bucketers
+from headrace import bucketers
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.main import app
+from headrace.writer.cli.maintain import table_adopt
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.migration.table_adoption import TableAdoption
+from headrace.writer.maintenance.retention import Retention
+from headrace.writer.output.report import Screen
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.operations.rows import Rewrite
+from headrace.writer.table.takeover import obstacles
 from tests.support.foreign_rows import HOUR, old_rows
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
-from writer.audit.audit import audit
-from writer.cli.main import app
-from writer.cli.maintain import table_adopt
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.maintenance.migration.table_adoption import TableAdoption
-from writer.maintenance.retention import Retention
-from writer.output.report import Screen
-from writer.table.factory import main_table
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations.rows import Rewrite
-from writer.table.takeover import obstacles
 
 START = {"offsets": {"clicks": {0: 100}}}
 
@@ -132,7 +132,7 @@ def test_adopted_rows_go_by_retention_and_mix_with_ours_in_a_rewrite(tmp_path: P
 
 
 def _file(driver: Driver, rows: pa.Table):
-    from writer.batch.staging.parquet_files import BucketFiles, Destination
+    from headrace.writer.batch.staging.parquet_files import BucketFiles, Destination
 
     files = BucketFiles(Destination(driver.table.store, ("hour",), "x", 2**20), ("2026-11-20T12",))
     files.add(rows.drop_columns(["hour"]))

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.core.errors import HeadraceError
 from tests.support import oracle
 from tests.support.writer_process import Site
-from writer.cli.main import app
-from writer.clients.kafka import Cluster
-from writer.core.errors import HeadraceError
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -3,10 +3,10 @@
 import pytest
 from deltalake import DeltaTable
 
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.table.kafka_timestamps import read_kafka_timestamps
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
-from writer.core.offsets import TopicPartition
-from writer.table.kafka_timestamps import read_kafka_timestamps
 
 PART = TopicPartition("clicks", 1, 1)
 

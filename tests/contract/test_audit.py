@@ -13,17 +13,17 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.table.ledger.segment_store import FOLDER
+from headrace.writer.table.log.commits.starts import Adoption
+from headrace.writer.table.log.operations.gaps import Gap
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.audits import OLD, P0, describe_problems, driver, form, mixed_values, run_audit
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import GAP_FACTS, NOW, event
-from writer.cli.main import app
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.table.ledger.segment_store import FOLDER
-from writer.table.log.commits.starts import Adoption
-from writer.table.log.operations.gaps import Gap
-from writer.table.log.operations.seals import Closing
 
 __all__ = ["driver", "form"]
 FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.audits import describe_problems, driver, form, mixed_values, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
-from writer.core.errors import HeadraceError
-from writer.table.log.operations.seals import Closing
 
 __all__ = ["driver", "form"]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.writer.cli.look.audit import run_audit
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.output.command_inputs import ChosenPipelines
 from tests.servers.scripted import Reply, Scripted, serve_script
 from tests.support.audits import mixed_values
 from tests.support.dagster_api import ASSET, DagsterApi
 from tests.support.local_driver import Driver, log
-from writer.cli.look.audit import run_audit
-from writer.core.errors import HeadraceError
-from writer.output.command_inputs import ChosenPipelines
 
 
 @pytest.fixture

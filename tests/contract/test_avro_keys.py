@@ -13,28 +13,28 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from pydantic import ValidationError
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
+from headrace.writer.avro.wire_format import CONFLUENT, Wire
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.cli.maintain import schema_accept
+from headrace.writer.config.sections.connections import Registry
+from headrace.writer.core.errors import SchemaChanged
+from headrace.writer.maintenance.compaction.compactor import here
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.output.command_inputs import ChosenPipeline
+from headrace.writer.preflight.source_checks import _keys
+from headrace.writer.schemas.registry import SchemaNotFound, source
 from tests.support import oracle
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets
 from tests.support.local_driver import Driver, log
 from tests.support.record_columns import check_sound, start_driver
 from tests.support.sample_records import EVENT, NOW, Schemas, event
 from tests.support.small_files import compactor
-from writer.audit.audit import audit
-from writer.avro.fingerprint import crc_fingerprint, schema_fingerprint
-from writer.avro.wire_format import CONFLUENT, Wire
-from writer.cli.fix.delete_rows import run_deletion
-from writer.cli.maintain import schema_accept
-from writer.config.sections.connections import Registry
-from writer.core.errors import SchemaChanged
-from writer.maintenance.compaction.compactor import here
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.output.command_inputs import ChosenPipeline
-from writer.preflight.source_checks import _keys
-from writer.schemas.registry import SchemaNotFound, source
 
 USER = {"type": "record", "name": "User", "fields": [
     {"name": "id", "type": "int"}, {"name": "region", "type": ["null", "string"]},

@@ -13,8 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recovery.backfill.archive_files import files, partitions
-from recovery.backfill.source import SourceFailed
+from headrace.recovery.backfill.archive_files import files, partitions
+from headrace.recovery.backfill.source import SourceFailed
+from headrace.writer.audit.audit import audit
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.backfill_locks import BackfillLocked, BackfillLocks
+from headrace.writer.table.log.foreign_writes import Overtaken
+from headrace.writer.table.log.operations.gaps import Fill, Loss
 from tests.support import oracle
 from tests.support.backfill_gaps import (
     Silent,
@@ -30,12 +36,6 @@ from tests.support.backfill_gaps import (
 from tests.support.gap_table import driver, headrace
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, event
-from writer.audit.audit import audit
-from writer.core.errors import ConfigError
-from writer.storage.locations import store_at
-from writer.table.backfill_locks import BackfillLocked, BackfillLocks
-from writer.table.log.foreign_writes import Overtaken
-from writer.table.log.operations.gaps import Fill, Loss
 
 __all__ = ["driver"]
 

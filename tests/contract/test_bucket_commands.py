@@ -11,13 +11,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.sealing.bucket_listing import AwaitedBucket, BucketListing, BucketOverview, SealWait
+from headrace.writer.sealing.bucket_selection import parse_buckets
+from headrace.writer.sealing.sealer import Sealer
 from tests.servers.scripted import Reply, serve_script
 from tests.support.sealed_lake import DAY, SealedLake
-from writer.cli.main import app
-from writer.core.errors import ConfigError
-from writer.sealing.bucket_listing import AwaitedBucket, BucketListing, BucketOverview, SealWait
-from writer.sealing.bucket_selection import parse_buckets
-from writer.sealing.sealer import Sealer
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from recovery.checkpoints.reader import read_checkpoint
+from headrace.recovery.checkpoints.reader import read_checkpoint
+from headrace.writer.offsets import checkpoint_backups, run_record
+from headrace.writer.offsets.spark_checkpoint import Checkpoints
+from headrace.writer.storage.locations import store_at
 from tests.servers.objects import ObjectServer
 from tests.support.checkpoint_files import CheckpointRun
-from writer.offsets import checkpoint_backups, run_record
-from writer.offsets.spark_checkpoint import Checkpoints
-from writer.storage.locations import store_at
 
 pytestmark = pytest.mark.slow
 AT = datetime(2026, 11, 22, 1, tzinfo=UTC)

@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, QueryBuilder
 
+from headrace.writer.batch.staging.parquet_files import delta_statistics, parquet_writer
+from headrace.writer.core.errors import Fenced
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.table.table import PipelineTable
 from tests.support import oracle
 from tests.support.table_formats import delta_table
-from writer.batch.staging.parquet_files import delta_statistics, parquet_writer
-from writer.core.errors import Fenced
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations.rows import Batch
-from writer.table.table import PipelineTable
 
 P0 = TopicPartition("clicks", 1, 0)
 

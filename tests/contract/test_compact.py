@@ -20,6 +20,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from typer.testing import CliRunner
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.main import app
+from headrace.writer.cli.maintain.compact import open_compaction
+from headrace.writer.driver.sealing.seal_request import SealRequest, seal_buckets
+from headrace.writer.maintenance.compaction.compactor import here
+from headrace.writer.maintenance.rewrite import Job
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.table.log.foreign_writes import ForeignChange
 from tests.support import hive_readers, oracle
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, value
@@ -35,14 +43,6 @@ from tests.support.small_files import (
     offsets,
     row,
 )
-from writer.audit.audit import audit
-from writer.cli.main import app
-from writer.cli.maintain.compact import open_compaction
-from writer.driver.sealing.seal_request import SealRequest, seal_buckets
-from writer.maintenance.compaction.compactor import here
-from writer.maintenance.rewrite import Job
-from writer.sealing.sealer import Sealer
-from writer.table.log.foreign_writes import ForeignChange
 
 
 @pytest.fixture
@@ -319,7 +319,7 @@ KILLED = [
 def test_a_compaction_killed_at_any_moment_keeps_every_row(
     driver: Driver, form: str, tmp_path: Path, point: str
 ) -> None:
-    command = [sys.executable, "-m", "writer.cli", "compact", str(written(driver, tmp_path)), "--yes"]
+    command = [sys.executable, "-m", "headrace.writer.cli", "compact", str(written(driver, tmp_path)), "--yes"]
     died = subprocess.run(command, env={**os.environ, "HEADRACE_FAULT": point}, capture_output=True, check=False)
     assert died.returncode == -signal.SIGKILL, died
     again = Driver(tmp_path, form)

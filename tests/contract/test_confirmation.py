@@ -16,10 +16,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
 from tests.support.backfill_gaps import skip_offsets, values, write_archive
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, event, value
-from writer.cli.main import app
 
 LONG_AGO = datetime(2020, 2, 29, 12, tzinfo=UTC)
 # Commands that remove and rewrite nothing. Of these `pause`, `resume` and `hooks skip` write a mark that another
@@ -141,7 +141,7 @@ def test_on_a_terminal_a_person_is_asked(place: Path, answer: str, flags: list[s
     before = contents(place)
     ours, theirs = pty.openpty()
     os.write(ours, f"{answer}\n".encode())
-    command = [sys.executable, "-m", "writer.cli", *line(place, "vacuum"), *flags]
+    command = [sys.executable, "-m", "headrace.writer.cli", *line(place, "vacuum"), *flags]
     done: Any = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, timeout=400, check=False)
     said = os.read(ours, 65_536).decode()
     os.close(ours)

@@ -18,6 +18,18 @@ from deltalake.exceptions import CommitFailedError
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.maintain.convert import run_convert
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.driver.sealing.seal_request import SealRequest, seal_buckets
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.vacuum import find_unneeded
+from headrace.writer.table.iceberg.catalog import catalog_client
+from headrace.writer.table.log.appender import TableConverted
+from headrace.writer.table.log.foreign_writes import ForeignChange
 from tests.servers.objects import ObjectServer
 from tests.support import oracle
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets, write_archive
@@ -26,18 +38,6 @@ from tests.support.local_driver import Died as DriverDied, Driver, log, pipeline
 from tests.support.replay_records import BOTH_SCHEMAS, FUTURE, mixed_values
 from tests.support.rewound_cluster import Cluster, run_rewind
 from tests.support.sample_records import NOW, WIDER, event, value
-from writer.audit.audit import audit
-from writer.cli.maintain.convert import run_convert
-from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
-from writer.driver.sealing.seal_request import SealRequest, seal_buckets
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.vacuum import find_unneeded
-from writer.table.iceberg.catalog import catalog_client
-from writer.table.log.appender import TableConverted
-from writer.table.log.foreign_writes import ForeignChange
 
 # A vacuum removes what tasks spilled.
 pytestmark = pytest.mark.usefixtures("scratch")

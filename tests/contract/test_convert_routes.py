@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.cli.maintain.convert import run_convert
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.table.iceberg.catalog import catalog_client
+from headrace.writer.table.log.appender import TableConverted
+from headrace.writer.table.log.foreign_writes import CommitFailed
 from tests.support import oracle
 from tests.support.effect_failures import Died, die_after
 from tests.support.route_targets import PART, RouteTables
 from tests.support.sample_records import NOW
-from writer.cli.maintain.convert import run_convert
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.table.iceberg.catalog import catalog_client
-from writer.table.log.appender import TableConverted
-from writer.table.log.foreign_writes import CommitFailed
 
 EVERY = pytest.param(1, marks=pytest.mark.long)  # effect at which it dies; else one of so many
 

@@ -8,21 +8,21 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from headrace.writer.cli.look.ddl import run_ddl
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import Catalog
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.engines import sql
+from headrace.writer.engines.caveats import notes
+from headrace.writer.engines.druid_spec import bucket_task, interval_text
+from headrace.writer.engines.iceberg import trino_properties
+from headrace.writer.engines.registration import registration
+from headrace.writer.engines.table_description import TableDescription, describe_table
+from headrace.writer.engines.types import PRESTO, SPARK, TRINO
+from headrace.writer.output.table_choice import ChosenTable
+from headrace.writer.output.tables import console
+from headrace.writer.storage.base import S3Settings
 from tests.support.sealed_lake import DAY, SealedLake
-from writer.cli.look.ddl import run_ddl
-from writer.config.pipelines import Config
-from writer.config.sections.table import Catalog
-from writer.core.errors import ConfigError
-from writer.engines import sql
-from writer.engines.caveats import notes
-from writer.engines.druid_spec import bucket_task, interval_text
-from writer.engines.iceberg import trino_properties
-from writer.engines.registration import registration
-from writer.engines.table_description import TableDescription, describe_table
-from writer.engines.types import PRESTO, SPARK, TRINO
-from writer.output.table_choice import ChosenTable
-from writer.output.tables import console
-from writer.storage.base import S3Settings
 
 NESTED = pa.struct([("x", pa.int32()), ('od"d', pa.list_(pa.map_(pa.string(), pa.decimal128(38, 9))))])
 INTERVAL = (DAY, DAY)

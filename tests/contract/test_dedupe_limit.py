@@ -10,15 +10,15 @@ import yaml
 from hypothesis import assume, given, strategies as st
 from typer.testing import CliRunner
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.batch.staging.sorting import TakenLimit
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.driver.sealing.steps import beside_seals, seal_due
+from headrace.writer.maintenance.compaction.compactor import here
+from headrace.writer.sealing.sealer import Sealer
 from tests.support import oracle
 from tests.support.sealed_lake import DAY, SealedLake
-from writer.audit.audit import audit
-from writer.batch.staging.sorting import TakenLimit
-from writer.cli.main import app
-from writer.core.errors import HeadraceError
-from writer.driver.sealing.steps import beside_seals, seal_due
-from writer.maintenance.compaction.compactor import here
-from writer.sealing.sealer import Sealer
 
 # Of seven users; more than half of the rows of each hour repeat one.
 USERS, ROWS = 7, 70

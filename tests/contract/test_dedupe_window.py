@@ -8,18 +8,18 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.maintain.compact import open_compaction
+from headrace.writer.driver.sealing.steps import beside_seals, seal_due
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.maintenance.compaction.late_rows import MARK, LateRows, compactor_of
+from headrace.writer.maintenance.rewrite import Job
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.dedupe_window import BASE, MUCH_LATER, WINDOW, bucket
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, value
-from writer.audit.audit import audit
-from writer.cli.maintain.compact import open_compaction
-from writer.driver.sealing.steps import beside_seals, seal_due
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.maintenance.compaction.late_rows import MARK, LateRows, compactor_of
-from writer.maintenance.rewrite import Job
-from writer.sealing.sealer import Sealer
-from writer.table.log.operations.rows import RemovedRows, Rewrite
-from writer.table.log.operations.seals import Closing
 
 
 def made(root: Path, form: str, **settings: Any) -> Driver:
@@ -229,7 +229,7 @@ def test_without_a_window_no_other_bucket_is_read(tmp_path: Path) -> None:
 
 
 def test_files_that_hold_none_of_the_keys_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from writer.maintenance import rewrite as module
+    from headrace.writer.maintenance import rewrite as module
 
     driver = made(tmp_path, "delta", compact={"dedupe": {**WINDOW, "window": "9 h"}})
     for n, (one, hour) in enumerate([(1, 0), (50, 1), (90, 2), (60, 3), (55, 4)]):

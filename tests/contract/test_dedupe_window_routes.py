@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.cli.maintain.compact import open_compaction
 from tests.support.dedupe_window import bucket
 from tests.support.routed_window import Routed
-from writer.cli.maintain.compact import open_compaction
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])

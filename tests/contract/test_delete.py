@@ -11,22 +11,22 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.fix.delete_rows import DeletionReport, run_deletion
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import ConfigError, SchemaChanged
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.deletion import dead_letter_deletion
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_deletion import RowDeletion
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
+from headrace.writer.table.log.operations.seals import Closing
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, event
-from writer.audit.audit import audit
-from writer.cli.fix.delete_rows import DeletionReport, run_deletion
-from writer.cli.main import app
-from writer.core.errors import ConfigError, SchemaChanged
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.deletion import dead_letter_deletion
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_deletion import RowDeletion
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.table.log.operations.rows import RemovedRows, Rewrite
-from writer.table.log.operations.seals import Closing
-from writer.table.log.snapshot import PipelineSnapshot
 
 HOUR = timedelta(hours=1)
 
@@ -237,7 +237,7 @@ def test_a_delete_may_die_after_any_bucket_and_is_run_again(driver: Driver, monk
         return honest.__func__(self, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr("writer.table.table.PipelineTable.append", dies)
+        patch.setattr("headrace.writer.table.table.PipelineTable.append", dies)
         with pytest.raises(Died):
             run(driver)
     assert audit(driver.config, "clicks", since=None, deep=True).rows_taken == {"delete": 1}

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.demo import verification
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.table.iceberg.metadata.schema import MAPPING
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, value
-from writer.audit.audit import audit
-from writer.cli.fix.delete_rows import run_deletion
-from writer.demo import verification
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.table.iceberg.metadata.schema import MAPPING
-from writer.table.log.operations.seals import Closing
 
 TIMED = {**EVENT, "fields": [{**field, "name": field["name"].replace("at", "event_time")} for field in EVENT["fields"]]}
 ENDS = {("clicks", 0): 40}

@@ -17,11 +17,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from writer.clients import kafka_sample
-from writer.clients.kafka import BrokerUnreachable, Cluster
-from writer.config.sections.connections import Kafka
-from writer.demo.devstack.kafka import Broker
-from writer.kafka_reader.errors import AccessDenied
+from headrace.writer.clients import kafka_sample
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster
+from headrace.writer.config.sections.connections import Kafka
+from headrace.writer.demo.devstack.kafka import Broker
+from headrace.writer.kafka_reader.errors import AccessDenied
 
 pytestmark = pytest.mark.slow
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

@@ -13,11 +13,11 @@ from hypothesis import given, strategies as st
 from pyiceberg.expressions import EqualTo
 from typer.testing import CliRunner
 
+from headrace.writer.audit.comparison import unequal_values
+from headrace.writer.cli.main import app
 from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, event
 from tests.support.tables import iceberg_table_of
-from writer.audit.comparison import unequal_values
-from writer.cli.main import app
 
 
 def carried(root: Path, form: str, values: dict[int, bytes | None], end: int, **settings: Any) -> Path:

@@ -19,9 +19,9 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from fastavro import parse_schema, schemaless_reader
 
-from writer.demo.devstack import events
-from writer.demo.devstack.process import Process, free_ports, is_listening
-from writer.demo.devstack.stack import Broker, Registry, ServerFailed
+from headrace.writer.demo.devstack import events
+from headrace.writer.demo.devstack.process import Process, free_ports, is_listening
+from headrace.writer.demo.devstack.stack import Broker, Registry, ServerFailed
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +132,7 @@ def test_stop_leaves_no_process_and_may_be_called_twice(tmp_path):
 
 def test_a_parent_killed_with_minus_9_leaves_no_process(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from writer.demo.devstack.stack import Broker\n"
+        "import sys, time; from pathlib import Path; from headrace.writer.demo.devstack.stack import Broker\n"
         "broker = Broker(Path(sys.argv[1])); broker.start(); print(broker.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:

@@ -10,33 +10,33 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from recovery.backfill import source_factory
-from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
+from headrace.recovery.backfill import source_factory
+from headrace.recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
+from headrace.writer.audit.audit import audit
+from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.cli.main import app
+from headrace.writer.commit import builder
+from headrace.writer.commit.event_specs import check_specs, find_spec_problems
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError, Fenced
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.driver.start.pipeline_start import enter_specs
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.preflight.source_checks import decoder_findings
+from headrace.writer.status.commit_explanation import KafkaOffset, search_ledger
+from headrace.writer.status.model import Totals, event_time_newest
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.ledger.segment_reader import read_segments
 from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, value
-from writer.audit.audit import audit
-from writer.avro.schema_plan import PROVENANCE, SchemaPlan
-from writer.batch.dead_letters import DEAD_LETTERS
-from writer.cli.fix.delete_rows import run_deletion
-from writer.cli.main import app
-from writer.commit import builder
-from writer.commit.event_specs import check_specs, find_spec_problems
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, Fenced
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.driver.start.pipeline_start import enter_specs
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.local_pipeline import Piece, open_local_pipeline
-from writer.maintenance.record_commit import RecordTable
-from writer.preflight.source_checks import decoder_findings
-from writer.status.commit_explanation import KafkaOffset, search_ledger
-from writer.status.model import Totals, event_time_newest
-from writer.table.factory import all_tables
-from writer.table.ledger.segment_reader import read_segments
 
 P0 = TopicPartition("clicks", 1, 0)
 SPEC = {
@@ -113,7 +113,7 @@ def test_a_change_of_a_spec_is_an_entry_and_ranges_keep_their_version(tmp_path: 
     assert found.filtered["Event"]["where"] == 20 + 10 + 20
     kinds = [entry.facts for entry in again.table.history() if entry.kind == "specs"]
     assert [facts["specs_version"] for facts in kinds] == [3, 2, 1][: len(kinds)]
-    from writer.audit.table_history import read_pipeline_history
+    from headrace.writer.audit.table_history import read_pipeline_history
 
     stretches = [
         one for page in read_pipeline_history(settings, "clicks").main.segments for one in page.committed_ranges

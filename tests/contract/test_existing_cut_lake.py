@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.config.loader import load
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.offsets.log_continuity import EarlierCommit, read_part_history
 from tests.support.fixture_lakes import FIXTURES, table_of, unpack
-from writer.cli.main import app
-from writer.config.loader import load
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.offsets.log_continuity import EarlierCommit, read_part_history
 
 P0, N1 = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 2, 1)
 

@@ -11,19 +11,19 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.main import app
+from headrace.writer.cli.maintain.convert import run_convert
+from headrace.writer.config.loader import load
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.table.log.appender import TableConverted, TableSuperseded
+from headrace.writer.table.log.snapshot import FORMAT, KINDS
 from tests.fixtures.make_lake import TAGGED
 from tests.support import oracle
 from tests.support.fixture_lakes import FIXTURES, Facts, archives, kinds_of, lake_facts, table_of, unpack
 from tests.support.local_driver import Driver, log
 from tests.support.routed_window import Routed
 from tests.support.sample_records import EVENT, NOW, Schemas, event, value
-from writer.audit.audit import audit
-from writer.cli.main import app
-from writer.cli.maintain.convert import run_convert
-from writer.config.loader import load
-from writer.core.offsets import TopicPartition
-from writer.table.log.appender import TableConverted, TableSuperseded
-from writer.table.log.snapshot import FORMAT, KINDS
 
 # A fixture is never made anew: what is added later comes with files of its own (docs/adr/0047-log-format-1.md).
 DIGESTS = {

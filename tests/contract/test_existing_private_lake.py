@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.avro.union_members import TABLE, union_members
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.privacy.path_policies import RELEASED, PathPolicy
+from headrace.writer.privacy.policy import CLEAR, Action
 from tests.fixtures.make_privacy_lake import BARE, TAGGED, row
 from tests.support.fixture_lakes import FIXTURES, table_of, unpack
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import Schemas, value
-from writer.avro.union_members import TABLE, union_members
-from writer.config.loader import load
-from writer.core.errors import ConfigError
-from writer.privacy.path_policies import RELEASED, PathPolicy
-from writer.privacy.policy import CLEAR, Action
 
 FORMS = pytest.mark.parametrize("form", ["delta", "parquet"])
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.config.loader import load
 from tests.support.fixture_lakes import FIXTURES, kinds_of, table_of, unpack
 from tests.support.local_driver import Driver
 from tests.support.sample_records import EVENT, Schemas
 from tests.support.time_zones import MEXICO, NEW
-from writer.config.loader import load
 
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])

@@ -12,6 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.core.files import BucketFile
+from headrace.writer.storage.base import NotExclusive, OutcomeUnknown, S3Settings, Store, StoreError, Unanswered
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.probe import ProbeFailed, StoreSilent, probe
+from headrace.writer.table.row_removal import write_remaining_rows
 from tests.servers.faulty import (
     DENIED,
     LOST,
@@ -25,13 +32,6 @@ from tests.servers.faulty import (
 )  # fmt: skip
 from tests.servers.objects import SECRET, ObjectServer, moto
 from tests.support.commits import PARTS, Lake
-from writer.batch.staging.parquet_files import Destination
-from writer.core.files import BucketFile
-from writer.storage.base import NotExclusive, OutcomeUnknown, S3Settings, Store, StoreError, Unanswered
-from writer.storage.local import LocalStore
-from writer.storage.locations import store_at
-from writer.storage.probe import ProbeFailed, StoreSilent, probe
-from writer.table.row_removal import write_remaining_rows
 
 pytestmark = pytest.mark.slow  # each test has an S3 of its own
 

@@ -9,8 +9,21 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from recovery.backfill import source_factory
-from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
+from headrace.recovery.backfill import source_factory
+from headrace.recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.driver.start.pipeline_start import set_rules
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.privacy import field_decryption
+from headrace.writer.privacy.encryption import decrypt_text
+from headrace.writer.privacy.keyring import read_keyring
+from headrace.writer.schemas.registry import ConfluentRegistry
+from headrace.writer.table.factory import all_tables
 from tests.servers.csfle import CsfleRegistry, serving
 from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.encrypted_fields import CLEAR, EVENT, dead_letter_rows, emails, event, start_driver
@@ -18,19 +31,6 @@ from tests.support.field_encryption import SECRET, Producer, rule
 from tests.support.local_driver import log
 from tests.support.private_table import hash_of, keyring_at
 from tests.support.sample_records import NOW, config, value
-from writer.avro.schema_plan import PROVENANCE
-from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
-from writer.driver.start.pipeline_start import set_rules
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.local_pipeline import Piece, open_local_pipeline
-from writer.maintenance.record_commit import RecordTable
-from writer.privacy import field_decryption
-from writer.privacy.encryption import decrypt_text
-from writer.privacy.keyring import read_keyring
-from writer.schemas.registry import ConfluentRegistry
-from writer.table.factory import all_tables
 
 pytestmark = pytest.mark.usefixtures("secret_of_producers")
 CLIENTS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "fixtures" / "csfle.json").read_text())

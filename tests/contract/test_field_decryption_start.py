@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.avro.wire_format import Wire
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.preflight import source_checks
+from headrace.writer.schemas.registry import RegistryUnreachable
 from tests.servers.csfle import CsfleRegistry
 from tests.support.encrypted_fields import CLEAR, EVENT, dead_letter_rows, emails, event, start_driver
 from tests.support.field_encryption import Producer, rule
 from tests.support.local_driver import log
 from tests.support.private_table import hash_of
 from tests.support.sample_records import NOW, config, value
-from writer.avro.wire_format import Wire
-from writer.core.errors import ConfigError
-from writer.preflight import source_checks
-from writer.schemas.registry import RegistryUnreachable
 
 
 class Kms:

@@ -10,21 +10,21 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
-from recovery.cli.fix.rewind import RewindReport
+from headrace.recovery.cli.fix.rewind import RewindReport
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.look.audit import run_audit as report_audits
+from headrace.writer.cli.maintain import table_adopt
+from headrace.writer.core.errors import ConfigError, Fenced
+from headrace.writer.output.command_inputs import ChosenPipelines
+from headrace.writer.output.report import Screen
+from headrace.writer.output.tables import console
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.foreign_writes import ForeignChange
 from tests.support.audits import P0, describe_problems, mixed_values, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.reverted_change import revert_change
 from tests.support.rewound_cluster import Cluster, rewind_report
 from tests.support.sample_records import NOW
-from writer.audit.audit import audit
-from writer.cli.look.audit import run_audit as report_audits
-from writer.cli.maintain import table_adopt
-from writer.core.errors import ConfigError, Fenced
-from writer.output.command_inputs import ChosenPipelines
-from writer.output.report import Screen
-from writer.output.tables import console
-from writer.table.factory import main_table
-from writer.table.log.foreign_writes import ForeignChange
 
 Theirs = Callable[[DeltaTable, int], Any]  # what another client does; the version after the first batch
 

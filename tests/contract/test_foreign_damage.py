@@ -12,15 +12,15 @@ from deltalake import DeltaTable
 from pyiceberg.io import InputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.storage.damage import FileDamaged, naming_damage
+from headrace.writer.table.iceberg.foreign_snapshots import group_by_commit
+from headrace.writer.table.log.foreign_writes import ForeignChange
 from tests.support.iceberg_clients import client_table
 from tests.support.iceberg_transactions import upsert
 from tests.support.local_driver import Driver
 from tests.support.small_files import carry, compact_bucket, fill_table
-from writer.audit.audit import audit
-from writer.core.errors import HeadraceError
-from writer.storage.damage import FileDamaged, naming_damage
-from writer.table.iceberg.foreign_snapshots import group_by_commit
-from writer.table.log.foreign_writes import ForeignChange
 
 Damage = Callable[[bytes], bytes]
 DAMAGES: dict[str, Damage] = {

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from recovery.cli.fix.gap_choice import AmbiguousGap
+from headrace.recovery.cli.fix.gap_choice import AmbiguousGap
+from headrace.writer.cli.main import app
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.table.backfill_locks import BackfillLocked, BackfillLocks
+from headrace.writer.table.gap_records import NoSuchGap, gap_records, open_gap
+from headrace.writer.table.log.operations.gaps import Gap
 from tests.support.backfill_gaps import values, write_archive
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW
-from writer.cli.main import app
-from writer.config.loader import load
-from writer.core.errors import HeadraceError
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.table.backfill_locks import BackfillLocked, BackfillLocks
-from writer.table.gap_records import NoSuchGap, gap_records, open_gap
-from writer.table.log.operations.gaps import Gap
 
 # By the pipeline that has it.
 GAPS = {"clicks": "3f2a" + 28 * "0", "orders": "3f2a" + 28 * "1"}

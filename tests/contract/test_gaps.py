@@ -6,28 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from recovery.checkpoints.checks import leads_to, preflight
-from recovery.checkpoints.facts import collect_pipeline_facts
-from recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.checkpoints.checks import leads_to, preflight
+from headrace.recovery.checkpoints.facts import collect_pipeline_facts
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.audit.audit import audit
+from headrace.writer.clients.kafka import BrokerUnreachable
+from headrace.writer.core.errors import Fenced, LogChanged
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.core.text import iso
+from headrace.writer.driver.table_watch import TableWatch
+from headrace.writer.offsets import skip_to_latest, start_decision
+from headrace.writer.offsets.spark_checkpoint import Checkpoints, NewRun
+from headrace.writer.sealing.manifest import Manifest, Manifests
+from headrace.writer.sealing.rules import SealBlocked, SealNow
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.status.progress import Progress
+from headrace.writer.table.gap_records import gap_records
+from headrace.writer.table.log.operations.gaps import Loss
 from tests.support.backfill_gaps import check, fill_from_archives, only_gap, skip_offsets, values, write_archive
 from tests.support.gap_table import driver, headrace
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from tests.support.simulated_cluster import Cluster
-from writer.audit.audit import audit
-from writer.clients.kafka import BrokerUnreachable
-from writer.core.errors import Fenced, LogChanged
-from writer.core.offsets import TopicPartition
-from writer.core.text import iso
-from writer.driver.table_watch import TableWatch
-from writer.offsets import skip_to_latest, start_decision
-from writer.offsets.spark_checkpoint import Checkpoints, NewRun
-from writer.sealing.manifest import Manifest, Manifests
-from writer.sealing.rules import SealBlocked, SealNow
-from writer.sealing.sealer import Sealer
-from writer.status.progress import Progress
-from writer.table.gap_records import gap_records
-from writer.table.log.operations.gaps import Loss
 
 __all__ = ["driver"]
 

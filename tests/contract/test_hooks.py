@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from headrace.writer.hooks.delivery import HookDelivery
+from headrace.writer.hooks.dispatcher import HookDispatcher, deliveries, hook_health
+from headrace.writer.hooks.outbox import Health, OutboxContent
+from headrace.writer.maintenance.retention import Retention
+from headrace.writer.output.status_screen import screen
+from headrace.writer.output.tables import show
+from headrace.writer.status.document import document
+from headrace.writer.status.progress import Progress
+from headrace.writer.table.parquet import LOG
+from headrace.writer.web.metrics_export import exposition
 from tests.servers.scripted import HttpRequest, Reply, serve_script
 from tests.support.hook_rounds import HookRounds
 from tests.support.overlord import Overlord
 from tests.support.sealed_lake import SealedLake
-from writer.hooks.delivery import HookDelivery
-from writer.hooks.dispatcher import HookDispatcher, deliveries, hook_health
-from writer.hooks.outbox import Health, OutboxContent
-from writer.maintenance.retention import Retention
-from writer.output.status_screen import screen
-from writer.output.tables import show
-from writer.status.document import document
-from writer.status.progress import Progress
-from writer.table.parquet import LOG
-from writer.web.metrics_export import exposition
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK: Callable[[HttpRequest], Reply] = lambda _: Reply(200)  # noqa: E731

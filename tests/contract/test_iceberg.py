@@ -17,6 +17,19 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.config.sections.bucket_upkeep import Dedupe
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import BucketFile, StagedFile
+from headrace.writer.core.offsets import OffsetSet
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.table.iceberg.catalog import catalog_client
+from headrace.writer.table.iceberg.iceberg import SNAPSHOTS_KEPT
+from headrace.writer.table.iceberg.metadata.schema import MAPPING
+from headrace.writer.table.log.foreign_writes import FilesGone, ForeignChange, LiveDeleteFiles
+from headrace.writer.table.log.operations.rows import Rewrite
+from headrace.writer.table.row_removal import count_rows
+from headrace.writer.table.table import PipelineTable
 from tests.support import oracle
 from tests.support.foreign_iceberg import delete_rows_by_file
 from tests.support.iceberg_clients import client_table, overwrite_rows
@@ -25,19 +38,6 @@ from tests.support.sample_records import EVENT, NOW, Schemas, value
 from tests.support.small_files import HOUR as HOUR_OF_EVENTS, carry, close, compact_bucket, fill_table
 from tests.support.table_formats import iceberg_table, in_catalog
 from tests.support.tables import COLUMNS, P0, batch, begin, create_table, iceberg_table_of, rows, write_file
-from writer.audit.audit import audit
-from writer.config.sections.bucket_upkeep import Dedupe
-from writer.core.errors import ConfigError
-from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import OffsetSet
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.table.iceberg.catalog import catalog_client
-from writer.table.iceberg.iceberg import SNAPSHOTS_KEPT
-from writer.table.iceberg.metadata.schema import MAPPING
-from writer.table.log.foreign_writes import FilesGone, ForeignChange, LiveDeleteFiles
-from writer.table.log.operations.rows import Rewrite
-from writer.table.row_removal import count_rows
-from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
 

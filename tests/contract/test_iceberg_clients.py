@@ -12,16 +12,16 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, FileFormat
 from pyiceberg.table import Table
 
-from recovery.rewind.execution import RewindExecution
+from headrace.recovery.rewind.execution import RewindExecution
+from headrace.writer.audit.audit import audit
+from headrace.writer.table.log.foreign_writes import ForeignChange, LiveDeleteFiles
+from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
 from tests.support.foreign_iceberg import delete_rows_by_file
 from tests.support.iceberg_clients import client_table, overwrite_rows
 from tests.support.local_driver import Driver
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW
 from tests.support.small_files import carry, fill_table
-from writer.audit.audit import audit
-from writer.table.log.foreign_writes import ForeignChange, LiveDeleteFiles
-from writer.table.log.operations.rows import RemovedRows, Rewrite
 
 
 def test_changes_whose_snapshots_expired_are_no_rollback(tmp_path: Path) -> None:

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import LongType
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.maintain.convert import run_convert
+from headrace.writer.table.iceberg.catalog.catalog_client import CatalogClient
+from headrace.writer.table.iceberg.metadata.schema import MAPPING, mapping_of, schema_of
+from headrace.writer.table.log.foreign_writes import ForeignChange
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.grown_iceberg import HOUR, NEW, OLD, GrownTable, expected, its_catalog, new, old
 from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import NOW, Schemas, value
 from tests.support.table_formats import iceberg_table
-from writer.audit.audit import audit
-from writer.cli.maintain.convert import run_convert
-from writer.table.iceberg.catalog.catalog_client import CatalogClient
-from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, schema_of
-from writer.table.log.foreign_writes import ForeignChange
-from writer.table.log.operations.seals import Closing
 
 Step = Callable[[], Any]
 

@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 
+from headrace.writer.core.files import StagedFile
+from headrace.writer.table.factory import table_at
+from headrace.writer.table.iceberg.catalog import catalog_client
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.operations.rows import Rewrite
+from headrace.writer.table.table import PipelineTable
 from tests.support.catalog_faults import FAULTS, fail
 from tests.support.effect_failures import Died
 from tests.support.iceberg_effects import _client_key, die_after_effects
 from tests.support.table_formats import iceberg_table, in_catalog
 from tests.support.tables import COLUMNS, P0, batch, begin, create_table, rows, write_file
-from writer.core.files import StagedFile
-from writer.table.factory import table_at
-from writer.table.iceberg.catalog import catalog_client
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations.rows import Rewrite
-from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
 

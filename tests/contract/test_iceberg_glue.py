@@ -12,22 +12,22 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.table import Table
 
+from headrace.writer.config.sections.table import Catalog
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.core.errors import Fenced
+from headrace.writer.core.files import StagedFile
+from headrace.writer.table.factory import table_at
+from headrace.writer.table.iceberg.catalog import catalog_client
+from headrace.writer.table.iceberg.catalog.catalog_client import client_settings
+from headrace.writer.table.iceberg.table_names import TableNames
+from headrace.writer.table.log.foreign_writes import ForeignChange
+from headrace.writer.table.log.operations.rows import Rewrite
+from headrace.writer.table.table import PipelineTable
 from tests.servers.objects import ObjectServer
 from tests.support.catalog_faults import TWICE, fail
 from tests.support.catalog_switches import check_switches
 from tests.support.table_formats import in_catalog
 from tests.support.tables import COLUMNS, P0, batch, begin, write_file
-from writer.config.sections.table import Catalog
-from writer.core.catalog_table import CatalogTable
-from writer.core.errors import Fenced
-from writer.core.files import StagedFile
-from writer.table.factory import table_at
-from writer.table.iceberg.catalog import catalog_client
-from writer.table.iceberg.catalog.catalog_client import client_settings
-from writer.table.iceberg.table_names import TableNames
-from writer.table.log.foreign_writes import ForeignChange
-from writer.table.log.operations.rows import Rewrite
-from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
 Stage = Callable[[int], StagedFile]

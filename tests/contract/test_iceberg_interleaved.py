@@ -9,11 +9,11 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.types import StringType
 
+from headrace.writer.core.files import StagedFile
+from headrace.writer.table.log.foreign_writes import ForeignChange
+from headrace.writer.table.table import PipelineTable
 from tests.support.table_formats import iceberg_table, in_catalog
 from tests.support.tables import P0, batch, begin, create_table, iceberg_table_of, rows, write_file
-from writer.core.files import StagedFile
-from writer.table.log.foreign_writes import ForeignChange
-from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.table.table import PipelineTable
 from tests.support.killed_process import HOUR, OPERATIONS, is_killed_before
 from tests.support.table_formats import iceberg_table
 from tests.support.tables import P0, batch, begin, create_table, iceberg_table_of, rows, write_file
-from writer.table.table import PipelineTable
 
 EFFECTS_MIN = {
     "create": 5,

@@ -5,6 +5,11 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.driver.start.pipeline_start import probe_locations
+from headrace.writer.maintenance.vacuum import find_unneeded, remove
+from headrace.writer.table.factory import conversion, main_table
 from tests.support import oracle
 from tests.support.iceberg_routes import apply_waiting, start_route
 from tests.support.local_driver import Driver, pipeline_config
@@ -12,11 +17,6 @@ from tests.support.log_location import folders_below, write_history
 from tests.support.route_targets import hold_row
 from tests.support.small_files import fill_table, offsets
 from tests.support.vacuum_time import days_ahead
-from writer.audit.audit import audit
-from writer.core.errors import ConfigError
-from writer.driver.start.pipeline_start import probe_locations
-from writer.maintenance.vacuum import find_unneeded, remove
-from writer.table.factory import conversion, main_table
 
 pytestmark = pytest.mark.usefixtures("scratch")  # a vacuum removes what it finds
 

@@ -9,7 +9,17 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-import bucketers
+from headrace import bucketers
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.cli.maintain.table_adopt import run_adopt
+from headrace.writer.maintenance.compaction.compactor import here
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.retention import Retention
+from headrace.writer.maintenance.vacuum import find_unneeded
+from headrace.writer.table.iceberg.catalog.catalog_client import file_settings
+from headrace.writer.table.iceberg.metadata.data_files import canonical_path
 from tests.servers.objects import ObjectServer
 from tests.support.foreign_iceberg import BY_HOUR, COLUMNS, START
 from tests.support.foreign_rows import old_rows
@@ -18,16 +28,6 @@ from tests.support.reverted_change import revert_change
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
 from tests.support.small_files import compactor
-from writer.audit.audit import audit
-from writer.cli.fix.delete_rows import run_deletion
-from writer.cli.maintain.table_adopt import run_adopt
-from writer.maintenance.compaction.compactor import here
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.retention import Retention
-from writer.maintenance.vacuum import find_unneeded
-from writer.table.iceberg.catalog.catalog_client import file_settings
-from writer.table.iceberg.metadata.data_files import canonical_path
 
 # A vacuum removes what tasks spilled.
 pytestmark = pytest.mark.usefixtures("scratch")

@@ -19,21 +19,21 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.iceberg.catalog import catalog_client
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.operations.rows import Batch
 from tests.support import oracle
 from tests.support.catalog_faults import FAULTS, fail
 from tests.support.effect_failures import Died
 from tests.support.iceberg_effects import die_after_effects
 from tests.support.iceberg_routes import TARGETS, apply_waiting, start_route
 from tests.support.route_targets import BY_HEADER, PART, RouteTables, refusing_tables
-from writer.cli.main import app
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange
-from writer.table.factory import all_tables
-from writer.table.iceberg.catalog import catalog_client
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations.rows import Batch
 
 NOW = datetime(2026, 11, 20, 5, tzinfo=UTC)
 

@@ -12,6 +12,8 @@ from hypothesis import Phase, given, settings, strategies as st
 from pyiceberg.expressions import AlwaysTrue, EqualTo, GreaterThanOrEqual, In
 from pyiceberg.table import Transaction
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.table.log.foreign_writes import ForeignChange
 from tests.support.example_counts import share
 from tests.support.iceberg_clients import client_table
 from tests.support.iceberg_transactions import (
@@ -25,8 +27,6 @@ from tests.support.iceberg_transactions import (
 )
 from tests.support.reverted_change import revert_change
 from tests.support.small_files import carry, fill_table
-from writer.audit.audit import audit
-from writer.table.log.foreign_writes import ForeignChange
 
 
 @pytest.mark.parametrize("theirs", REPLACING)

@@ -14,6 +14,18 @@ from deltalake import write_deltalake
 from pyiceberg.catalog import Catalog
 from requests.exceptions import ConnectionError as Broken
 
+from headrace.writer.batch.staging.parquet_files import Destination, delta_statistics
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetSet
+from headrace.writer.maintenance.vacuum import find_unneeded, remove
+from headrace.writer.storage.base import OutcomeUnknown
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.factory import table_at
+from headrace.writer.table.iceberg.catalog import catalog_client
+from headrace.writer.table.log.entries import SideEntry
+from headrace.writer.table.log.foreign_writes import CommitFailed, ForeignChange, LiveDeleteFiles
+from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
 from tests.support.catalog_faults import FAULTS, fail
 from tests.support.foreign_iceberg import START, adopt, create_foreign_table, foreign_client
 from tests.support.local_driver import Driver, log, pipeline_config
@@ -22,18 +34,6 @@ from tests.support.small_files import carry, compact_bucket, fill_table
 from tests.support.table_formats import iceberg_table, in_catalog
 from tests.support.tables import P0, batch, begin, create_table, iceberg_table_of, rows, write_file
 from tests.support.vacuum_time import days_ahead
-from writer.batch.staging.parquet_files import Destination, delta_statistics
-from writer.core.catalog_table import CatalogTable
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetSet
-from writer.maintenance.vacuum import find_unneeded, remove
-from writer.storage.base import OutcomeUnknown
-from writer.storage.locations import store_at
-from writer.table.factory import table_at
-from writer.table.iceberg.catalog import catalog_client
-from writer.table.log.entries import SideEntry
-from writer.table.log.foreign_writes import CommitFailed, ForeignChange, LiveDeleteFiles
-from writer.table.log.operations.rows import RemovedRows, Rewrite
 
 OFFSETS = pa.schema(
     [("_topic", pa.string()), ("_incarnation", pa.int32()), ("_partition", pa.int32()), ("_offset", pa.int64())]

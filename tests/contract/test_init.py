@@ -12,10 +12,10 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from fastavro import parse_schema, schemaless_writer
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.demo.devstack.events import SCHEMAS, produce
 from tests.servers.secured import Authority, behind_login, broker
-from writer.cli.main import app
-from writer.core.errors import HeadraceError
-from writer.demo.devstack.events import SCHEMAS, produce
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from writer.clients import java_artifacts
+from headrace.writer.clients import java_artifacts
 
 
 @pytest.fixture
@@ -49,7 +49,10 @@ def test_a_bundle_is_fetched_once(repository, tmp_path):
     assert len(java_artifacts.spark_jars()) == 4
 
 
-FETCH = "from writer.clients import java_artifacts; print(java_artifacts.fetch('spark-kafka', progress=lambda _: None))"
+FETCH = """
+from headrace.writer.clients import java_artifacts
+print(java_artifacts.fetch("spark-kafka", progress=lambda _: None))
+"""
 
 
 @pytest.mark.slow

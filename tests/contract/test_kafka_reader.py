@@ -13,19 +13,19 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition as Where
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.writer.config.sections.kafka_client import Security as Configured
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.columns import ColumnChoice
+from headrace.writer.kafka_reader.connection import addresses
+from headrace.writer.kafka_reader.errors import AccessDenied, LostRecords, TopicGone, Unavailable
+from headrace.writer.kafka_reader.log_marks import LogMarks
+from headrace.writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
+from headrace.writer.kafka_reader.record_batches import MissingReason
+from headrace.writer.kafka_reader.requests.fetch import PartitionQuestion
+from headrace.writer.kafka_reader.security import Security
 from tests.servers.secured import PLAIN_PASSWORD, PLAIN_USER, Authority, SecuredBroker, broker
-from writer.config.sections.kafka_client import Security as Configured
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.connection import addresses
-from writer.kafka_reader.errors import AccessDenied, LostRecords, TopicGone, Unavailable
-from writer.kafka_reader.log_marks import LogMarks
-from writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
-from writer.kafka_reader.record_batches import MissingReason
-from writer.kafka_reader.requests.fetch import PartitionQuestion
-from writer.kafka_reader.security import Security
 
 pytestmark = pytest.mark.slow
 ALL = ColumnChoice(headers=True, timestamp_type=True)

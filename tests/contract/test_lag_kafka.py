@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from writer.clients.kafka import BrokerUnreachable, Cluster
-from writer.core.errors import HeadraceError, TopicMissing
-from writer.status.lag import date_frontier, date_offsets, partition_lags, read_log_bounds
-from writer.status.model import Logs
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster
+from headrace.writer.core.errors import HeadraceError, TopicMissing
+from headrace.writer.status.lag import date_frontier, date_offsets, partition_lags, read_log_bounds
+from headrace.writer.status.model import Logs
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

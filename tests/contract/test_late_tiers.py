@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.sealing.rules import SealNow
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.status.model import Totals
 from tests.support.audits import describe_problems, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
-from writer.sealing.rules import SealNow
-from writer.sealing.sealer import Sealer
-from writer.status.model import Totals
 
 TIERS = [{"within": "2 h", "to": "reopen"}, {"within": "7 d", "to": "late_table"}, {"to": "dead_letter"}]
 HOUR = timedelta(hours=1)

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.lease.holder import LeaseHolder
+from headrace.writer.lease.kubernetes_api import Api
+from headrace.writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent
+from headrace.writer.lease.lease import Leases, ObservedLease, StoreLeases, is_free, observe
+from headrace.writer.storage.locations import store_at
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.servers.leases import account, lease_api
 from tests.servers.objects import ObjectServer
-from writer.lease.holder import LeaseHolder
-from writer.lease.kubernetes_api import Api
-from writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent
-from writer.lease.lease import Leases, ObservedLease, StoreLeases, is_free, observe
-from writer.storage.locations import store_at
 
 SHORT = timedelta(seconds=2)
 REAL = pytest.param("kubernetes", marks=[pytest.mark.slow, pytest.mark.engines])
@@ -317,11 +317,11 @@ HOLDER = """
 import sys, time
 from datetime import timedelta
 from pathlib import Path
-from writer.lease.holder import LeaseHolder
-from writer.lease.kubernetes_api import Api
-from writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent
-from writer.lease.lease import LeaseRecord, StoreLeases
-from writer.storage.locations import store_at
+from headrace.writer.lease.holder import LeaseHolder
+from headrace.writer.lease.kubernetes_api import Api
+from headrace.writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent
+from headrace.writer.lease.lease import LeaseRecord, StoreLeases
+from headrace.writer.storage.locations import store_at
 held = LeaseHolder({"clicks": eval(sys.argv[1])}, "paused", expires_after=timedelta(seconds=2))
 while not held.try_take("clicks"):
     time.sleep(0.05)

@@ -12,17 +12,17 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition as Where
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from writer.clients.native_kafka import topic_ids
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.demo.devstack.stack import Broker
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.connection import addresses
-from writer.kafka_reader.log_marks import LogMarks
-from writer.kafka_reader.reader import RangeReader, ReadLimits
-from writer.offsets.log_check import CommittedPart, Judgement, LogCheck
-from writer.offsets.log_continuity import Continues, Diverges, Unproven
-from writer.offsets.start_decision import LogRange
+from headrace.writer.clients.native_kafka import topic_ids
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.demo.devstack.stack import Broker
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.connection import addresses
+from headrace.writer.kafka_reader.log_marks import LogMarks
+from headrace.writer.kafka_reader.reader import RangeReader, ReadLimits
+from headrace.writer.offsets.log_check import CommittedPart, Judgement, LogCheck
+from headrace.writer.offsets.log_continuity import Continues, Diverges, Unproven
+from headrace.writer.offsets.start_decision import LogRange
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 T = TypeVar("T")

@@ -17,26 +17,26 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.main import app
+from headrace.writer.clients import notifications
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError, exit_code
+from headrace.writer.driver import main
+from headrace.writer.driver.batches.batch_queue import BatchQueue
+from headrace.writer.driver.pipeline_runner import PipelineRunner
+from headrace.writer.maintenance.vacuum import list_objects
+from headrace.writer.preflight import host_checks
+from headrace.writer.status.progress import Progress
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table import locations
+from headrace.writer.telemetry.receivers import Receivers
 from tests.servers.objects import ObjectServer
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import config as one_pipeline, event, tree
 from tests.support.small_files import fill_table, offsets
 from tests.support.table_formats import OPENED
 from tests.support.tables import LOGS
-from writer.audit.audit import audit
-from writer.cli.main import app
-from writer.clients import notifications
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, exit_code
-from writer.driver import main
-from writer.driver.batches.batch_queue import BatchQueue
-from writer.driver.pipeline_runner import PipelineRunner
-from writer.maintenance.vacuum import list_objects
-from writer.preflight import host_checks
-from writer.status.progress import Progress
-from writer.storage.locations import store_at
-from writer.table import locations
-from writer.telemetry.receivers import Receivers
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
@@ -268,7 +268,7 @@ def test_a_start_is_refused_before_it_writes_or_asks_a_server(tmp_path: Path) ->
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_driver_finds_it_before_spark_and_its_last_line_is_a_sentence(tmp_path: Path, form: str) -> None:
     config = made(tmp_path, a={"location": f"{tmp_path}/lake", "dead_letters": f"{tmp_path}/lake/letters"})
-    command = [sys.executable, "-m", "writer.cli", "run", str(written(config, tmp_path)), "--once"]
+    command = [sys.executable, "-m", "headrace.writer.cli", "run", str(written(config, tmp_path)), "--once"]
     env = {**os.environ, "HEADRACE_LOG": form}
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
     assert done.returncode == 2

@@ -8,6 +8,12 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.clients.http import ask
+from headrace.writer.hooks.base import HookFailed
+from headrace.writer.hooks.delivery import HookDelivery
+from headrace.writer.hooks.dispatcher import deliveries
+from headrace.writer.maintenance.retention import Retention
+from headrace.writer.sealing.bucket_selection import parse_buckets
 from tests.servers.airflow import PASSWORD, USER, Airflow, airflow
 from tests.servers.dagster import Dagster, dagster
 from tests.servers.scripted import HttpRequest, Reply, serve_script
@@ -16,12 +22,6 @@ from tests.support.airflow_api import AirflowApi
 from tests.support.dagster_api import DagsterApi
 from tests.support.hook_rounds import HookRounds
 from tests.support.sealed_lake import SealedLake
-from writer.clients.http import ask
-from writer.hooks.base import HookFailed
-from writer.hooks.delivery import HookDelivery
-from writer.hooks.dispatcher import deliveries
-from writer.maintenance.retention import Retention
-from writer.sealing.bucket_selection import parse_buckets
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 REAL = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]

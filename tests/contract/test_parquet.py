@@ -13,20 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, strategies as st
 
+from headrace.writer.batch.staging.bucket_folders import hive_folder, hive_value
+from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import StagedFile, staged_name
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.storage.base import Store
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.log.foreign_writes import CommitFailed, ForeignChange
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.table.parquet import LOG, Parquet
+from headrace.writer.table.table import PipelineTable
 from tests.servers.objects import ObjectServer
 from tests.support import hive_readers
 from tests.support.table_formats import parquet_table
-from writer.batch.staging.bucket_folders import hive_folder, hive_value
-from writer.batch.staging.parquet_files import Destination
-from writer.core.errors import ConfigError
-from writer.core.files import StagedFile, staged_name
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.storage.base import Store
-from writer.storage.locations import store_at
-from writer.table.log.foreign_writes import CommitFailed, ForeignChange
-from writer.table.log.operations.rows import Batch
-from writer.table.parquet import LOG, Parquet
-from writer.table.table import PipelineTable
 
 PART = TopicPartition("clicks", 1, 0)
 IDS = {"clicks": ["uuid-1"]}
@@ -173,8 +173,8 @@ def test_a_copy_whose_original_was_not_deleted_any_more_is_made_again(location: 
 
 
 def _entry(table: PipelineTable, planned: Batch) -> Any:
-    from writer.table.log.entries import write_actions
-    from writer.table.log.snapshot import app_id
+    from headrace.writer.table.log.entries import write_actions
+    from headrace.writer.table.log.snapshot import app_id
 
     values = {app_id("events", r.part): r.end for r in planned.ranges}
     about = {"kind": "batch", "id": planned.id, "side_files": {}, **planned.facts}

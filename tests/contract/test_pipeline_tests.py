@@ -19,10 +19,10 @@ import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.preflight.testing.case import read as read_case
 from tests.support.sample_records import EVENT, WIDER
-from writer.cli.main import app
-from writer.core.errors import ConfigError
-from writer.preflight.testing.case import read as read_case
 
 ROOT = Path(__file__).parents[2]
 # _pytest.compat.running_on_ci asks for these.
@@ -320,7 +320,7 @@ def test_no_code_and_no_setting_of_the_directory_has_an_effect(files: Files, wor
         for name in ("conftest.py", "test_other.py", "json.py", "yaml.py", "sitecustomize.py"):
             (folder / name).write_text("raise SystemExit('code of the directory ran')\n")
         (folder / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
-    command = [sys.executable, "-P", "-c", "from writer.cli.main import main; main()", "test", *workers]
+    command = [sys.executable, "-P", "-c", "from headrace.writer.cli.main import main; main()", "test", *workers]
     done = subprocess.run(command, cwd=files.root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed in" in done.stdout
@@ -385,7 +385,7 @@ def test_an_update_that_cannot_be_written_is_a_sentence(files: Files) -> None:
 def test_what_a_person_agreed_to_is_written_and_shown_once(files: Files, is_edited: bool) -> None:
     path = failing(files)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "writer.cli", "test", "--update"]
+    command = [sys.executable, "-m", "headrace.writer.cli", "test", "--update"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     page = ""
     with subprocess.Popen(

@@ -10,7 +10,23 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from recovery.backfill import archive_source
+from headrace.recovery.backfill import archive_source
+from headrace.writer.avro.schema_plan import PROVENANCE, RejectedSchema
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.driver.start.pipeline_start import check_rules, set_rules
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.preflight import source_checks
+from headrace.writer.privacy.encryption import decrypt_text
+from headrace.writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.ledger.gap_record import GapRecord
+from headrace.writer.table.log.snapshot import FORMAT
 from tests.support.local_driver import Driver, log
 from tests.support.private_table import (
     PRIVACY,
@@ -23,22 +39,6 @@ from tests.support.private_table import (
     write_config_file,
 )
 from tests.support.sample_records import EVENT, NOW, Schemas, config, value
-from writer.avro.schema_plan import PROVENANCE, RejectedSchema
-from writer.batch.dead_letters import DEAD_LETTERS
-from writer.cli.main import app
-from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
-from writer.driver.start.pipeline_start import check_rules, set_rules
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.maintenance.record_commit import RecordTable
-from writer.preflight import source_checks
-from writer.privacy.encryption import decrypt_text
-from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
-from writer.table.factory import all_tables
-from writer.table.ledger.gap_record import GapRecord
-from writer.table.log.snapshot import FORMAT
 
 
 def test_rows_hold_what_the_words_of_the_schema_leave(tmp_path: Path) -> None:

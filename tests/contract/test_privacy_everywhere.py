@@ -9,9 +9,24 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from recovery.backfill import source_factory
-from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
-from recovery.backfill.source import SourceFailed
+from headrace.recovery.backfill import source_factory
+from headrace.recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
+from headrace.recovery.backfill.source import SourceFailed
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.fix import dlq
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.preflight.samples import preview
+from headrace.writer.privacy.keyring import read_keyring, write_keyring
+from headrace.writer.privacy.record_sealing import HIDDEN
 from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Driver, log
 from tests.support.private_table import (
@@ -25,21 +40,6 @@ from tests.support.private_table import (
     write_config_file,
 )
 from tests.support.sample_records import NOW, WIDER, Schemas, value
-from writer.audit.audit import audit
-from writer.cli.fix import dlq
-from writer.cli.fix.delete_rows import run_deletion
-from writer.cli.main import app
-from writer.core.errors import ConfigError
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.maintenance.record_commit import RecordTable
-from writer.preflight.samples import preview
-from writer.privacy.keyring import read_keyring, write_keyring
-from writer.privacy.record_sealing import HIDDEN
 
 FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 

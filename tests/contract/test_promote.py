@@ -12,22 +12,22 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from typer.testing import CliRunner
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.main import app
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.table.factory import existing_table
+from headrace.writer.table.iceberg.catalog import catalog_client
+from headrace.writer.table.log.appender import TableSuperseded
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.operations.gaps import Gap
 from tests.support import oracle
 from tests.support.effect_failures import Died, die_after
 from tests.support.local_driver import Driver
 from tests.support.sample_records import GAP_FACTS
 from tests.support.shadow_lake import FORMS, Lake, contents, names, run_shadow, writer_fixture  # noqa: F401 - a fixture
-from writer.audit.audit import audit
-from writer.cli.main import app
-from writer.config.loader import load
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.storage.local import LocalStore
-from writer.table.factory import existing_table
-from writer.table.iceberg.catalog import catalog_client
-from writer.table.log.appender import TableSuperseded
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations.gaps import Gap
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -156,7 +156,8 @@ def test_a_running_writer_is_in_the_way(tmp_path: Path, which: str, monkeypatch:
     place = load(lake.file).checkpoints if which == "first" else lake.config_of().checkpoints
     found = type("Driver", (), {"pid": 7, "url": "http://127.0.0.1:7"})
     monkeypatch.setattr(
-        "writer.clients.driver_endpoint.answers", lambda config, _: found if config.checkpoints == place else None
+        "headrace.writer.clients.driver_endpoint.answers",
+        lambda config, _: found if config.checkpoints == place else None,
     )
     assert "(process 7, http://127.0.0.1:7)" in lake.promote("--yes", code=1)
 

@@ -7,8 +7,23 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from recovery.backfill import source_factory
-from recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
+from headrace.recovery.backfill import source_factory
+from headrace.recovery.backfill.fill_gaps import BackfillRequest, fill_gaps
+from headrace.writer.cli.main import app
+from headrace.writer.cli.maintain.convert import run_convert
+from headrace.writer.commit.privacy import record_privacy
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.maintenance.migration.promotion import Promotion, PromotionRequest
+from headrace.writer.maintenance.migration.shadow import shadow_writer_config
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.preflight import source_checks
+from headrace.writer.privacy.path_policies import PathPolicy
+from headrace.writer.privacy.policy import Action
+from headrace.writer.table.log.entries import metadata_actions
+from headrace.writer.table.log.foreign_writes import PrivacyChanged
 from tests.support import canaries
 from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.killed_process import kill_within
@@ -16,21 +31,6 @@ from tests.support.local_driver import Driver, log
 from tests.support.private_table import hash_of, start_driver, write_config_file
 from tests.support.reprocess_lake import BERLIN, run_reprocess
 from tests.support.sample_records import EVENT, NOW, Schemas, value
-from writer.cli.main import app
-from writer.cli.maintain.convert import run_convert
-from writer.commit.privacy import record_privacy
-from writer.core.errors import ConfigError
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.maintenance.migration.promotion import Promotion, PromotionRequest
-from writer.maintenance.migration.shadow import shadow_writer_config
-from writer.maintenance.record_commit import RecordTable
-from writer.preflight import source_checks
-from writer.privacy.path_policies import PathPolicy
-from writer.privacy.policy import Action
-from writer.table.log.entries import metadata_actions
-from writer.table.log.foreign_writes import PrivacyChanged
 
 FORMATS = pytest.mark.parametrize("form", ["delta", "parquet", "iceberg"])
 POLICIES = {"tags": {"PII": "hash"}}

@@ -7,7 +7,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from recovery.rewind.execution import RewindExecution
+from headrace.recovery.rewind.execution import RewindExecution
+from headrace.writer.cli.fix.delete_rows import DeletionReport, run_deletion
+from headrace.writer.cli.maintain.convert import run_convert
+from headrace.writer.cli.maintain.retention import run_retention
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.driver.start.pipeline_start import make_tables
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.vacuum import find_unneeded
+from headrace.writer.output.table_choice import ChosenTable
+from headrace.writer.status.model import Totals
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support import oracle
 from tests.support.audits import OLD, describe_problems, run_audit
 from tests.support.local_driver import Died, Driver, log, pipeline_config
@@ -15,19 +28,6 @@ from tests.support.process import run_code_until
 from tests.support.raw_table import DAY, HEADERS, KEYS, VALUES, carry_values, raw_records, start_writer
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
-from writer.cli.fix.delete_rows import DeletionReport, run_deletion
-from writer.cli.maintain.convert import run_convert
-from writer.cli.maintain.retention import run_retention
-from writer.core.errors import ConfigError
-from writer.driver.start.pipeline_start import make_tables
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.vacuum import find_unneeded
-from writer.output.table_choice import ChosenTable
-from writer.status.model import Totals
-from writer.table.factory import all_tables
-from writer.table.log.operations.seals import Closing
 
 # A vacuum removes what tasks spilled.
 pytestmark = pytest.mark.usefixtures("scratch")
@@ -169,7 +169,7 @@ def test_a_delete_that_dies_before_the_rows_went_finds_them_again(driver: Driver
         def die(*_: object) -> None:
             raise Died
 
-        patched.setattr("writer.maintenance.deletion.row_deletion.RowDeletion._erase", die)
+        patched.setattr("headrace.writer.maintenance.deletion.row_deletion.RowDeletion._erase", die)
         with pytest.raises(Died):
             run()
     assert sorted(raw_records(driver)) == [0, 2, 3, 5, 6, 8]

@@ -6,20 +6,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recovery.backfill import source_factory
-from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps
-from recovery.backfill.source import SourceFailed
+from headrace.recovery.backfill import source_factory
+from headrace.recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps
+from headrace.recovery.backfill.source import SourceFailed
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.record_commit import RecordTable
 from tests.support.audits import describe_problems, run_audit
 from tests.support.backfill_gaps import Silent, skip_offsets
 from tests.support.local_driver import Driver, log
 from tests.support.raw_table import DAY, HEADERS, KEYS, VALUES, carry_values, raw_records, start_writer
 from tests.support.sample_records import NOW, event
-from writer.cli.fix.delete_rows import run_deletion
-from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.record_commit import RecordTable
 
 
 def brought(driver: Driver, place: str, rows_max: int = 500_000) -> list[GapOutcome]:

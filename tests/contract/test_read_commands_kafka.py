@@ -14,14 +14,14 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+from headrace.writer.clients import kafka_sample
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.clients.kafka_sample import RECORDS
+from headrace.writer.config.sections.connections import Kafka
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.demo.devstack.events import SCHEMAS, encoder, generate
 from tests.support.read_commands import headrace, write
 from tests.support.writer_process import NOW
-from writer.clients import kafka_sample
-from writer.clients.kafka import Cluster
-from writer.clients.kafka_sample import RECORDS
-from writer.config.sections.connections import Kafka
-from writer.core.errors import HeadraceError
-from writer.demo.devstack.events import SCHEMAS, encoder, generate
 
 pytestmark = pytest.mark.slow
 
@@ -167,7 +167,7 @@ def test_each_room_is_readable_at_100_columns_and_as_json(site, clicks, at):
 
 def test_preview_follows_until_it_is_interrupted(site, clicks):
     process = subprocess.Popen(
-        [sys.executable, "-m", "writer.cli", "preview", str(site.config), "--follow", "--json", "-n", "2"],
+        [sys.executable, "-m", "headrace.writer.cli", "preview", str(site.config), "--follow", "--json", "-n", "2"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None

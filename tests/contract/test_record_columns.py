@@ -10,21 +10,21 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.maintenance.compaction.compactor import here
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support import oracle
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets
 from tests.support.local_driver import Driver, log
 from tests.support.record_columns import check_sound, start_driver
 from tests.support.sample_records import NOW, event
 from tests.support.small_files import compactor
-from writer.audit.audit import audit
-from writer.cli.fix.delete_rows import run_deletion
-from writer.maintenance.compaction.compactor import here
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.table.log.operations.seals import Closing
 
 COLUMNS = {
     "key": "string", "headers": "_headers",

@@ -6,14 +6,14 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.maintenance.record_commit import RecordCommit
+from headrace.writer.table.log.foreign_writes import CommitFailed, Overtaken
+from headrace.writer.table.log.operations.rows import Replay
 from tests.support.local_driver import log
 from tests.support.route_targets import BY_HEADER, RouteTables
 from tests.support.sample_records import EVENT, NOW, Schemas, event
-from writer.core.offsets import TopicPartition
-from writer.maintenance.local_pipeline import Piece, open_local_pipeline
-from writer.maintenance.record_commit import RecordCommit
-from writer.table.log.foreign_writes import CommitFailed, Overtaken
-from writer.table.log.operations.rows import Replay
 
 NAMES = ("a", "b")
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from recovery.escalation.levels import RecoveryLevel
-from recovery.supervisor.recovery_actions import Refusal, actions
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.supervisor.recovery_actions import Refusal, actions
+from headrace.writer.clients.kafka import BrokerUnreachable, Topic
+from headrace.writer.core.errors import Fenced
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.table.gap_records import gap_records
 from tests.support import oracle
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import event
 from tests.support.simulated_cluster import Cluster
-from writer.clients.kafka import BrokerUnreachable, Topic
-from writer.core.errors import Fenced
-from writer.core.offsets import Source, TopicPartition
-from writer.table.gap_records import gap_records
 
 
 class Held(Cluster):

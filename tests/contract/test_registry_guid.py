@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from writer.schemas.registry import ConfluentRegistry, SchemaNotFound
+from headrace.writer.schemas.registry import ConfluentRegistry, SchemaNotFound
 
 GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
 TEXT = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'

@@ -9,19 +9,19 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay, ReplayResult
+from headrace.writer.maintenance.dead_letters.selection import DeadLettersGone, Selection
+from headrace.writer.schemas.registry import RegistryUnreachable
+from headrace.writer.table.log.foreign_writes import Overtaken
+from headrace.writer.table.log.operations.rows import Replay
 from tests.support import oracle
 from tests.support.local_driver import Died, Driver, log
 from tests.support.process import run_code_until
 from tests.support.replay_records import ALL, BOTH_SCHEMAS, FUTURE, mixed_values
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config
-from writer.audit.audit import audit
-from writer.cli.main import app
-from writer.core.errors import HeadraceError
-from writer.maintenance.dead_letters.replay import DeadLetterReplay, ReplayResult
-from writer.maintenance.dead_letters.selection import DeadLettersGone, Selection
-from writer.schemas.registry import RegistryUnreachable
-from writer.table.log.foreign_writes import Overtaken
-from writer.table.log.operations.rows import Replay
 
 
 @pytest.fixture
@@ -105,8 +105,8 @@ def test_a_registry_that_does_not_answer_changes_nothing(driver):
 
 
 def test_a_replay_makes_commits_of_bounded_size(driver, monkeypatch):
-    monkeypatch.setattr("writer.maintenance.dead_letters.replay.DEAD_LETTERS_AT_ONCE", 5)
-    monkeypatch.setattr("writer.maintenance.dead_letters.selection._ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("headrace.writer.maintenance.dead_letters.replay.DEAD_LETTERS_AT_ONCE", 5)
+    monkeypatch.setattr("headrace.writer.maintenance.dead_letters.selection._ROWS_AT_ONCE", 3)
     found = replayed(driver)
     assert (found.chosen, found.rows) == (21, 7)
     assert len(found.versions) >= 3
@@ -196,7 +196,7 @@ from pathlib import Path
 from tests.support.local_driver import Driver
 from tests.support.replay_records import ALL, BOTH_SCHEMAS
 from tests.support.sample_records import NOW
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
 DeadLetterReplay("clicks", Driver(Path(sys.argv[1]), sys.argv[2]).config, BOTH_SCHEMAS).run(ALL, NOW)
 """
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.avro.fingerprint import crc_fingerprint
+from headrace.writer.avro.wire_format import Wire
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
 from tests.support import oracle
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config
-from writer.audit.audit import audit
-from writer.avro.fingerprint import crc_fingerprint
-from writer.avro.wire_format import Wire
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
 
 FUTURE = NOW + timedelta(days=3)
 FORMATS: dict[str, dict[str, Any]] = {

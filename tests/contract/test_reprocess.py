@@ -12,8 +12,21 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from recovery.reprocess.run import SourceChoice
-from recovery.rewind.execution import RewindExecution
+from headrace.recovery.reprocess.run import SourceChoice
+from headrace.recovery.rewind.execution import RewindExecution
+from headrace.writer.cli.main import app
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.core.errors import ConfigError, LimitReached
+from headrace.writer.core.files import BucketFile
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.sealing.rules import SealNow
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.table.ledger.segment_store import LedgerStore
+from headrace.writer.table.log.foreign_writes import LiveDeleteFiles
+from headrace.writer.table.log.operations.rows import BucketChange, RemovedRows, Reprocess, Rewrite
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.foreign_iceberg import delete_rows_by_file
 from tests.support.iceberg_clients import client_table
 from tests.support.local_driver import Driver, log
@@ -38,19 +51,6 @@ from tests.support.reprocess_lake import (
 )
 from tests.support.rewound_cluster import Cluster as Ends
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
-from writer.cli.main import app
-from writer.clients.kafka import Cluster
-from writer.core.errors import ConfigError, LimitReached
-from writer.core.files import BucketFile
-from writer.core.offsets import TopicPartition
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.sealing.rules import SealNow
-from writer.sealing.sealer import Sealer
-from writer.table.ledger.segment_store import LedgerStore
-from writer.table.log.foreign_writes import LiveDeleteFiles
-from writer.table.log.operations.rows import BucketChange, RemovedRows, Reprocess, Rewrite
-from writer.table.log.operations.seals import Closing
 
 
 def test_old_rules_and_a_reprocess_give_what_the_new_rules_give_from_the_start(tmp_path: Path, form: str) -> None:

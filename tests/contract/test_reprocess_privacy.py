@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.privacy.encryption import decrypt_text
+from headrace.writer.privacy.keyring import read_keyring
 from tests.servers.csfle import CsfleRegistry
 from tests.support.encrypted_fields import EVENT, event, start_driver
 from tests.support.field_encryption import Producer, rule
 from tests.support.local_driver import Driver, log
 from tests.support.private_table import hash_of, keyring_at
 from tests.support.reprocess_lake import BERLIN, check_sound, rows, run_reprocess
-from writer.privacy.encryption import decrypt_text
-from writer.privacy.keyring import read_keyring
 
 
 def kept(root: Path, of: CsfleRegistry, keys: Path, **settings: Any) -> Driver:

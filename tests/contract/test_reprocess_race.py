@@ -8,7 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from recovery.reprocess.run import SourceChoice
+from headrace.recovery.reprocess.run import SourceChoice
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import OffsetSet, TopicPartition
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
 from tests.support.audits import describe_problems, run_audit
 from tests.support.effect_failures import Died, die_after
 from tests.support.local_driver import Driver, log
@@ -31,10 +35,6 @@ from tests.support.reprocess_lake import (
     write_history,
 )
 from tests.support.sample_records import NOW
-from writer.core.errors import ConfigError
-from writer.core.offsets import OffsetSet, TopicPartition
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.table.log.operations.rows import RemovedRows, Rewrite
 
 
 @pytest.fixture

@@ -10,22 +10,22 @@ from deltalake import DeltaTable
 from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
-import bucketers
+from headrace import bucketers
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.main import app
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.files import BucketFile
+from headrace.writer.maintenance import retention
+from headrace.writer.maintenance.retention import PeriodicRetention, Retention, due, settle_retentions, table_retentions
+from headrace.writer.maintenance.vacuum import find_unneeded
+from headrace.writer.sealing.manifest import FOLDER
+from headrace.writer.sealing.retention_wait import read_retention
+from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
+from headrace.writer.table.log.operations.seals import Closing
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
-from writer.audit.audit import audit
-from writer.cli.main import app
-from writer.config.pipeline import Pipeline
-from writer.core.errors import HeadraceError
-from writer.core.files import BucketFile
-from writer.maintenance import retention
-from writer.maintenance.retention import PeriodicRetention, Retention, due, settle_retentions, table_retentions
-from writer.maintenance.vacuum import find_unneeded
-from writer.sealing.manifest import FOLDER
-from writer.sealing.retention_wait import read_retention
-from writer.table.log.operations.rows import RemovedRows, Rewrite
-from writer.table.log.operations.seals import Closing
-from writer.table.log.snapshot import PipelineSnapshot
 
 # A vacuum removes what tasks spilled.
 pytestmark = pytest.mark.usefixtures("scratch")

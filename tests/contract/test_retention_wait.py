@@ -9,24 +9,24 @@ import yaml
 from hypothesis import given, settings, strategies as st
 from typer.testing import CliRunner
 
-import bucketers
-from tests.support.local_driver import Driver, log
-from tests.support.sample_records import NOW, event
-from writer.audit.audit import audit
-from writer.cli.main import app
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.maintenance.retention import (
+from headrace import bucketers
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.main import app
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.maintenance.retention import (
     WAIT_EVERY,
     PeriodicRetention,
     Retention,
     pipeline_retentions,
     settle_retentions,
 )
-from writer.preflight.retention_check import check_retention
-from writer.sealing.retention_wait import RECORD, RetentionWait, read_retention
-from writer.status.document import document
-from writer.status.progress import Progress
+from headrace.writer.preflight.retention_check import check_retention
+from headrace.writer.sealing.retention_wait import RECORD, RetentionWait, read_retention
+from headrace.writer.status.document import document
+from headrace.writer.status.progress import Progress
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import NOW, event
 
 # A vacuum removes what tasks spilled.
 pytestmark = pytest.mark.usefixtures("scratch")

@@ -10,33 +10,33 @@ from uuid import UUID
 
 import pytest
 
-from recovery.cli.fix import rewind
-from recovery.rewind.execution import RewindExecution
+from headrace.recovery.cli.fix import rewind
+from headrace.recovery.rewind.execution import RewindExecution
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.core.errors import ConfigError, Fenced, HeadraceError
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
+from headrace.writer.driver.sealing.steps import seal_due
+from headrace.writer.kafka_reader.requests.epoch_ends import EpochEnd
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.offsets.log_check import LogCheck
+from headrace.writer.output.tables import console
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.ledger.segment_store import LedgerStore
+from headrace.writer.table.log.entries import parse_commit_info
+from headrace.writer.table.log.foreign_writes import CommitFailed, FilesGone, NothingToClose, Overtaken
+from headrace.writer.table.log.operations.gaps import Gap
+from headrace.writer.table.log.operations.rows import Batch, RemovedRows, Replay, Rewrite
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.local_driver import Driver, log
 from tests.support.rewound_cluster import Cluster, DamagedDriver, rewind_of, rewind_report, run_rewind
 from tests.support.sample_records import EVENT, GAP_FACTS, NOW, WIDER, Schemas, event, value
-from writer.audit.audit import audit
-from writer.cli.fix.delete_rows import run_deletion
-from writer.core.errors import ConfigError, Fenced, HeadraceError
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.driver.sealing.steps import seal_due
-from writer.kafka_reader.requests.epoch_ends import EpochEnd
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.offsets.log_check import LogCheck
-from writer.output.tables import console
-from writer.sealing.sealer import Sealer
-from writer.table.factory import main_table
-from writer.table.ledger.segment_store import LedgerStore
-from writer.table.log.entries import parse_commit_info
-from writer.table.log.foreign_writes import CommitFailed, FilesGone, NothingToClose, Overtaken
-from writer.table.log.operations.gaps import Gap
-from writer.table.log.operations.rows import Batch, RemovedRows, Replay, Rewrite
-from writer.table.log.operations.seals import Closing
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 P0 = TopicPartition("clicks", 1, 0)
@@ -400,7 +400,7 @@ def test_a_crash_after_the_entry_is_ended_by_the_next_start(
             raise Died
 
     with monkeypatch.context() as dying:
-        dying.setattr("writer.core.fault_points.point", die)
+        dying.setattr("headrace.writer.core.fault_points.point", die)
         with pytest.raises(Died):
             run_rewind(driver, driver.good)
     if driver.settings.table.format == "delta" or point == "before_redo":

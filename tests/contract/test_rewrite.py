@@ -8,6 +8,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from headrace.writer.core.files import BucketFile, StagedFile
+from headrace.writer.table.log.foreign_writes import FilesGone, ForeignChange
+from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
+from headrace.writer.table.table import PipelineTable
 from tests.support.table_formats import OPENED
 from tests.support.tables import (
     P0,
@@ -22,10 +26,6 @@ from tests.support.tables import (
     table,
     write_file,
 )
-from writer.core.files import BucketFile, StagedFile
-from writer.table.log.foreign_writes import FilesGone, ForeignChange
-from writer.table.log.operations.rows import RemovedRows, Rewrite
-from writer.table.table import PipelineTable
 
 __all__ = ["add", "delta", "location", "table"]
 FIVE, SIX = ("2026-11-20T05",), ("2026-11-20T06",)

@@ -10,29 +10,29 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.avro.fingerprint import schema_fingerprint
+from headrace.writer.batch.task_report import Report
+from headrace.writer.cli.main import app
+from headrace.writer.cli.maintain import schema_accept
+from headrace.writer.clients.driver_endpoint import DriverAlive
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError, SchemaChanged
+from headrace.writer.driver.pipeline import PipelineRun
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.output.command_inputs import ChosenPipeline
+from headrace.writer.schemas.schema_id_check import registry_name
+from headrace.writer.table.log.entries import parse_commit_info
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.schema_ids import SchemaAcceptance
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 from tests.support import oracle
 from tests.support.backfill_gaps import fill_from_archives, only_gap, skip_offsets, write_archive
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, records, value
 from tests.support.simulated_cluster import Cluster
-from writer.audit.audit import audit
-from writer.avro.fingerprint import schema_fingerprint
-from writer.batch.task_report import Report
-from writer.cli.main import app
-from writer.cli.maintain import schema_accept
-from writer.clients.driver_endpoint import DriverAlive
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, SchemaChanged
-from writer.driver.pipeline import PipelineRun
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.output.command_inputs import ChosenPipeline
-from writer.schemas.schema_id_check import registry_name
-from writer.table.log.entries import parse_commit_info
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.schema_ids import SchemaAcceptance
-from writer.table.log.snapshot import PipelineSnapshot
 
 # Bytes of one are bytes of the other: without a look at the ids, its records would be rows, in a column of their own.
 OTHER = {**EVENT, "fields": [{"name": "session", "type": "long"}, *EVENT["fields"][1:]]}
@@ -290,9 +290,11 @@ def test_an_acceptance_applies_to_the_start_that_was_shown(driver: Driver) -> No
 
 
 def test_a_driver_that_runs_is_stopped_first(delta: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    from writer.clients.driver_endpoint import this_driver
+    from headrace.writer.clients.driver_endpoint import this_driver
 
-    monkeypatch.setattr("writer.clients.driver_endpoint.answers", lambda *_: this_driver("http://127.0.0.1:1", 1))
+    monkeypatch.setattr(
+        "headrace.writer.clients.driver_endpoint.answers", lambda *_: this_driver("http://127.0.0.1:1", 1)
+    )
     with pytest.raises(DriverAlive, match="Stop it, then accept"):
         accepted(delta)
     assert kept(delta.table.snapshot()) == {NAME: BEFORE}

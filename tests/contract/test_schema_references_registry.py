@@ -8,8 +8,8 @@ from urllib.request import Request, urlopen
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
-from writer.avro.wire_format import Ids
-from writer.schemas.registry import ConfluentRegistry, with_ids
+from headrace.writer.avro.wire_format import Ids
+from headrace.writer.schemas.registry import ConfluentRegistry, with_ids
 
 
 def record(name: str, **fields: Any) -> Schema:

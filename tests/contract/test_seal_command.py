@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.driver.sealing.seal_request import SealRequest, SealResult, seal_buckets
+from headrace.writer.sealing.bucket_selection import parse_buckets
+from headrace.writer.sealing.unsealed import INDEX
 from tests.support.bucket_lake import HOUR, NOON, Lake, label
-from writer.core.errors import ConfigError, HeadraceError
-from writer.driver.sealing.seal_request import SealRequest, SealResult, seal_buckets
-from writer.sealing.bucket_selection import parse_buckets
-from writer.sealing.unsealed import INDEX
 
 
 def seal(lake: Lake, bucket: str | None = None, **request: Any) -> SealResult:

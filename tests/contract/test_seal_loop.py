@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.clients.kafka import BrokerUnreachable
+from headrace.writer.driver.sealing.rounds import Rounds
+from headrace.writer.driver.sealing.steps import Closer, seal_due
+from headrace.writer.sealing.idleness import LogEndWatch
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.status.progress import Progress
 from tests.support.bucket_lake import MINUTE, NOON, PARTS, Lake, SilentTopics
-from writer.clients.kafka import BrokerUnreachable
-from writer.driver.sealing.rounds import Rounds
-from writer.driver.sealing.steps import Closer, seal_due
-from writer.sealing.idleness import LogEndWatch
-from writer.sealing.sealer import Sealer
-from writer.status.progress import Progress
 
 
 class Recorded(SilentTopics):

@@ -7,22 +7,22 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-import bucketers
+from headrace import bucketers
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.cli.maintain import table_adopt
+from headrace.writer.driver.sealing.rounds import Rounds
+from headrace.writer.driver.sealing.steps import seal_due
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.retention import MARK, Retention
+from headrace.writer.sealing.manifest import FOLDER
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.status.pause import Pause
+from headrace.writer.status.progress import Progress
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
-from writer.audit.audit import audit
-from writer.cli.fix.delete_rows import run_deletion
-from writer.cli.maintain import table_adopt
-from writer.driver.sealing.rounds import Rounds
-from writer.driver.sealing.steps import seal_due
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.retention import MARK, Retention
-from writer.sealing.manifest import FOLDER
-from writer.sealing.sealer import Sealer
-from writer.status.pause import Pause
-from writer.status.progress import Progress
-from writer.table.log.operations.seals import Closing
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURS = bucketers.build({"type": "event_time", "width": HOUR, "zone": "UTC"})

@@ -7,19 +7,19 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.core.units import microseconds
+from headrace.writer.driver.sealing.steps import Closer, seal_due
+from headrace.writer.sealing.idleness import LogEndWatch
+from headrace.writer.sealing.manifest import Manifest
+from headrace.writer.sealing.rules import SealBlocked, SealLater, SealNow
+from headrace.writer.sealing.unsealed import INDEX, IndexCheckpoint
+from headrace.writer.table.log.foreign_writes import BucketsClosed, NothingToClose, Resealed
+from headrace.writer.table.log.operations.gaps import Gap
+from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
+from headrace.writer.table.log.operations.seals import Closing, Sealing
 from tests.support.bucket_lake import HOUR, MINUTE, NOON, PARTS, Lake, SilentTopics, label
 from tests.support.sample_records import GAP_FACTS
-from writer.core.offsets import OffsetRange
-from writer.core.units import microseconds
-from writer.driver.sealing.steps import Closer, seal_due
-from writer.sealing.idleness import LogEndWatch
-from writer.sealing.manifest import Manifest
-from writer.sealing.rules import SealBlocked, SealLater, SealNow
-from writer.sealing.unsealed import INDEX, IndexCheckpoint
-from writer.table.log.foreign_writes import BucketsClosed, NothingToClose, Resealed
-from writer.table.log.operations.gaps import Gap
-from writer.table.log.operations.rows import RemovedRows, Rewrite
-from writer.table.log.operations.seals import Closing, Sealing
 
 
 def closer(ends: dict[tuple[str, int], int] | None = None) -> Closer:

@@ -7,16 +7,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.main import app
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.migration.shadow import shadow_start_offsets
 from tests.support import oracle
 from tests.support.local_driver import Died as DriverDied, log
 from tests.support.sample_records import NOW, event
 from tests.support.shadow_lake import FORMS, HOUR, Lake, contents, names, run_diff, run_shadow, writer_fixture  # noqa: F401 - a fixture
-from writer.audit.audit import audit
-from writer.cli.main import app
-from writer.config.loader import load
-from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
-from writer.maintenance.migration.shadow import shadow_start_offsets
 
 
 @pytest.mark.parametrize("form", FORMS)

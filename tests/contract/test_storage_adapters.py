@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.writer.storage.base import Store
+from headrace.writer.storage.locations import store_at
 from tests.servers.objects import ObjectServer
-from writer.storage.base import Store
-from writer.storage.locations import store_at
 
 ODD = "dt=2026-11-20/h x+%3A:é&;=@,'()!~\u2028ü.json"
 

@@ -10,9 +10,9 @@ import typer
 import yaml
 from typer.testing import CliRunner, Result
 
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import ConfigError
 from tests.support.routed_window import Routed
-from writer.cli.main import app
-from writer.core.errors import ConfigError
 
 # On all pipelines of the file, or those that are named.
 MANY = {

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.clients.kafka import BrokerUnreachable
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.driver.table_watch import TableWatch
+from headrace.writer.status import from_table
+from headrace.writer.status.model import View
+from headrace.writer.status.progress import Progress
+from headrace.writer.status.table_facts import GapFacts, TableContents, TableFactsReader
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.web.endpoints import FRESH_STATUS, answer
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets, values, write_archive
 from tests.support.local_driver import Driver, log
-from writer.clients.kafka import BrokerUnreachable
-from writer.core.offsets import TopicPartition
-from writer.driver.table_watch import TableWatch
-from writer.status import from_table
-from writer.status.model import View
-from writer.status.progress import Progress
-from writer.status.table_facts import GapFacts, TableContents, TableFactsReader
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.web.endpoints import FRESH_STATUS, answer
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

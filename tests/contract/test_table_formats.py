@@ -8,6 +8,15 @@ import pyarrow as pa
 import pytest
 from deltalake import Field
 
+from headrace.writer.core.errors import Fenced
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.log.entries import SideEntry
+from headrace.writer.table.log.foreign_writes import CommitFailed, ForeignChange
+from headrace.writer.table.log.operations.gaps import Gap
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.table.table import PipelineTable
 from tests.support.sample_records import GAP_FACTS
 from tests.support.table_formats import OPENED
 from tests.support.tables import (
@@ -25,15 +34,6 @@ from tests.support.tables import (
     table,
     write_file,
 )
-from writer.core.errors import Fenced
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange
-from writer.storage.locations import store_at
-from writer.table.log.entries import SideEntry
-from writer.table.log.foreign_writes import CommitFailed, ForeignChange
-from writer.table.log.operations.gaps import Gap
-from writer.table.log.operations.rows import Batch
-from writer.table.table import PipelineTable
 
 __all__ = ["add", "delta", "location", "stage", "table"]
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from headrace.writer.core.errors import Fenced
+from headrace.writer.table.log.foreign_writes import CommitFailed, ForeignChange
 from tests.support.commits import PARTS, Lake
 from tests.support.delta_logs import log_files
 from tests.support.table_formats import delta_table
-from writer.core.errors import Fenced
-from writer.table.log.foreign_writes import CommitFailed, ForeignChange
 
 
 def test_a_supervisor_may_ask_for_the_owner_while_a_batch_commits(tmp_path: Path) -> None:

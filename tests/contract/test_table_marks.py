@@ -8,18 +8,18 @@ from uuid import uuid4
 
 import pytest
 
+from headrace.writer.core.errors import Fenced
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.offsets.log_continuity import EarlierCommit, read_part_history
+from headrace.writer.table.gap_records import read_history
+from headrace.writer.table.ledger.segment_store import LedgerStore
+from headrace.writer.table.log.commits.starts import Adoption, LogCut
+from headrace.writer.table.log.operations.gaps import Gap
+from headrace.writer.table.log.operations.rewinds import Rewind
+from headrace.writer.table.table import PipelineTable
 from tests.support.tables import P0, P1, batch, begin, stage, table
-from writer.core.errors import Fenced
-from writer.core.files import StagedFile
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.offsets.log_continuity import EarlierCommit, read_part_history
-from writer.table.gap_records import read_history
-from writer.table.ledger.segment_store import LedgerStore
-from writer.table.log.commits.starts import Adoption, LogCut
-from writer.table.log.operations.gaps import Gap
-from writer.table.log.operations.rewinds import Rewind
-from writer.table.table import PipelineTable
 
 __all__ = ["stage", "table"]
 FIRST, SECOND = LogMark(3, 2**63 - 1), LogMark(0, 0)

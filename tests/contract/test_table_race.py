@@ -13,12 +13,12 @@ from uuid import uuid4
 import pytest
 from deltalake.exceptions import CommitFailedError
 
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.storage.locations import store_at
 from tests.servers.objects import ObjectServer
 from tests.support.table_formats import OPENED, delta_table
 from tests.support.tables import COLUMNS, P0, batch, delta_client, rows
-from writer.core.files import StagedFile
-from writer.core.offsets import TopicPartition
-from writer.storage.locations import store_at
 
 pytestmark = pytest.mark.slow
 RACER = """
@@ -26,8 +26,8 @@ import sys
 from datetime import UTC, datetime
 from uuid import uuid4
 from tests.support.tables import write_file
-from writer.table.log.operations.rows import Batch
-from writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from tests.support.table_formats import OPENED
 
 location, partition, epoch, form = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]

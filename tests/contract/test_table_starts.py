@@ -4,6 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace.writer.core.errors import ConfigError, Fenced
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.table.log.commits.starts import Adoption
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.table import PipelineTable
 from tests.support.table_formats import OPENED
 from tests.support.tables import (
     COLUMNS,
@@ -17,12 +23,6 @@ from tests.support.tables import (
     stage,
     table,
 )
-from writer.core.errors import ConfigError, Fenced
-from writer.core.files import StagedFile
-from writer.core.offsets import TopicPartition
-from writer.table.log.commits.starts import Adoption
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.table import PipelineTable
 
 __all__ = ["location", "stage", "table"]
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.table.factory import all_tables
 from tests.support import oracle
 from tests.support.killed_process import kill_within
 from tests.support.route_targets import BY_HEADER, RouteTables
-from writer.table.factory import all_tables
 
 NAMES = [f"t{at:02}" for at in range(50)]
 FORMATS = pytest.mark.parametrize("form", ["delta", "iceberg"])

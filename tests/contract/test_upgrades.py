@@ -9,27 +9,27 @@ from typing import Any
 
 import pytest
 
-import bucketers
+from headrace import bucketers
+from headrace.writer.audit.audit import audit
+from headrace.writer.clients.kafka import BrokerUnreachable, Topic
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError, SchemaChanged
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.maintenance.retention import PeriodicRetention, Retention, table_retentions
+from headrace.writer.offsets import start_offsets
+from headrace.writer.preflight import host_checks
+from headrace.writer.schemas.registry import source
+from headrace.writer.sealing.retention_wait import RetentionWait
+from headrace.writer.status import from_table
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.table import locations
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log import snapshot
+from headrace.writer.table.log.snapshot import FORMAT, KINDS, LogFormatTooNew
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, Schemas, event
 from tests.support.simulated_cluster import Cluster
-from writer.audit.audit import audit
-from writer.clients.kafka import BrokerUnreachable, Topic
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, SchemaChanged
-from writer.core.offsets import TopicPartition
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.maintenance.retention import PeriodicRetention, Retention, table_retentions
-from writer.offsets import start_offsets
-from writer.preflight import host_checks
-from writer.schemas.registry import source
-from writer.sealing.retention_wait import RetentionWait
-from writer.status import from_table
-from writer.storage.base import S3Settings
-from writer.table import locations
-from writer.table.factory import main_table
-from writer.table.log import snapshot
-from writer.table.log.snapshot import FORMAT, KINDS, LogFormatTooNew
 
 ROOT = Path(__file__).parents[2]
 P0 = TopicPartition("clicks", 1, 0)
@@ -44,7 +44,7 @@ def filled(root: Path, form: str = "delta") -> Driver:
 
 def of_newer_headrace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this headrace be one that knows the next format."""
-    monkeypatch.setattr("writer.table.log.appender.FORMAT", FORMAT + 1)
+    monkeypatch.setattr("headrace.writer.table.log.appender.FORMAT", FORMAT + 1)
     monkeypatch.setattr(snapshot, "FORMAT", FORMAT + 1)
 
 
@@ -127,8 +127,8 @@ def refused(driver: Driver, said: str, config: Config, name: str = "clicks") -> 
     version = driver.table.snapshot().version
     assert findings(config, name)["table"].startswith("failed")
     assert said in findings(config, name)["table"]
-    import bucketers
-    from writer.config.sections.table import layout
+    from headrace import bucketers
+    from headrace.writer.config.sections.table import layout
 
     settings = config.pipelines[name]
     with pytest.raises(ConfigError, match=re.escape(said)):

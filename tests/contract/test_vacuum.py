@@ -14,6 +14,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.avro import schema
+from headrace.writer.avro.decoding.block_decoder import NativeDecoder
+from headrace.writer.cli.main import app
+from headrace.writer.cli.maintain.vacuum import run_vacuum
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.maintenance.vacuum import find_unneeded, list_objects, remove
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.ledger.segment_store import FOLDER
 from tests.servers.objects import ObjectServer
 from tests.support.local_driver import Died, Driver, log
 from tests.support.report_page import render_page
@@ -21,15 +30,6 @@ from tests.support.sample_records import EVENT, event
 from tests.support.small_files import carry, compact_bucket, fill_table, offsets
 from tests.support.tables import LOGS, iceberg_table_of, put_table
 from tests.support.vacuum_time import days_ahead
-from writer.audit.audit import audit
-from writer.avro import schema
-from writer.avro.decoding.block_decoder import NativeDecoder
-from writer.cli.main import app
-from writer.cli.maintain.vacuum import run_vacuum
-from writer.core.errors import ConfigError, HeadraceError
-from writer.maintenance.vacuum import find_unneeded, list_objects, remove
-from writer.storage.locations import store_at
-from writer.table.ledger.segment_store import FOLDER
 
 pytestmark = pytest.mark.usefixtures("scratch")
 

@@ -6,15 +6,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import EqualTo
 
-from recovery.checkpoints.walk_back import RebuiltOffsets, proven_offsets, walk_back
+from headrace.recovery.checkpoints.walk_back import RebuiltOffsets, proven_offsets, walk_back
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.table.kafka_timestamps import read_kafka_timestamps
 from tests.support.checkpoint_files import CheckpointRun
 from tests.support.forgotten_offsets import forget
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import event
 from tests.support.simulated_cluster import Cluster
 from tests.support.tables import iceberg_table_of
-from writer.core.offsets import Source, TopicPartition
-from writer.table.kafka_timestamps import read_kafka_timestamps
 
 
 class OneTopic(Cluster):

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
+import tarfile
 import venv
 import zipfile
 from dataclasses import dataclass
@@ -17,31 +17,35 @@ from shutil import copytree
 import pytest
 import yaml
 
+from headrace.writer.cli.commands import COMMANDS
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.pages import page_address
 from tests.support.doc_examples import headrace_commands, help_examples
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, event
-from writer.cli.commands import COMMANDS
-from writer.config.pipelines import Config
-from writer.core.pages import page_address
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("bucketers", "writer", "autoscaler", "recovery", "bench")
+# What builds: the packages, their links, and what the project says of itself.
+SOURCES = (*PACKAGES, "src", "pyproject.toml", "README.md", "LICENSE")
+# Where this environment has what the product imports, and setuptools.
+DEPENDENCIES = [path for path in sys.path if path.endswith("site-packages")]
 FOR_DEVELOPERS = {"bench/README.md", "bench/published.json"}
 READS_ITS_DATA = """
-import bench.guard, writer
+import headrace, headrace.bench.guard, headrace.writer
 from pathlib import Path
-from recovery.escalation.error_catalogue import catalogue
-from writer.preflight import sizing
-from writer.web import page
-assert catalogue() and page.content() and bench.guard.BASELINE.exists()
-assert Path(writer.__file__).with_name("log4j2.properties").exists()
-print(writer.__file__)
+from headrace.recovery.escalation.error_catalogue import catalogue
+from headrace.writer.preflight import sizing
+from headrace.writer.web import page
+assert catalogue() and page.content() and headrace.bench.guard.BASELINE.exists()
+assert Path(headrace.writer.__file__).with_name("log4j2.properties").exists()
+print(headrace.__file__)
 """
 # Shows the help of each command, and lets each example of standard input be parsed. Prints the helps by command.
 PARSES_EXAMPLES = """
 import contextlib, io, json, sys
-import typer, writer
-from writer.cli.main import app
+import headrace, typer
+from headrace.writer.cli.main import app
 
 root = typer.main.get_command(app)
 def commands(group, prefix=""):
@@ -62,7 +66,7 @@ for words in json.load(sys.stdin):
         command = command.commands[words.pop(0)]
     command.make_context(command.name, words)
     parsed += 1
-print(json.dumps({"module": writer.__file__, "helps": helps, "parsed": parsed}))
+print(json.dumps({"module": headrace.__file__, "helps": helps, "parsed": parsed}))
 """
 # Of tables, without a server.
 COMMANDS_OF_A_TABLE = (
@@ -82,18 +86,34 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel that HEADRACE_WHEEL names; else build it from the files that git knows, away from the clone."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the files that git knows and that build, away from the clone."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in repository(*SOURCES):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, folder / name, follow_symlinks=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel that HEADRACE_WHEEL names; else build it."""
     if published := os.environ.get("HEADRACE_WHEEL"):
         return Path(published)
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    for name in repository(*PACKAGES, "pyproject.toml", "README.md", "LICENSE"):
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, source / name)
+    return build_wheel(source, tmp_path_factory.mktemp("dist"))
+
+
+def build_wheel(source: Path, target: Path) -> Path:
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(target), "."]
     subprocess.run(build, cwd=source, check=True)
     (built,) = target.glob("headrace-*.whl")
     return built
+
+
+def read_files(wheel: Path) -> dict[str, bytes]:
+    """Return what a wheel holds, by name, without what it says of itself."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
 
 
 def repository(*paths: str) -> list[str]:
@@ -101,7 +121,8 @@ def repository(*paths: str) -> list[str]:
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *paths],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    # A link counts by itself: what is behind it has a path of its own.
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_symlink() or (ROOT / name).is_file()]
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -122,13 +143,47 @@ def run(*command: str, cwd: Path, env: dict[str, str], code: int = 0, given: str
 
 def test_a_wheel_holds_each_file_of_the_packages_and_no_other(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
         (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
         metadata = archive.read(name).decode()
-    assert held == set(repository(*PACKAGES)) - FOR_DEVELOPERS
-    assert {"writer/web/page.html", "writer/log4j2.properties", "recovery/alerts.yaml"} <= held
+    names = set(read_files(wheel))
+    own = {"headrace/__init__.py", "headrace/py.typed"}
+    assert names == own | {f"headrace/{name}" for name in set(repository(*PACKAGES)) - FOR_DEVELOPERS}
+    data = ("writer/web/page.html", "writer/log4j2.properties", "recovery/alerts.yaml")
+    assert {f"headrace/{name}" for name in data} <= names
     assert "Author: headrace contributors" in metadata
     assert "License-Expression: Apache-2.0" in metadata
+
+
+def test_a_source_archive_holds_files_for_links_and_builds_the_same_wheel(
+    source: Path, wheel: Path, tmp_path: Path
+) -> None:
+    build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=source, capture_output=True, check=True)
+    (sdist,) = tmp_path.glob("headrace-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        members = archive.getmembers()
+        archive.extractall(tmp_path, filter="data")
+    assert [member.name for member in members if not member.isfile() and not member.isdir()] == []
+    root = sdist.name.removesuffix(".tar.gz")
+    folders = {member.name.split("/")[1] for member in members if member.name.count("/") > 1}
+    assert folders == {"src"}
+    rebuilt = build_wheel(tmp_path / root, tmp_path / "dist")
+    assert read_files(rebuilt) == read_files(wheel)
+
+
+def test_an_editable_installation_imports_the_clone_by_one_name(source: Path, tmp_path: Path) -> None:
+    env = environment(tmp_path / "venv")
+    (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (packages / "dependencies.pth").write_text("\n".join(DEPENDENCIES))
+    install = ("pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation", "-e", str(source))
+    # The environment's own setuptools is older than what builds.
+    run(*install, cwd=tmp_path, env={**env, "PYTHONPATH": os.pathsep.join(DEPENDENCIES)})
+    module = run("python", "-c", READS_ITS_DATA, cwd=tmp_path, env=env).strip()
+    assert module == str(source / "src" / "headrace" / "__init__.py")
+    program = "import importlib.util; print([name for name in sys.argv[1:] if importlib.util.find_spec(name)])"
+    names = run("python", "-c", f"import sys; {program}", *PACKAGES, cwd=tmp_path, env=env).strip()
+    assert names == "[]"
+    assert "headrace " in run("headrace", "--version", cwd=tmp_path, env=env)
 
 
 @dataclass(frozen=True)
@@ -151,13 +206,13 @@ def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Insta
     env = environment(home / "venv")
     run("pip", "install", "-q", "--no-deps", "--no-index", str(wheel), cwd=home, env=env)
     (packages,) = (home / "venv" / "lib").glob("python*/site-packages")
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (packages / "dependencies.pth").write_text("\n".join(DEPENDENCIES))
     return Installation(env, packages)
 
 
 def test_an_installed_wheel_reads_its_own_files_without_the_clone(installation: Installation, tmp_path: Path) -> None:
     module = installation.run("python", "-c", READS_ITS_DATA, cwd=tmp_path).strip()
-    assert module == str(installation.packages / "writer" / "__init__.py")
+    assert module == str(installation.packages / "headrace" / "__init__.py")
     commands = installation.run("headrace", "--help", cwd=tmp_path)
     names = [entry.name for entries in COMMANDS.values() for entry in entries]
     assert [name for name in names if name not in commands] == []
@@ -169,7 +224,7 @@ def test_each_command_of_an_installed_wheel_shows_its_help_and_takes_the_example
     lines = [list(command.arguments[1:]) for command in headrace_commands()]
     output = run("python", "-c", PARSES_EXAMPLES, cwd=tmp_path, env=installation.env, given=json.dumps(lines))
     shown = json.loads(output.splitlines()[-1])
-    assert shown["module"] == str(installation.packages / "writer" / "__init__.py")
+    assert shown["module"] == str(installation.packages / "headrace" / "__init__.py")
     assert shown["parsed"] == len(lines)
     assert set(shown["helps"]) == help_examples().keys()
     for name, text in shown["helps"].items():

@@ -11,10 +11,10 @@ from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from fastavro import parse_schema, schemaless_writer
 
+from headrace.writer.avro.fingerprint import crc_fingerprint
+from headrace.writer.avro.wire_format import CONFLUENT, Wire
+from headrace.writer.schemas.registry import ConfluentRegistry, SchemaNotFound, with_ids
 from tests.support import oracle
-from writer.avro.fingerprint import crc_fingerprint
-from writer.avro.wire_format import CONFLUENT, Wire
-from writer.schemas.registry import ConfluentRegistry, SchemaNotFound, with_ids
 
 pytestmark = pytest.mark.slow
 

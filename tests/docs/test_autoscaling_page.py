@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.decision.policy import DEFAULTS
-from bench.simulation.run import ours
-from bench.simulation.workloads import SHAPES, shape
+from headrace.autoscaler.decision.policy import DEFAULTS
+from headrace.bench.simulation.run import ours
+from headrace.bench.simulation.workloads import SHAPES, shape
 
 ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("docs_autoscaling_page", ROOT / "docs" / "autoscaling.py")

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from recovery.escalation.error_catalogue import catalogue
-from recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.escalation.error_catalogue import catalogue
+from headrace.recovery.escalation.levels import RecoveryLevel
 from tests.fault import outcomes
 from tests.support import checkpoint_damages
 

@@ -18,6 +18,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from headrace.writer.avro.schema_text import parse_schema
+from headrace.writer.config.loader import checked
+from headrace.writer.config.references import References
+from headrace.writer.privacy.encryption import encrypt_values
 from tests.support.doc_examples import (
     ROOT,
     SESSION,
@@ -34,10 +38,6 @@ from tests.support.doc_examples import (
     whole_config,
 )
 from tests.support.sealed_lake import SealedLake
-from writer.avro.schema_text import parse_schema
-from writer.config.loader import checked
-from writer.config.references import References
-from writer.privacy.encryption import encrypt_values
 
 # Why no test runs a command of another program, by the program.
 OTHER_PROGRAMS = {
@@ -252,7 +252,7 @@ def test_each_block_of_a_page_is_true_or_says_why_no_test_can_tell(page: str) ->
         ("```yaml\n- run: headrace test --junitxml tests.xml\n```\n", "No such option"),
         ("```yaml\nconfig: ../pipelines.yaml\nthen: never\n```\n", "no such line"),
         ("```python\nimport headrace.none\n```\n", "No module"),
-        ("```python\nfrom writer.core.pages import none\n```\n", "import none"),
+        ("```python\nfrom headrace.writer.core.pages import none\n```\n", "import none"),
         ("```python\nx =\n```\n", "invalid syntax"),
         ('```json\n{"a": 1,}\n```\n', "Expecting property name"),
         ("text\n\n    headrace status\n", "between fences"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from autoscaler.runtime.endpoints import CATALOGUE
+from headrace.autoscaler.runtime.endpoints import CATALOGUE
 
 FILE = Path(__file__).parents[2] / "docs" / "examples" / "keda.yaml"
 # The metadata of KEDA's triggers that the example uses, as its pages of the two scalers list them (2.22).

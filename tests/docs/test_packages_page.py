@@ -32,36 +32,50 @@ def test_the_page_lists_the_packages_as_the_contracts_layer_them() -> None:
 
 def test_the_table_follows_the_contracts() -> None:
     layered = [
-        {"layers": ["recovery | bench", "writer"]},
-        {"containers": ["writer"], "layers": ["cli", "table", "avro | core"]},
-        {"layers": ["writer.avro.schema_plan", "writer.avro.schema"]},
-        {"containers": ["writer.table"], "layers": ["table", "ledger | takeover", "log"]},
+        {"containers": ["headrace"], "layers": ["recovery | bench", "writer"]},
+        {"containers": ["headrace.writer"], "layers": ["cli", "table", "avro | core"]},
+        {"layers": ["headrace.writer.avro.schema_plan", "headrace.writer.avro.schema"]},
+        {"containers": ["headrace.writer.table"], "layers": ["table", "ledger | takeover", "log"]},
     ]
     lines = list(generator().packages(layered))
     named = re.findall(r"^\| (\d*) ?\| \**`([\w.]+)`", "\n".join(lines), re.MULTILINE)
     assert named == [
-        ("", "recovery"), ("", "bench"), ("", "writer"), ("3", "writer.cli"), ("", "writer.cli.fix"),
-        ("", "writer.cli.look"), ("", "writer.cli.maintain"), ("", "writer.cli.recover"), ("", "writer.cli.run"),
-        ("", "writer.cli.scale"), ("2", "writer.table"),
-        ("", "writer.table.iceberg"), ("", "writer.table.iceberg.catalog"), ("", "writer.table.iceberg.metadata"),
-        ("", "writer.table.ledger"), ("", "writer.table.log"), ("", "writer.table.log.commits"),
-        ("", "writer.table.log.operations"),
-        ("1", "writer.avro"), ("", "writer.avro.decoding"), ("1", "writer.core"),
-    ]  # fmt: skip
+        ("", "headrace.recovery"),
+        ("", "headrace.bench"),
+        ("", "headrace.writer"),
+        ("3", "headrace.writer.cli"),
+        ("", "headrace.writer.cli.fix"),
+        ("", "headrace.writer.cli.look"),
+        ("", "headrace.writer.cli.maintain"),
+        ("", "headrace.writer.cli.recover"),
+        ("", "headrace.writer.cli.run"),
+        ("", "headrace.writer.cli.scale"),
+        ("2", "headrace.writer.table"),
+        ("", "headrace.writer.table.iceberg"),
+        ("", "headrace.writer.table.iceberg.catalog"),
+        ("", "headrace.writer.table.iceberg.metadata"),
+        ("", "headrace.writer.table.ledger"),
+        ("", "headrace.writer.table.log"),
+        ("", "headrace.writer.table.log.commits"),
+        ("", "headrace.writer.table.log.operations"),
+        ("1", "headrace.writer.avro"),
+        ("", "headrace.writer.avro.decoding"),
+        ("1", "headrace.writer.core"),
+    ]
     assert lines[-3:] == [
-        "`writer.avro.schema_plan` → `writer.avro.schema`",
+        "`headrace.writer.avro.schema_plan` → `headrace.writer.avro.schema`",
         "",
-        "Inside `writer.table`: `table` → `ledger | takeover` → `log`",
+        "Inside `headrace.writer.table`: `table` → `ledger | takeover` → `log`",
     ]
 
 
 def test_every_package_has_a_docstring() -> None:
     made = generator()
-    roots = set(re.findall(r"^\| \| \*\*`(\w+)`\*\*", made.text(), re.MULTILINE))
-    assert {"bucketers", "writer", "autoscaler", "recovery"} <= roots
+    roots = set(re.findall(r"^\| \| \*\*`headrace\.(\w+)`\*\*", made.text(), re.MULTILINE))
+    assert roots == {"autoscaler", "bench", "bucketers", "recovery", "writer"}
     for root in roots:
         for path in ROOT.joinpath(root).glob("**/__init__.py"):
-            assert made.summary(".".join(path.parent.relative_to(ROOT).parts))
+            assert made.summary(".".join(["headrace", *path.parent.relative_to(ROOT).parts]))
 
 
 def test_invariants_are_numbered_and_each_has_a_check() -> None:

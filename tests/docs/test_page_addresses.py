@@ -11,9 +11,9 @@ from typing import Any
 
 import typer
 
-from writer.cli.main import app
-from writer.config.pipelines import Config
-from writer.core.pages import ADDRESS, page_address
+from headrace.writer.cli.main import app
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.pages import ADDRESS, page_address
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("autoscaler", "bench", "bucketers", "recovery", "writer")

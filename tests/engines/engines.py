@@ -12,7 +12,8 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from bench.job import delta_bundle
+from headrace.bench.job import delta_bundle
+from headrace.writer.clients import java_artifacts
 from tests.engines import dialects
 from tests.engines.dialects import Dialect, DuckDB, Presto, Spark, Trino, TrinoHive
 from tests.engines.lake import REWRITTEN, Lake
@@ -22,7 +23,6 @@ from tests.servers.objects import ObjectServer
 from tests.servers.statement import Coordinator
 from tests.support import oracle
 from tests.support.table_formats import OPENED
-from writer.clients import java_artifacts
 
 BUCKETS = ["hour", "kind_bucket"]
 Ask = Callable[[str], list[tuple[Any, ...]]]

@@ -11,18 +11,18 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.config.sections.connections import S3
+from headrace.writer.core.files import BucketFile, BucketKey
+from headrace.writer.maintenance.rewrite import Job, Source, rewrite
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.locations import delta_options
+from headrace.writer.table.log.operations.rows import Rewrite
 from tests.engines.events import WAVE, Produced, Row
 from tests.servers.objects import ObjectServer
 from tests.support import oracle
 from tests.support.table_formats import OPENED, delta_table
 from tests.support.writer_process import Site, Writer
-from writer.batch.bucketing import TimeRule
-from writer.config.sections.connections import S3
-from writer.core.files import BucketFile, BucketKey
-from writer.maintenance.rewrite import Job, Source, rewrite
-from writer.storage.base import S3Settings
-from writer.storage.locations import delta_options
-from writer.table.log.operations.rows import Rewrite
 
 FORMATS = ("delta", "parquet")
 REWRITTEN = "rewritten"  # a copy of the Delta table, every bucket of it compacted, and rows deleted by another client

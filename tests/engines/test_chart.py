@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from headrace.writer.lease import kubernetes_api as cluster_api
+from headrace.writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
 from tests.servers.kubernetes import KUBERNETES, Api, Cluster, Refused, cluster, until
 from tests.servers.leases import account
 from tests.support.doc_examples import documented_configs
 from tests.support.helm_chart import CHART, CRDS, MONITORING, PLACES, ROOT, VALUES, helm, pods, render, wrong
-from writer.lease import kubernetes_api as cluster_api
-from writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 Json = dict[str, Any]

@@ -18,11 +18,11 @@ from urllib.parse import quote
 import psutil
 import pytest
 
+from headrace.writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
 from tests.support.browser import Browser, browser
 from tests.support.cluster_driver import on_cluster, scale
 from tests.support.supervisor_process import Supervised, supervise
 from tests.support.writer_process import Site
-from writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]

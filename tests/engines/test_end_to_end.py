@@ -13,15 +13,15 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from headrace.writer.config.loader import load
+from headrace.writer.hooks.dispatcher import hook_health
+from headrace.writer.sealing.manifest import Manifest
+from headrace.writer.sealing.sealer import Sealer
 from tests.engines.engines import delta_view
 from tests.engines.events import HOURS, Produced, Row
 from tests.servers.druid import Druid
 from tests.servers.statement import Coordinator
 from tests.support.writer_process import Site, Writer
-from writer.config.loader import load
-from writer.hooks.dispatcher import hook_health
-from writer.sealing.manifest import Manifest
-from writer.sealing.sealer import Sealer
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1200)]
 HOUR = "2026-11-20T05"
@@ -70,7 +70,7 @@ def test_late_events_change_the_number_of_a_sealed_hour_in_all_five_engines(
     assert (second.rows, second.added, second.late) == (250, 50, 50)
     _agree(writer, site, asks, [row for row in produced.rows if row["hour"] == HOUR], seals=2)
     writer.stop()
-    command = [sys.executable, "-m", "writer.cli", "audit", str(site.config), "--deep", "--json"]
+    command = [sys.executable, "-m", "headrace.writer.cli", "audit", str(site.config), "--deep", "--json"]
     audit = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout)
     found = audit["pipelines"]["events"]
     assert found["adds_up"], found

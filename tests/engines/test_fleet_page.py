@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.config.sections.connections import Http
+from headrace.writer.web import page
+from headrace.writer.web.http_server import NOT_HERE, Answer, answering, json_answer
 from tests.support.browser import Browser, browser
 from tests.support.fleet_status import pipeline, sixty_pipelines
-from writer.config.sections.connections import Http
-from writer.web import page
-from writer.web.http_server import NOT_HERE, Answer, answering, json_answer
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(120)]
 RESTART: dict[str, Any] = {"error": None, "restart": ["kafka.request_timeout"]}

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bucketers import EventTime
+from headrace.bucketers import EventTime
+from headrace.writer.engines.registration import registration
+from headrace.writer.engines.table_description import describe_table
+from headrace.writer.hooks.delivery import HookDelivery
+from headrace.writer.hooks.dispatcher import deliveries
+from headrace.writer.sealing.bucket_selection import parse_buckets
 from tests.support.sealed_lake import SealedLake
-from writer.engines.registration import registration
-from writer.engines.table_description import describe_table
-from writer.hooks.delivery import HookDelivery
-from writer.hooks.dispatcher import deliveries
-from writer.sealing.bucket_selection import parse_buckets
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 FORMATS = ["delta", "parquet"]

@@ -12,6 +12,13 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.driver.start.pipeline_start import probe_locations
+from headrace.writer.maintenance.vacuum import find_unneeded, remove
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.iceberg.catalog.catalog_client import client_settings
+from headrace.writer.table.log.foreign_writes import ForeignChange
+from headrace.writer.table.table import PipelineTable
 from tests.servers import catalogs
 from tests.servers.catalogs import CatalogServer
 from tests.servers.objects import CREDENTIALS, ObjectServer
@@ -20,13 +27,6 @@ from tests.support.log_location import folders_below, write_history
 from tests.support.sample_records import NOW
 from tests.support.small_files import carry, fill_table, offsets
 from tests.support.vacuum_time import days_ahead
-from writer.audit.audit import audit
-from writer.driver.start.pipeline_start import probe_locations
-from writer.maintenance.vacuum import find_unneeded, remove
-from writer.table.factory import main_table
-from writer.table.iceberg.catalog.catalog_client import client_settings
-from writer.table.log.foreign_writes import ForeignChange
-from writer.table.table import PipelineTable
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900), pytest.mark.usefixtures("scratch")]
 RACES = 40

@@ -8,6 +8,9 @@ import pytest
 from pyiceberg.expressions import GreaterThanOrEqual, In
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.config.safe_names import make_identifier
+from headrace.writer.core.errors import HeadraceError
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.postgres import PASSWORD, postgres
 from tests.support.iceberg_clients import client_table
@@ -15,9 +18,6 @@ from tests.support.iceberg_transactions import REPLACING, Theirs, check_sound, r
 from tests.support.local_driver import Driver
 from tests.support.reverted_change import revert_change
 from tests.support.small_files import carry, fill_table
-from writer.audit.audit import audit
-from writer.config.safe_names import make_identifier
-from writer.core.errors import HeadraceError
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
 Sections = Mapping[str, Any]

@@ -12,6 +12,15 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.engines.registration import registration
+from headrace.writer.engines.table_description import describe_table
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.table.iceberg.catalog import catalog_client
+from headrace.writer.table.log.foreign_writes import ForeignChange
 from tests.servers import duckdb_iceberg
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.objects import ObjectServer
@@ -22,15 +31,6 @@ from tests.support.local_driver import Driver, log
 from tests.support.reverted_change import revert_change
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import EVENT, NOW, value
-from writer.audit.audit import audit
-from writer.cli.fix.delete_rows import run_deletion
-from writer.engines.registration import registration
-from writer.engines.table_description import describe_table
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.table.iceberg.catalog import catalog_client
-from writer.table.log.foreign_writes import ForeignChange
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
 FIRST = NOW.replace(minute=0) - timedelta(hours=4)

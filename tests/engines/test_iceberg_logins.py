@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.engines.iceberg import trino_properties
+from headrace.writer.engines.registration import registration
+from headrace.writer.engines.table_description import TableDescription, describe_table
 from tests.servers import duckdb_iceberg
 from tests.servers.catalog_proxy import Login, OAuth, SigV4, catalog_proxy
 from tests.servers.iceberg_rest import iceberg_rest
@@ -14,9 +17,6 @@ from tests.servers.objects import ObjectServer
 from tests.servers.trino import trino
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, value
-from writer.engines.iceberg import trino_properties
-from writer.engines.registration import registration
-from writer.engines.table_description import TableDescription, describe_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 CLIENT, SECRET, TOKEN, SERVICE = "engines", "a-secret-of-engines", "a-token-of-engines", "glue"

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from headrace.writer.config.sections.table import Catalog
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.core.errors import ConfigError, Fenced
+from headrace.writer.core.files import StagedFile
+from headrace.writer.table.factory import table_at
+from headrace.writer.table.log.foreign_writes import ForeignChange
+from headrace.writer.table.log.operations.rows import Rewrite
+from headrace.writer.table.table import PipelineTable
 from tests.servers.postgres import PASSWORD, postgres
 from tests.support.tables import COLUMNS, P0, batch, begin, write_file
-from writer.config.sections.table import Catalog
-from writer.core.catalog_table import CatalogTable
-from writer.core.errors import ConfigError, Fenced
-from writer.core.files import StagedFile
-from writer.table.factory import table_at
-from writer.table.log.foreign_writes import ForeignChange
-from writer.table.log.operations.rows import Rewrite
-from writer.table.table import PipelineTable
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1800)]
 HOUR = "2026-11-20T05"

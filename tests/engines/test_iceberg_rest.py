@@ -13,6 +13,16 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.schema import Schema
 
+from headrace.writer.cli.maintain.convert import run_convert
+from headrace.writer.cli.maintain.table_adopt import run_adopt
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import Catalog
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.core.files import StagedFile
+from headrace.writer.table.factory import main_table, table_at
+from headrace.writer.table.iceberg.table_names import TableNames
+from headrace.writer.table.log.foreign_writes import ForeignChange
+from headrace.writer.table.table import PipelineTable
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.support.catalog_switches import check_switches
 from tests.support.foreign_iceberg import BY_HOUR, COLUMNS as FIELDS
@@ -23,16 +33,6 @@ from tests.support.reprocess_check import check_reprocess
 from tests.support.sample_records import NOW, event
 from tests.support.shadow_lake import Lake, writer_fixture  # noqa: F401 - a fixture
 from tests.support.tables import COLUMNS, P0, batch, begin, write_file
-from writer.cli.maintain.convert import run_convert
-from writer.cli.maintain.table_adopt import run_adopt
-from writer.config.pipelines import Config
-from writer.config.sections.table import Catalog
-from writer.core.catalog_table import CatalogTable
-from writer.core.files import StagedFile
-from writer.table.factory import main_table, table_at
-from writer.table.iceberg.table_names import TableNames
-from writer.table.log.foreign_writes import ForeignChange
-from writer.table.table import PipelineTable
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(900)]
 HOUR = "2026-11-20T05"

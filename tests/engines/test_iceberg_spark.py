@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.maintain import table_adopt
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.table.log.foreign_writes import ForeignChange
 from tests.support.local_driver import Driver
 from tests.support.reverted_change import revert_change
 from tests.support.sample_records import NOW
 from tests.support.small_files import carry, compact_bucket, fill_table
-from writer.audit.audit import audit
-from writer.cli.maintain import table_adopt
-from writer.core.errors import HeadraceError
-from writer.table.log.foreign_writes import ForeignChange
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(600)]
 OWN = 7  # version of the table's log before Spark comes

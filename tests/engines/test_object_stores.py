@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
+from headrace.writer.storage.base import S3Settings, StoreError
+from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.probe import ProbeFailed, probe
 from tests.servers.objects import SECRET, ObjectServer, minio, s3rver
 from tests.support.writer_process import Site
-from writer.storage.base import S3Settings, StoreError
-from writer.storage.locations import store_at
-from writer.storage.probe import ProbeFailed, probe
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines]
 
@@ -38,7 +38,7 @@ def test_validate_says_that_a_store_ignores_put_if_absent(careless: ObjectServer
     site.overrides = {"s3": {"endpoint": careless.url, "region": "us-east-1"}}
     site.pipeline("clicks", ["clicks"], table={"location": f"{careless.bucket()}/clicks"})
     found = subprocess.run(
-        [sys.executable, "-m", "writer.cli", "validate", str(site.config), "--json"],
+        [sys.executable, "-m", "headrace.writer.cli", "validate", str(site.config), "--json"],
         capture_output=True, text=True, check=False, timeout=400,
     )  # fmt: skip
     table = next(finding for finding in json.loads(found.stdout)["findings"] if finding["check"] == "table")

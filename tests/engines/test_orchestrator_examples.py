@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.hooks.delivery import HookDelivery
+from headrace.writer.hooks.dispatcher import deliveries
+from headrace.writer.maintenance.retention import Retention
 from tests.servers.airflow import airflow
 from tests.servers.dagster import dagster
 from tests.support.sealed_lake import SealedLake
-from writer.hooks.delivery import HookDelivery
-from writer.hooks.dispatcher import deliveries
-from writer.maintenance.retention import Retention
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1500)]
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

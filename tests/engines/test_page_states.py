@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.config.sections.connections import Http
+from headrace.writer.status.document import document
+from headrace.writer.status.progress import Progress
+from headrace.writer.web.endpoints import serving
 from tests.support.browser import Browser, browser
 from tests.support.pipeline_states import pipeline_states
-from writer.config.sections.connections import Http
-from writer.status.document import document
-from writer.status.progress import Progress
-from writer.web.endpoints import serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(300)]
 STATES = [name for name in pipeline_states() if not name.startswith("lake")]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from recovery.checkpoints.checks import Check
+from headrace.recovery.checkpoints.checks import Check
 from tests.support import checkpoint_damages, fault_cells, oracle
 
 

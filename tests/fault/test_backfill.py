@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.clients.driver_endpoint import DriverAlive, check_no_driver
+from headrace.writer.config.loader import load
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.gap_records import gap_records
+from headrace.writer.table.ledger.gap_record import GapRecord
 from tests.support import oracle
 from tests.support.backfill_run import COMMAND, MakeTopic, check_offsets, headrace, start_writer
 from tests.support.writer_process import Site
-from writer.audit.audit import audit
-from writer.clients.driver_endpoint import DriverAlive, check_no_driver
-from writer.config.loader import load
-from writer.table.factory import main_table
-from writer.table.gap_records import gap_records
-from writer.table.ledger.gap_record import GapRecord
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.writer.demo.devstack.stack import Broker
 from tests.support import oracle
 from tests.support.fault_cells import FORMATS
 from tests.support.writer_process import Site
-from writer.demo.devstack.stack import Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

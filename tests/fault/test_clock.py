@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autoscaler.decision.events import Event
-from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import Policy
-from autoscaler.runtime.loop import Loop
-from autoscaler.runtime.state_store import AutoscalerState
+from headrace.autoscaler.decision.events import Event
+from headrace.autoscaler.decision.facts import Facts
+from headrace.autoscaler.decision.history import Memory
+from headrace.autoscaler.decision.policy import Policy
+from headrace.autoscaler.runtime.loop import Loop
+from headrace.autoscaler.runtime.state_store import AutoscalerState
 from tests.support import oracle
 from tests.support.autoscaler_facts import batches, facts, pipeline
 from tests.support.faked_clock import HOUR, STEPS, FakedClock, needs_faked_clock, words

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.demo.devstack.stack import Broker
 from tests.servers.three_brokers import ThreeBrokers, three_brokers
 from tests.support import oracle
 from tests.support.writer_process import Site
-from writer.cli.main import app
-from writer.demo.devstack.stack import Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FORMS = ["delta", "parquet", "iceberg"]

@@ -21,11 +21,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from typer.testing import CliRunner
 
-from recovery.checkpoints.checks import Check, leads_to, preflight
-from recovery.checkpoints.facts import collect_pipeline_facts
-from recovery.escalation.diagnosis import diagnose_exit
-from recovery.escalation.error_catalogue import Damage, catalogue, classify
-from recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.checkpoints.checks import Check, leads_to, preflight
+from headrace.recovery.checkpoints.facts import collect_pipeline_facts
+from headrace.recovery.escalation.diagnosis import diagnose_exit
+from headrace.recovery.escalation.error_catalogue import Damage, catalogue, classify
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.cli.main import app
+from headrace.writer.offsets.spark_checkpoint import parse_offsets
 from tests.support import oracle
 from tests.support.checkpoint_damages import CASES, Case
 from tests.support.damaged_checkpoint import (
@@ -39,8 +41,6 @@ from tests.support.damaged_checkpoint import (
     run_plain_query,
     session,
 )
-from writer.cli.main import app
-from writer.offsets.spark_checkpoint import parse_offsets
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

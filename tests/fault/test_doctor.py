@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.driver.readers.spark_reader import KAFKA_OPTIONS
+from headrace.writer.storage.locations import store_at
 from tests.servers.objects import ObjectServer
 from tests.support.damaged_checkpoint import blank, rewrite, session
 from tests.support.writer_process import Site
-from writer.cli.main import app
-from writer.driver.readers.spark_reader import KAFKA_OPTIONS
-from writer.storage.locations import store_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from writer.storage import disk_space
-from writer.storage.base import StoreError
+from headrace.writer.storage import disk_space
+from headrace.writer.storage.base import StoreError
 
 CARRY = """
 import os, sys
 from dataclasses import replace
 from pathlib import Path
 from tests.support import task_topic
-from writer.storage.base import StoreError
+from headrace.writer.storage.base import StoreError
 
 written, plan = (getattr(f, "__wrapped__", f) for f in (task_topic.written, task_topic.plan))
 root, budget = Path(sys.argv[1]), int(sys.argv[2])

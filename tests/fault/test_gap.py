@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.table.log.operations.gaps import Gap
 from tests.support import oracle
 from tests.support.sample_records import GAP_FACTS
 from tests.support.table_formats import delta_table
 from tests.support.writer_process import Site
-from writer.cli.main import app
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.table.log.operations.gaps import Gap
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

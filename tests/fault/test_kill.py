@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.writer.driver.child_processes import DAEMON_MODULE
 from tests.fault.outcomes import WANTED as WHOLE
 from tests.support import oracle
 from tests.support.fault_cells import FORMATS
 from tests.support.writer_process import Site, Writer
-from writer.driver.child_processes import DAEMON_MODULE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

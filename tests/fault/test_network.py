@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.writer.demo.devstack.stack import Broker, Registry
 from tests.servers import network_hosts
 from tests.servers.leases import LeaseApi, account
 from tests.servers.network_hosts import Host, Network
@@ -25,7 +26,6 @@ from tests.support.cluster_driver import Driver, on_cluster
 from tests.support.process import Process
 from tests.support.supervisor_process import Supervised, supervise
 from tests.support.writer_process import Site, Writer
-from writer.demo.devstack.stack import Broker, Registry
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CUT_S = 60

@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.demo.devstack.events import SCHEMAS, encoder, generate
+from headrace.writer.demo.devstack.stack import Registry
 from tests.servers import faulty
 from tests.support import oracle
 from tests.support.fault_cells import FORMATS
 from tests.support.writer_process import NOW, Site
-from writer.cli.main import app
-from writer.demo.devstack.events import SCHEMAS, encoder, generate
-from writer.demo.devstack.stack import Registry
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from headrace.writer.config.loader import load
+from headrace.writer.maintenance.vacuum import find_unneeded
+from headrace.writer.table.log.foreign_writes import CommitFailed
 from tests.support import oracle
 from tests.support.process import say
 from tests.support.writer_process import Site
-from writer.config.loader import load
-from writer.maintenance.vacuum import find_unneeded
-from writer.table.log.foreign_writes import CommitFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

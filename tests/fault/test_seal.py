@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.table.log.entries import parse_commit_info
 from tests.support.bucket_lake import HOUR, NOON, Lake, label
 from tests.support.fault_cells import FORMATS
-from writer.table.log.entries import parse_commit_info
 
 pytestmark = pytest.mark.slow
 UNTIL = (NOON + 2 * HOUR).isoformat()
 
 
 def seal(lake: Lake, fault: str = "", code: int = 0) -> str:
-    command = [sys.executable, "-m", "writer.cli", "seal", str(lake.file), "--until", UNTIL, "--yes", "--json"]
+    command = [sys.executable, "-m", "headrace.writer.cli", "seal", str(lake.file), "--until", UNTIL, "--yes", "--json"]
     env = {**os.environ, "HEADRACE_FAULT": fault}
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
     assert done.returncode == code, done.stdout + done.stderr

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
 from tests.fault.outcomes import WANTED as WHOLE
 from tests.servers.objects import ObjectServer
 from tests.support import oracle
@@ -15,9 +18,6 @@ from tests.support.fault_cells import FORMATS, describe_ends
 from tests.support.fixed_log_writer import TableLocation, carry, empty_locations, judge
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW
-from writer.core.errors import HeadraceError
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 STEPS = {"local": 1, "s3": 5} if WHOLE else {"local": 7, "s3": 29}  # every so many, a different lot in each mode

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import RecoveryLevel
-from recovery.supervisor.driver_process import channel_folder
-from recovery.supervisor.pipeline_state import SupervisedPipeline
-from recovery.supervisor.recovery_actions import Refusal
-from recovery.supervisor.supervisor import Supervisor
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.supervisor.driver_process import channel_folder
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline
+from headrace.recovery.supervisor.recovery_actions import Refusal
+from headrace.recovery.supervisor.supervisor import Supervisor
+from headrace.writer.clients import notifications
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.signals import StopEvents
+from headrace.writer.lease.factory import pipeline_store
+from headrace.writer.lease.holder import LeaseHolder
+from headrace.writer.lease.lease import StoreLeases
 from tests.support.sample_records import config
-from writer.clients import notifications
-from writer.config.pipelines import Config
-from writer.core.signals import StopEvents
-from writer.lease.factory import pipeline_store
-from writer.lease.holder import LeaseHolder
-from writer.lease.lease import StoreLeases
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -29,9 +29,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 DRIVER = """
 import json, os, signal, sys
 from pathlib import Path
-from writer.core.errors import CheckpointUnusable, ConfigError, Fenced
-from writer.status.progress import Progress
-from writer.driver.supervisor_channel import folder
+from headrace.writer.core.errors import CheckpointUnusable, ConfigError, Fenced
+from headrace.writer.status.progress import Progress
+from headrace.writer.driver.supervisor_channel import folder
 link = folder()
 link.begin()
 script = Path(sys.argv[1])

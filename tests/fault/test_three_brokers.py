@@ -11,14 +11,14 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.connection import addresses
+from headrace.writer.kafka_reader.reader import RangeReader, ReadLimits
 from tests.servers.three_brokers import ThreeBrokers, three_brokers
 from tests.support import oracle
 from tests.support.writer_process import NOW, Site
-from writer.clients.kafka import BrokerUnreachable, Cluster
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.connection import addresses
-from writer.kafka_reader.reader import RangeReader, ReadLimits
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 RECORDS, RECORD_BYTES = 4_000, 1_000

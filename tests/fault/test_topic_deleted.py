@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.writer.demo.devstack.process import free_ports
+from headrace.writer.demo.devstack.stack import Broker
 from tests.servers.latency import Latency
 from tests.support import oracle
 from tests.support.writer_process import QUICK_START, Site, Writer
-from writer.demo.devstack.process import free_ports
-from writer.demo.devstack.stack import Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from recovery.checkpoints.checks import leads_to, preflight
-from recovery.checkpoints.facts import collect_pipeline_facts
-from recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
-from recovery.escalation.error_catalogue import classify
-from recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.checkpoints.checks import leads_to, preflight
+from headrace.recovery.checkpoints.facts import collect_pipeline_facts
+from headrace.recovery.checkpoints.walk_back import NotRebuilt, RebuiltOffsets, walk_back
+from headrace.recovery.escalation.error_catalogue import classify
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.audit.audit import audit
+from headrace.writer.clients.kafka import Cluster
 from tests.support import oracle
 from tests.support.damaged_checkpoint import PIPELINE, PipelineCopy, blank, fill_golden, rewrite, session
 from tests.support.forgotten_offsets import forget
-from writer.audit.audit import audit
-from writer.clients.kafka import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]

@@ -16,6 +16,17 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from headrace.writer.audit.audit import Audit
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.table.log.foreign_writes import NothingToClose
+from headrace.writer.table.log.operations.seals import Closing, Sealing
+from headrace.writer.table.table import PipelineTable
 from tests.support.audits import OLD, describe_problems, run_audit
 from tests.support.backfill_gaps import fill_from_archives, skip_offsets, write_archive
 from tests.support.example_counts import share
@@ -23,17 +34,6 @@ from tests.support.local_driver import Driver, log
 from tests.support.reverted_change import revert_change
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, event
-from writer.audit.audit import Audit
-from writer.cli.fix.delete_rows import run_deletion
-from writer.core.offsets import TopicPartition
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.table.log.foreign_writes import NothingToClose
-from writer.table.log.operations.seals import Closing, Sealing
-from writer.table.table import PipelineTable
 
 INTERVAL = 3  # entries between two checkpoints: pages of the ledger begin early
 PARTITIONS = 3

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from hypothesis import assume, given, settings, strategies as st
 
-from autoscaler.decision.capacity import (
+from headrace.autoscaler.decision.capacity import (
     Growth,
     Load,
     busy_slots,
@@ -16,11 +16,11 @@ from autoscaler.decision.capacity import (
     measure_rate,
     used_share,
 )
-from autoscaler.decision.decide import Hold, ScaleDown, ScaleUp, tick
-from autoscaler.decision.explanation import lines, to_dict
-from autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
-from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import DEFAULTS, Policy
+from headrace.autoscaler.decision.decide import Hold, ScaleDown, ScaleUp, tick
+from headrace.autoscaler.decision.explanation import lines, to_dict
+from headrace.autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
+from headrace.autoscaler.decision.history import Memory
+from headrace.autoscaler.decision.policy import DEFAULTS, Policy
 from tests.support.autoscaler_facts import NOW, batches, facts, pipeline
 from tests.support.example_counts import share
 

@@ -9,17 +9,17 @@ import pyarrow.parquet as pq
 from fastavro import parse_schema, schemaless_reader
 from hypothesis import HealthCheck, given, settings
 
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.block_decoder import NativeDecoder
+from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.writer.batch.staging.parquet_files import parquet_writer
 from tests.support.avro_kinds import (
     accepted_types,
     records,
 )
 from tests.support.avro_records import HEADER_BYTES, are_equal, encode
 from tests.support.example_counts import share
-from writer.avro import schema as avro
-from writer.avro.decoding.block_decoder import NativeDecoder
-from writer.avro.decoding.decode import decode, is_native
-from writer.avro.decoding.record_decoder import SingleDecoder
-from writer.batch.staging.parquet_files import parquet_writer
 
 ARROW = {"boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "bytes": pa.binary(), "string": pa.string()}
 

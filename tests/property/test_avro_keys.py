@@ -7,17 +7,17 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from headrace.writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.writer.avro.schema import UnsupportedSchema, parse
+from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema
+from headrace.writer.avro.wire_format import CONFLUENT
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.batch.schema_reader import KeyPlan, KeyReader
+from headrace.writer.schemas.tracker import _KeyRecordSource
+from headrace.writer.storage.disk_space import scratch
 from tests.support.avro_kinds import Kind, kinds, with_unique_names
 from tests.support.avro_records import record
 from tests.support.example_counts import share
-from writer.avro.decoding.record_decoder import SingleDecoder
-from writer.avro.schema import UnsupportedSchema, parse
-from writer.avro.schema_plan import SchemaPlan, WriterSchema
-from writer.avro.wire_format import CONFLUENT
-from writer.batch.record_columns import RecordColumns
-from writer.batch.schema_reader import KeyPlan, KeyReader
-from writer.schemas.tracker import _KeyRecordSource
-from writer.storage.disk_space import scratch
 
 ID = 7
 NO_KEY, NO_HEADER, CUT = "no key", "no header", "cut"

@@ -22,14 +22,14 @@ import pyarrow.parquet as pq
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import HealthCheck, event, given, settings, strategies as st
 
+from headrace.writer.avro.fingerprint import crc_fingerprint
+from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema
+from headrace.writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.task import run
+from headrace.writer.batch.task_report import Report
 from tests.support.example_counts import share
-from writer.avro.fingerprint import crc_fingerprint
-from writer.avro.schema_plan import SchemaPlan, WriterSchema
-from writer.avro.wire_format import CONFLUENT, HEADERS, ID_HEADERS, Wire
-from writer.batch.bucketing import TimeRule
-from writer.batch.plan import TaskPlan
-from writer.batch.task import run
-from writer.batch.task_report import Report
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DEPTH_MAX, FIELDS_MAX, VALUES_MAX = 3, 5, 12

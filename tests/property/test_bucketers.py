@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo, available_timezones
 import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 
-from bucketers import Buckets, Composite, EventTime, Field, interval
-from bucketers.timestamps import _ISO, event_time
+from headrace.bucketers import Buckets, Composite, EventTime, Field, interval
+from headrace.bucketers.timestamps import _ISO, event_time
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICRO, SECOND, HOUR, DAY = (timedelta(microseconds=n) for n in (1, 10**6, 3600 * 10**6, 86400 * 10**6))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from hypothesis import given, strategies as st
 
-from recovery.checkpoints.checks import CheckFacts, leads_to, preflight
-from recovery.checkpoints.reader import read_checkpoint
+from headrace.recovery.checkpoints.checks import CheckFacts, leads_to, preflight
+from headrace.recovery.checkpoints.reader import read_checkpoint
+from headrace.writer.core.errors import CheckpointUnusable
+from headrace.writer.offsets.spark_checkpoint import Checkpoints, Resume, decide
+from headrace.writer.offsets.start_decision import Refuse
+from headrace.writer.storage.local import LocalStore
 from tests.support.checkpoint_files import CheckpointRun
-from writer.core.errors import CheckpointUnusable
-from writer.offsets.spark_checkpoint import Checkpoints, Resume, decide
-from writer.offsets.start_decision import Refuse
-from writer.storage.local import LocalStore
 
 FRONTIER = {("clicks", 0): 6, ("clicks", 1): 4}
 CONTENTS = [b"", b"v1", b"v2\n{}\n{}", b"\0\xff", b"v1\n{}\n{}"]

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema
 
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.arrow_types import NOT_A_TIME
+from headrace.writer.avro.decoding.block_decoder import NativeDecoder
+from headrace.writer.avro.decoding.corrupt_values import suspects
+from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.record_decoder import SingleDecoder
 from tests.support.avro_damages import (
     DAMAGES,
 )
 from tests.support.avro_records import HEAD, HEADER_BYTES, MICROS, MILLIS, MONEY, are_equal, encode, logical, record
 from tests.support.avro_specification import forbidden
 from tests.support.example_counts import share
-from writer.avro import schema as avro
-from writer.avro.decoding.arrow_types import NOT_A_TIME
-from writer.avro.decoding.block_decoder import NativeDecoder
-from writer.avro.decoding.corrupt_values import suspects
-from writer.avro.decoding.decode import decode, is_native
-from writer.avro.decoding.record_decoder import SingleDecoder
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -13,20 +13,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.batch.staging.key_window import ComparedBucket, KeyFilter, mark_repeats_in_window
+from headrace.writer.batch.staging.sorting import Dedupe
+from headrace.writer.driver.sealing.steps import beside_seals
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.maintenance.dedupe.neighbours import TableBucket, neighbours
+from headrace.writer.maintenance.rewrite import Job
+from headrace.writer.sealing.rules import SealNow
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.table.log.foreign_writes import NothingToClose
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.example_counts import share
 from tests.support.local_driver import Died, Driver, log
 from tests.support.sample_records import EVENT, NOW, value
-from writer.audit.audit import audit
-from writer.batch.staging.key_window import ComparedBucket, KeyFilter, mark_repeats_in_window
-from writer.batch.staging.sorting import Dedupe
-from writer.driver.sealing.steps import beside_seals
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.maintenance.dedupe.neighbours import TableBucket, neighbours
-from writer.maintenance.rewrite import Job
-from writer.sealing.rules import SealNow
-from writer.sealing.sealer import Sealer
-from writer.table.log.foreign_writes import NothingToClose
-from writer.table.log.operations.seals import Closing
 
 HOUR, HOURS = timedelta(hours=1), 10
 BASE = NOW - HOURS * HOUR

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, strategies as st
 
-from recovery.escalation.decide import (
+from headrace.recovery.escalation.decide import (
     BUDGETS,
     Decision,
     DependencyUnavailable,
@@ -20,8 +20,8 @@ from recovery.escalation.decide import (
     attempt_times,
     decide,
 )
-from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import RecoveryLevel as L
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import RecoveryLevel as L
 
 T0 = datetime(2026, 11, 20, tzinfo=UTC)
 ALL = frozenset(L)

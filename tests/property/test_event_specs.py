@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 
+from headrace.writer.config.sections.record_rules import EventSpec
+from headrace.writer.specs.step import Step
 from tests.support.example_counts import share
-from writer.config.sections.record_rules import EventSpec
-from writer.specs.step import Step
 
 POINT = pa.struct([("x", pa.int64()), ("y", pa.string())])
 COLUMNS = pa.schema([("a", pa.int64()), ("b", pa.int32()), ("s", pa.string()), ("p", POINT)])

@@ -16,22 +16,22 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import example, given, settings, strategies as st
 
-from bucketers import EventTime, interval
-from bucketers.timestamps import event_time
+from headrace.bucketers import EventTime, interval
+from headrace.bucketers.timestamps import event_time
+from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from headrace.writer.batch.bucketing import Clock, TimeRule, times_of
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.task import run
+from headrace.writer.batch.task_report import Report
+from headrace.writer.config.sections.bucket_upkeep import Seal
+from headrace.writer.core.files import BucketFile
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.core.units import instant, microseconds
+from headrace.writer.maintenance.retention import due
+from headrace.writer.sealing.rules import KeepOpen, Unsealed, choose_close
+from headrace.writer.sealing.watermark import PartitionEventTime, highest_watermark, watermark
 from tests.support.example_counts import share
 from tests.support.task_topic import KAFKA_TIME, NOW
-from writer.avro.schema_plan import PROVENANCE, SchemaPlan
-from writer.batch.bucketing import Clock, TimeRule, times_of
-from writer.batch.plan import TaskPlan
-from writer.batch.task import run
-from writer.batch.task_report import Report
-from writer.config.sections.bucket_upkeep import Seal
-from writer.core.files import BucketFile
-from writer.core.offsets import TopicPartition
-from writer.core.units import instant, microseconds
-from writer.maintenance.retention import due
-from writer.sealing.rules import KeepOpen, Unsealed, choose_close
-from writer.sealing.watermark import PartitionEventTime, highest_watermark, watermark
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICRO, HOUR, DAY = timedelta(microseconds=1), timedelta(hours=1), timedelta(days=1)

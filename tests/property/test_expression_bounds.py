@@ -16,12 +16,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
+from headrace.writer.config.sections.record_rules import EventSpec
+from headrace.writer.specs.expressions import ALLOWED
+from headrace.writer.specs.growth import BYTES_MAX, GROWING
+from headrace.writer.specs.spec import SpecError
+from headrace.writer.specs.step import Step
 from tests.support.expression_process import NUMBERS, SEEDS, TEXTS
-from writer.config.sections.record_rules import EventSpec
-from writer.specs.expressions import ALLOWED
-from writer.specs.growth import BYTES_MAX, GROWING
-from writer.specs.spec import SpecError
-from writer.specs.step import Step
 
 # In the long profile 100,000 calls take some 15 minutes.
 pytestmark = pytest.mark.timeout(3600)

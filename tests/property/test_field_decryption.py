@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from headrace.writer.privacy.field_decryption import DataKey, Decryption, EncryptedFields, Kek
+from headrace.writer.privacy.keyring import KeyringPlace, WrapSource
 from tests.servers.csfle import CsfleRegistry
 from tests.support.example_counts import share
 from tests.support.field_encryption import SECRET, SIZES, Producer
-from writer.privacy.field_decryption import DataKey, Decryption, EncryptedFields, Kek
-from writer.privacy.keyring import KeyringPlace, WrapSource
 
 KIND = pa.struct([("a", pa.string()), ("b", pa.list_(pa.field("element", pa.binary())))])
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.map_(pa.string(), KIND)), ("y", pa.string())])

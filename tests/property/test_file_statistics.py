@@ -21,12 +21,12 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given, settings, strategies as st
 from pyarrow import dataset
 
+from headrace.writer.batch.staging.parquet_files import BucketFiles, Destination
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.log.operations.rows import Batch
 from tests.support.example_counts import share
 from tests.support.table_formats import delta_table
-from writer.batch.staging.parquet_files import BucketFiles, Destination
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.storage.locations import store_at
-from writer.table.log.operations.rows import Batch
 
 TIME = pa.timestamp("us", "UTC")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

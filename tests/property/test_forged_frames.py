@@ -18,24 +18,24 @@ import pytest
 from fastavro import parse_schema, schemaless_reader
 from hypothesis import given, reject, settings, strategies as st
 
+from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from headrace.writer.avro.wire_format import Wire
+from headrace.writer.batch import range_task
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.range_task import ReadPlan
+from headrace.writer.batch.task_report import Report
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.columns import ColumnChoice
+from headrace.writer.kafka_reader.reader import ReadLimits
+from headrace.writer.kafka_reader.requests.metadata import Metadata
 from tests.servers.kafka_cluster import Cluster as Fake
 from tests.support.avro_records import MILLIS, record as avro_record
 from tests.support.example_counts import share
 from tests.support.kafka_batches import Raw, Rec, nullable, record as record_frame, zigzag
 from tests.support.task_topic import NOW, ms, read
-from writer.avro.schema_plan import PROVENANCE, SchemaPlan
-from writer.avro.wire_format import Wire
-from writer.batch import range_task
-from writer.batch.bucketing import TimeRule
-from writer.batch.plan import TaskPlan
-from writer.batch.range_task import ReadPlan
-from writer.batch.task_report import Report
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.reader import ReadLimits
-from writer.kafka_reader.requests.metadata import Metadata
 
 SCHEMA_ID, FORGED = 7, 777
 SCHEMA = avro_record("Event", ("at", MILLIS), ("n", "long"), ("content", "bytes"))

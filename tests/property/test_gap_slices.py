@@ -4,9 +4,9 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from recovery.backfill.read_order import cut_into_chunks
-from recovery.backfill.source_factory import mirror_segments
-from writer.core.offsets import OffsetRange, TopicPartition, subtract_spans
+from headrace.recovery.backfill.read_order import cut_into_chunks
+from headrace.recovery.backfill.source_factory import mirror_segments
+from headrace.writer.core.offsets import OffsetRange, TopicPartition, subtract_spans
 
 PARTS = [TopicPartition("t", 1, p) for p in range(3)]
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
+from headrace.writer.kafka_reader.errors import Corrupt, OldRecordFormat, ReadFailed
+from headrace.writer.kafka_reader.record_batches import MissingReason
 from tests.support.batch_reader import BATCH_BYTES_MAX, read
 from tests.support.example_counts import share
 from tests.support.kafka_batches import Raw, Rec, batch, marker
-from writer.kafka_reader.errors import Corrupt, OldRecordFormat, ReadFailed
-from writer.kafka_reader.record_batches import MissingReason
 
 CODECS = ["none", "gzip", "snappy", "snappy-xerial", "lz4", "zstd"]
 NAMES = st.sampled_from([b"", b"trace", b"\xff\xfe", "é".encode()])

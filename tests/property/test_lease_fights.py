@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.lease import holder as holder_module
-from writer.lease.holder import LeaseHolder
-from writer.lease.lease import StoreLeases
-from writer.storage.base import Mark, StoredObject
+from headrace.writer.lease import holder as holder_module
+from headrace.writer.lease.holder import LeaseHolder
+from headrace.writer.lease.lease import StoreLeases
+from headrace.writer.storage.base import Mark, StoredObject
 
 EXPIRY_S = 20
 PROCESSES = range(3)

@@ -12,14 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.support.example_counts import share
-from tests.support.sample_records import GAP_FACTS
-from writer.audit.offset_count import FileSet, count_file_offsets
-from writer.audit.reconciliation import reconcile
-from writer.core.files import BucketFile
-from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
-from writer.storage.local import LocalStore
-from writer.table.ledger.segment import (
+from headrace.writer.audit.offset_count import FileSet, count_file_offsets
+from headrace.writer.audit.reconciliation import reconcile
+from headrace.writer.core.files import BucketFile
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.table.ledger.segment import (
     CommittedRange,
     CutRange,
     LedgerSegment,
@@ -27,8 +25,10 @@ from writer.table.ledger.segment import (
     merge_runs,
     merge_segments,
 )
-from writer.table.ledger.segment_reader import read_segments
-from writer.table.ledger.segment_store import LedgerUnreadable, from_json, to_json
+from headrace.writer.table.ledger.segment_reader import read_segments
+from headrace.writer.table.ledger.segment_store import LedgerUnreadable, from_json, to_json
+from tests.support.example_counts import share
+from tests.support.sample_records import GAP_FACTS
 
 AT = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
 PARTS = [TopicPartition("a.b", 1, 0), TopicPartition("a.b", 2, 0), TopicPartition("c@x", 1, 7)]

@@ -7,13 +7,13 @@ from uuid import UUID
 
 from hypothesis import given, strategies as st
 
-from writer.core.log_mark import LogMark, mark_of_header
-from writer.core.offsets import Source, TopicPartition
-from writer.kafka_reader.requests.epoch_ends import EpochEnd
-from writer.offsets.log_check import CommittedPart, LogCheck
-from writer.offsets.log_continuity import Continues, Diverges
-from writer.offsets.start_decision import LogRange
-from writer.table.log.snapshot import app_id, mark_names
+from headrace.writer.core.log_mark import LogMark, mark_of_header
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.kafka_reader.requests.epoch_ends import EpochEnd
+from headrace.writer.offsets.log_check import CommittedPart, LogCheck
+from headrace.writer.offsets.log_continuity import Continues, Diverges
+from headrace.writer.offsets.start_decision import LogRange
+from headrace.writer.table.log.snapshot import app_id, mark_names
 
 PART = TopicPartition("clicks", 1, 0)
 SOURCE = ("clicks", 0)

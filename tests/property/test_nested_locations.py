@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from writer.storage.nesting import (
+from headrace.writer.storage.nesting import (
     Location,
     ancestors,
     enclosing_folders,

@@ -14,6 +14,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from headrace.writer.batch import range_task
+from headrace.writer.batch.range_task import ReadPlan
+from headrace.writer.batch.task_report import Report
+from headrace.writer.commit import builder
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.columns import ColumnChoice
+from headrace.writer.kafka_reader.reader import ReadLimits
+from headrace.writer.kafka_reader.requests.metadata import Metadata
 from tests.servers.kafka_cluster import Cluster as Fake, PartitionReply
 from tests.support.audits import describe_problems, run_audit
 from tests.support.example_counts import share
@@ -21,15 +30,6 @@ from tests.support.kafka_batches import Header, Raw, Rec, marker
 from tests.support.kafka_times import expected_instant
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW, event
-from writer.batch import range_task
-from writer.batch.range_task import ReadPlan
-from writer.batch.task_report import Report
-from writer.commit import builder
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.reader import ReadLimits
-from writer.kafka_reader.requests.metadata import Metadata
 
 PRODUCER, ABORTING = 7, 8
 CODECS = ["none", "gzip", "snappy", "snappy-xerial", "lz4", "zstd"]

@@ -5,8 +5,8 @@ import json
 import numpy as np
 from hypothesis import given, strategies as st
 
-from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition, cut_ranges
-from writer.table.row_removal import mask_spans, spans_of
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, TopicPartition, cut_ranges
+from headrace.writer.table.row_removal import mask_spans, spans_of
 
 OFFSETS_MAX = 24
 PARTS = [TopicPartition("clicks", 1, 0), TopicPartition("clicks", 2, 0), TopicPartition("orders", 1, 7)]

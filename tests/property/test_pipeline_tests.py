@@ -12,18 +12,18 @@ import pyarrow as pa
 from fastavro import json_writer, parse_schema, schemaless_writer
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
+from headrace.writer.avro.wire_format import HEADERS
+from headrace.writer.clients.kafka_sample import RECORDS
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.preflight.samples import preview
+from headrace.writer.preflight.testing.avro_json import AvroEncoder
+from headrace.writer.preflight.testing.outcomes import outcomes
+from headrace.writer.schemas import saved_sample
+from headrace.writer.sealing.manifest import bucket_path
 from tests.support.avro_kinds import kinds, with_unique_names
 from tests.support.avro_records import record
 from tests.support.example_counts import share
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, records, value
-from writer.avro.wire_format import HEADERS
-from writer.clients.kafka_sample import RECORDS
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.preflight.samples import preview
-from writer.preflight.testing.avro_json import AvroEncoder
-from writer.preflight.testing.outcomes import outcomes
-from writer.schemas import saved_sample
-from writer.sealing.manifest import bucket_path
 
 
 def alike(value: Any) -> Any:

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
+from headrace.writer.avro.wire_format import CONFLUENT
+from headrace.writer.batch.schema_reader import SchemaReader
+from headrace.writer.privacy.column_protection import MASK
+from headrace.writer.privacy.encryption import decrypt_text, key_id_of
+from headrace.writer.privacy.keyring import KeyId, KeyringPlace, KeySource, fingerprint
+from headrace.writer.privacy.policy import CLEAR, Action, Policies, strictest
+from headrace.writer.privacy.protected_schema import Privacy
 from tests.support.avro_records import MICROS, MONEY, encode, logical
 from tests.support.example_counts import share
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
-from writer.avro.wire_format import CONFLUENT
-from writer.batch.schema_reader import SchemaReader
-from writer.privacy.column_protection import MASK
-from writer.privacy.encryption import decrypt_text, key_id_of
-from writer.privacy.keyring import KeyId, KeyringPlace, KeySource, fingerprint
-from writer.privacy.policy import CLEAR, Action, Policies, strictest
-from writer.privacy.protected_schema import Privacy
 
 KEY, SECOND = b"k" * 32, b"e" * 32
 HASH, DROP, ENCRYPT, LAST = Action("hash"), Action("drop"), Action("encrypt"), Action("mask", 2)

@@ -12,14 +12,14 @@ from typing import Any
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.privacy.path_policies import RELEASED, PathPolicy
+from headrace.writer.privacy.policy import CLEAR
 from tests.support.canaries import STEM, files, forms
 from tests.support.example_counts import share
 from tests.support.local_driver import Driver, log
 from tests.support.private_table import keyring_at
 from tests.support.sample_records import NOW, TIME, Schemas, value
-from writer.core.errors import ConfigError
-from writer.privacy.path_policies import RELEASED, PathPolicy
-from writer.privacy.policy import CLEAR
 
 LEAVES = ("mail", "user.mail", "items", "labels", "either")
 POLICIES = ("hash", "encrypt", "drop")

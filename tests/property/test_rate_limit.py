@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import example, given, strategies as st
 
-from writer.commit.rate_limit import BatchUse, RateLimit, records_max, wait_s
-from writer.config.sections.resource_limits import Scheduling
-from writer.driver.batches.batch_queue import FairOrder
+from headrace.writer.commit.rate_limit import BatchUse, RateLimit, records_max, wait_s
+from headrace.writer.config.sections.resource_limits import Scheduling
+from headrace.writer.driver.batches.batch_queue import FairOrder
 
 BEGAN = datetime(2026, 11, 20, 12, tzinfo=UTC)
 RATES = st.one_of(st.none(), st.floats(0.1, 1e6))

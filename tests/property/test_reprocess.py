@@ -9,6 +9,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.table.log.foreign_writes import NothingToClose
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.example_counts import share
 from tests.support.local_driver import Driver, log
 from tests.support.reprocess_lake import (
@@ -24,9 +27,6 @@ from tests.support.reprocess_lake import (
     start_writer,
 )
 from tests.support.sample_records import NOW
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.table.log.foreign_writes import NothingToClose
-from writer.table.log.operations.seals import Closing
 
 DERIVED: dict[str, Any] = {"specs": {"Event": {"derive": {"twice": "id * 2"}}}}
 STEPS = st.lists(

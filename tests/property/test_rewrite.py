@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.batch.staging.parquet_files import parquet_writer
+from headrace.writer.batch.staging.sorting import Dedupe, RowBits
+from headrace.writer.maintenance.rewrite import RewriteResult, Source, rewrite
 from tests.support.example_counts import share
 from tests.support.rewrite_job import COLUMNS, job
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.staging.parquet_files import parquet_writer
-from writer.batch.staging.sorting import Dedupe, RowBits
-from writer.maintenance.rewrite import RewriteResult, Source, rewrite
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 TIMES = (NOON, NOON + timedelta(minutes=1))
@@ -205,8 +205,8 @@ MEASURED = """
 import resource, sys, pyarrow as pa
 from pathlib import Path
 from tests.support.rewrite_job import job
-from writer.batch.staging.sorting import Dedupe
-from writer.maintenance.rewrite import Source, rewrite
+from headrace.writer.batch.staging.sorting import Dedupe
+from headrace.writer.maintenance.rewrite import Source, rewrite
 lake, kind = Path(sys.argv[1]), sys.argv[2]
 asked = {"sort": {"sort_by": ("id",)}, "dedupe": {"dedupe": Dedupe(("id",))}, "merge": {}}[kind]
 sources = [Source(str(p.relative_to(lake)), None) for p in lake.rglob("*.parquet")]

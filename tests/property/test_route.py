@@ -21,20 +21,20 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.avro.wire_format import CONFLUENT, HEADERS
+from headrace.writer.batch.route import By, NoTarget, Route, RouteRule
+from headrace.writer.batch.task import run
+from headrace.writer.batch.task_report import Report
+from headrace.writer.commit import builder
+from headrace.writer.commit.targets import add_targets
+from headrace.writer.commit.task_plan import build_task_plan
+from headrace.writer.core.errors import LimitReached
+from headrace.writer.core.offsets import TopicPartition
 from tests.support import oracle
 from tests.support.effect_failures import Died, die_after
 from tests.support.example_counts import share
 from tests.support.route_targets import RouteTables, SchemaStub
-from writer.audit.audit import audit
-from writer.avro.wire_format import CONFLUENT, HEADERS
-from writer.batch.route import By, NoTarget, Route, RouteRule
-from writer.batch.task import run
-from writer.batch.task_report import Report
-from writer.commit import builder
-from writer.commit.targets import add_targets
-from writer.commit.task_plan import build_task_plan
-from writer.core.errors import LimitReached
-from writer.core.offsets import TopicPartition
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 NAMES = ("com.shop.Click", "com.shop.View", "com.pay.Bill", "Plain")  # of records

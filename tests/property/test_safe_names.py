@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from headrace.writer.config.safe_names import make_folder_name, make_identifier, make_namespace_folder_name
+from headrace.writer.config.sections.routing import fill_identifier, fill_location
 from tests.support.example_counts import share
-from writer.config.safe_names import make_folder_name, make_identifier, make_namespace_folder_name
-from writer.config.sections.routing import fill_identifier, fill_location
 
 # What names may be made of to meet: letters that stay, those that do not, and pieces of results.
 PIECES = (

@@ -9,16 +9,16 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given, settings, strategies as st
 
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.block_decoder import NativeDecoder
+from headrace.writer.avro.decoding.decode import decode
+from headrace.writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema, conform
+from headrace.writer.avro.wire_format import header
 from tests.support.example_counts import share
 from tests.support.schema_producer import (
     Producer,
 )
-from writer.avro import schema as avro
-from writer.avro.decoding.block_decoder import NativeDecoder
-from writer.avro.decoding.decode import decode
-from writer.avro.decoding.record_decoder import SingleDecoder
-from writer.avro.schema_plan import SchemaPlan, WriterSchema, conform
-from writer.avro.wire_format import header
 
 
 def value(schema: Any, rng: random.Random) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 from fastavro.schema import to_parsing_canonical_form
 from hypothesis import given, strategies as st
 
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.fingerprint import canonical_text, schema_fingerprint
 from tests.support.schema_producer import Producer
-from writer.avro import schema as avro
-from writer.avro.fingerprint import canonical_text, schema_fingerprint
 
 SEEDS = st.integers(0, 2**32)
 

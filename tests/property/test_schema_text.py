@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.writer.avro.decoding.value_writer import write_samples
+from headrace.writer.avro.schema_plan import UNFORESEEN, RejectedSchema
+from headrace.writer.avro.schema_text import UnsupportedSchema, parse_schema
 from tests.support.avro_java import AvroJudge
 from tests.support.schema_admission import GOOD, WAYS, WIDER, Outcome, texts_by_id
 from tests.support.schema_texts import random_text
-from writer.avro import schema as avro
-from writer.avro.decoding.record_decoder import SingleDecoder
-from writer.avro.decoding.value_writer import write_samples
-from writer.avro.schema_plan import UNFORESEEN, RejectedSchema
-from writer.avro.schema_text import UnsupportedSchema, parse_schema
 
 # In the long profile 100,000 texts take some 20 minutes. Of each start only one or ten are odd.
 pytestmark = pytest.mark.timeout(3600)

@@ -12,13 +12,13 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from headrace.writer.avro.schema_plan import WriterSchema
+from headrace.writer.privacy.column_protection import MASK
+from headrace.writer.privacy.keyring import KeySource
+from headrace.writer.privacy.policy import Policies
+from headrace.writer.specs.spec import Spec
 from tests.support.example_counts import share
 from tests.support.shared_columns import TAGS, Path, Table, number_bytes, source, text_bytes, texts
-from writer.avro.schema_plan import WriterSchema
-from writer.privacy.column_protection import MASK
-from writer.privacy.keyring import KeySource
-from writer.privacy.policy import Policies
-from writer.specs.spec import Spec
 
 __all__ = ["source"]
 SCALARS = ("string", "long", "Color", "string", "long", "int", "double", "bytes", "day", "instant")

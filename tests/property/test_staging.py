@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given, settings, strategies as st
 
-from bucketers import Buckets
+from headrace.bucketers import Buckets
+from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.batch.staging.spill_buffer import Stage
+from headrace.writer.core.files import StagedFile
+from headrace.writer.storage.local import LocalStore
 from tests.support.example_counts import share
-from writer.batch.staging.parquet_files import Destination
-from writer.batch.staging.spill_buffer import Stage
-from writer.core.files import StagedFile
-from writer.storage.local import LocalStore
 
 TIME = pa.timestamp("us", "UTC")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

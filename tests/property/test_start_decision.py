@@ -2,8 +2,8 @@
 
 from hypothesis import given, strategies as st
 
-from writer.core.offsets import TopicPartition
-from writer.offsets.start_decision import (
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.offsets.start_decision import (
     Begin,
     LogRange,
     RecordGap,

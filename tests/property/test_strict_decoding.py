@@ -15,17 +15,17 @@ import pytest
 from fastavro import parse_schema
 from hypothesis import HealthCheck, Phase, assume, given, settings, strategies as st
 
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.arrow_types import NOT_A_TIME
+from headrace.writer.avro.decoding.block_decoder import BlockRefused, NativeDecoder
+from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.record_decoder import SingleDecoder
 from tests.support.avro_damages import DAMAGES, VARINTS
 from tests.support.avro_java import AvroJudge
 from tests.support.avro_kinds import Kind, accepted_types, records
 from tests.support.avro_records import HEAD, HEADER_BYTES, are_equal, encode
 from tests.support.avro_specification import Part, forbidden, number, parts_of
 from tests.support.example_counts import share
-from writer.avro import schema as avro
-from writer.avro.decoding.arrow_types import NOT_A_TIME
-from writer.avro.decoding.block_decoder import BlockRefused, NativeDecoder
-from writer.avro.decoding.decode import decode, is_native
-from writer.avro.decoding.record_decoder import SingleDecoder
 
 # Values of each example.
 DAMAGED = 110 if settings.default.max_examples >= 1_000 else 25

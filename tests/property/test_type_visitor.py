@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from writer.avro.schema_text import parse_schema
-from writer.avro.type_visitor import TypePart, iterate_types
+from headrace.writer.avro.schema_text import parse_schema
+from headrace.writer.avro.type_visitor import TypePart, iterate_types
 
 _NAMES = ("shop.A", "shop.B", "other.C")
 # Types as a test draws them: `shop.A` stands for the record of that name.

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.config.sections.bucket_upkeep import Seal
-from writer.core.offsets import TopicPartition
-from writer.core.units import instant, microseconds
-from writer.sealing.idleness import LogEndWatch
-from writer.sealing.rules import (
+from headrace.writer.config.sections.bucket_upkeep import Seal
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.core.units import instant, microseconds
+from headrace.writer.sealing.idleness import LogEndWatch
+from headrace.writer.sealing.rules import (
     AskKafka,
     Close,
     KeepOpen,
@@ -22,7 +22,13 @@ from writer.sealing.rules import (
     choose_seals,
     is_closed,
 )
-from writer.sealing.watermark import KafkaEnds, PartitionEventTime, advanced_event_times, highest_watermark, watermark
+from headrace.writer.sealing.watermark import (
+    KafkaEnds,
+    PartitionEventTime,
+    advanced_event_times,
+    highest_watermark,
+    watermark,
+)
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

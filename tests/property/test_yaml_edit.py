@@ -6,7 +6,7 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from writer.preflight.testing.yaml_edit import EditRefused, set_entries
+from headrace.writer.preflight.testing.yaml_edit import EditRefused, set_entries
 
 KEYS = st.text("abcé🙂: #'-", min_size=1, max_size=4)
 LEAVES = (

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+from headrace.writer.demo.devstack.process import LOOPBACK, Process, free_ports
 from tests.servers import parts
-from writer.demo.devstack.process import LOOPBACK, Process, free_ports
 
 USER = "headrace"
 PASSWORD = "a-secret,=that no log@may hold"

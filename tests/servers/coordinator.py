@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from headrace.writer.clients import java_artifacts
+from headrace.writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 from tests.servers.statement import Coordinator
-from writer.clients import java_artifacts
-from writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 
 READY_WITHIN = timedelta(seconds=180)  # seen: 10 s
 Settings = Mapping[str, str]

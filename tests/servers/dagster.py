@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from headrace.writer.demo.devstack.process import LOOPBACK, Process, free_ports
 from tests.servers import parts
-from writer.demo.devstack.process import LOOPBACK, Process, free_ports
 
 _ASSETS = 20
 # Seen on a quiet machine: 8 s.

@@ -11,11 +11,11 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from headrace.writer.clients import java_artifacts
+from headrace.writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 from tests.servers import parts
 from tests.servers.coordinator import lines
 from tests.servers.objects import ObjectServer
-from writer.clients import java_artifacts
-from writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 
 HEAP_MEGABYTES = 384
 DIRECT_MEGABYTES = 400

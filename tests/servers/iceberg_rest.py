@@ -6,10 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.request import urlopen
 
+from headrace.writer.clients import java_artifacts
+from headrace.writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 from tests.servers import parts
 from tests.servers.objects import ObjectServer
-from writer.clients import java_artifacts
-from writer.demo.devstack.process import LOOPBACK, Process, free_ports, java_options
 
 READY_WITHIN = timedelta(seconds=60)  # seen: 3 s
 

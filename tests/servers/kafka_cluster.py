@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tests.support.kafka_batches import Raw
-from writer.core.offsets import Source
-from writer.kafka_reader.connection import BrokerAddress
-from writer.kafka_reader.protocol import (
+from headrace.writer.core.offsets import Source
+from headrace.writer.kafka_reader.connection import BrokerAddress
+from headrace.writer.kafka_reader.protocol import (
     NO_TAGS,
     Api,
     ErrorCode,
@@ -26,6 +25,7 @@ from writer.kafka_reader.protocol import (
     short_text,
     text,
 )
+from tests.support.kafka_batches import Raw
 
 VERSIONS = {
     Api.FETCH: (4, 17),

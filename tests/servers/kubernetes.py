@@ -22,8 +22,8 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 import pytest
 import yaml
 
-from writer.clients.java_artifacts import cache_dir
-from writer.demo.devstack.process import LOOPBACK, Process, free_ports
+from headrace.writer.clients.java_artifacts import cache_dir
+from headrace.writer.demo.devstack.process import LOOPBACK, Process, free_ports
 
 KUBERNETES = "v1.34.1"
 ETCD = "v3.5.21"

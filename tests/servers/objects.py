@@ -16,7 +16,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from writer.clients.java_artifacts import cache_dir
+from headrace.writer.clients.java_artifacts import cache_dir
 
 KEY = "headrace-test"
 SECRET = "a-secret-that-no-log-may-hold"

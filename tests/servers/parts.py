@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from writer.clients import java_artifacts
-from writer.clients.java_artifacts import Bundle, Module
+from headrace.writer.clients import java_artifacts
+from headrace.writer.clients.java_artifacts import Bundle, Module
 
 # The newest version of each on Maven Central that carries what is needed: see docs/ENGINES.md.
 TRINO = Bundle(

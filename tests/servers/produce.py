@@ -4,8 +4,8 @@ import socket
 import struct
 from dataclasses import replace
 
+from headrace.writer.kafka_reader.connection import BrokerAddress
 from tests.support.kafka_batches import Raw
-from writer.kafka_reader.connection import BrokerAddress
 
 _PRODUCE = 0
 _VERSION = 7

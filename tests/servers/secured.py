@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from writer.demo.devstack.kafka import Broker
-from writer.demo.devstack.process import free_ports
+from headrace.writer.demo.devstack.kafka import Broker
+from headrace.writer.demo.devstack.process import free_ports
 
 _PEM = serialization.Encoding.PEM
 PLAIN_USER = "alice"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from headrace.writer.clients import java_artifacts
+from headrace.writer.demo.devstack.process import Process, free_ports, is_listening
 from tests.servers.network_hosts import THIS_HOST, Host
-from writer.clients import java_artifacts
-from writer.demo.devstack.process import Process, free_ports, is_listening
 
 _WITHIN = timedelta(minutes=3)  # a JVM, on a machine that has other work
 

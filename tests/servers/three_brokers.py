@@ -10,9 +10,9 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.writer.clients import java_artifacts
+from headrace.writer.demo.devstack.stack import Broker
 from tests.servers.network_hosts import THIS_HOST, Host
-from writer.clients import java_artifacts
-from writer.demo.devstack.stack import Broker
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from headrace.writer.clients.kafka import client_settings, next_records
 from tests.support import oracle
 from tests.support.writer_process import Site
-from writer.clients.kafka import client_settings, next_records
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
 
 
 def say(*words: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "writer.cli", *words]
+    command = [sys.executable, "-m", "headrace.writer.cli", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from bench.contenders.contenders import PIPELINE
+from headrace.bench.contenders.contenders import PIPELINE
 from tests.support.table_formats import delta_table
 
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ def test_the_contenders_carry_every_event(tmp_path):
     found, kept = tmp_path / "found.json", tmp_path / "kept"
     options = ["--events", "40K", "--contenders", "a,b,d", "--profile", "--json", str(found), "--keep", str(kept)]
     done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", "bench", *options],
+        [sys.executable, "-m", "headrace.writer.cli", "bench", *options],
         check=False, capture_output=True, text=True, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,7 +38,7 @@ def test_topics_of_many_partitions_are_filled_evenly_and_carried(tmp_path):
     found, kept = tmp_path / "found.json", tmp_path / "kept"
     options = ["--partitions", "30", "--events", "12K", "--json", str(found), "--keep", str(kept)]
     done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", "bench", *options],
+        [sys.executable, "-m", "headrace.writer.cli", "bench", *options],
         check=False, capture_output=True, text=True, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -53,7 +53,18 @@ def test_topics_of_many_partitions_are_filled_evenly_and_carried(tmp_path):
 def test_a_killed_bench_leaves_nothing_running(tmp_path):
     kept = tmp_path / "kept"
     bench = subprocess.Popen(
-        [sys.executable, "-m", "writer.cli", "bench", "--events", "40K", "--contenders", "a", "--keep", str(kept)],
+        [
+            sys.executable,
+            "-m",
+            "headrace.writer.cli",
+            "bench",
+            "--events",
+            "40K",
+            "--contenders",
+            "a",
+            "--keep",
+            str(kept),
+        ],
         stdout=subprocess.DEVNULL,
     )
     log = kept / "1-a-headrace" / "output.log"

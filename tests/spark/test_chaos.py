@@ -34,7 +34,16 @@ def test_ten_minutes_of_chaos_lose_and_double_nothing(tmp_path: Path, seed: int)
 def play_chaos(seed: int, minutes: int, root: Path) -> dict[str, Any]:
     """Play a seed; even ones on Delta, odd ones on Parquet."""
     form = ("delta", "parquet")[seed % 2]
-    command = [sys.executable, "-m", "writer.cli", "chaos", f"--seed={seed}", f"--minutes={minutes}", "--format", form]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.writer.cli",
+        "chaos",
+        f"--seed={seed}",
+        f"--minutes={minutes}",
+        "--format",
+        form,
+    ]
     ended = subprocess.run(
         [*command, "--keep", str(root / "stage"), "--json"], capture_output=True, text=True, check=False
     )

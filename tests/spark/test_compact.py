@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.driver.spark import session as spark_session
+from headrace.writer.maintenance.compaction.compactor import in_spark
+from headrace.writer.maintenance.compaction.plan import RewritePace, pause_s
 from tests.support.small_files import BUCKET, carry, close, compactor, files, fill_table, offsets
 from tests.support.writer_process import QUICK_START
-from writer.audit.audit import audit
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
-from writer.driver.spark import session as spark_session
-from writer.maintenance.compaction.compactor import in_spark
-from writer.maintenance.compaction.plan import RewritePace, pause_s
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.demo.table_reader import TableLog
 from tests.support import oracle
-from writer.demo.table_reader import TableLog
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -78,7 +78,7 @@ def start(tmp_path):
         out = tmp_path / f"{tag}.txt"
         with out.open("wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "writer.cli", "demo", *flags],
+                [sys.executable, "-m", "headrace.writer.cli", "demo", *flags],
                 stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 env={**os.environ, "HEADRACE_DEMO_TAG": tag, "TMPDIR": str(temporary), "COLUMNS": "100", **env},
             )  # fmt: skip
@@ -186,7 +186,7 @@ def test_a_demo_with_hold_takes_events_of_a_user_until_a_signal(start, tmp_path)
     assert "\nIts batch ended because " in told.stdout
     lake = kept / "lake" / "events"
     before = late_rows(lake)
-    hint = next(line for line in demo.output().splitlines() if "writer.demo.produce" in line)
+    hint = next(line for line in demo.output().splitlines() if "headrace.writer.demo.produce" in line)
     told = subprocess.run(shlex.split(hint), capture_output=True, text=True, check=True)
     assert told.stdout.startswith("10,010 events in clicks, ")
     unknown = subprocess.run([*shlex.split(hint), "--kind", "nothing"], capture_output=True, text=True, check=False)
@@ -197,7 +197,15 @@ def test_a_demo_with_hold_takes_events_of_a_user_until_a_signal(start, tmp_path)
     assert late_rows(lake) - before == 100, "as many as it was asked for, by the writer's own count"
     assert sum(oracle.check(lake, "events").values()) == 16_010
     user, count = oracle.rows(lake, "user_id, count(*)", "GROUP BY user_id ORDER BY 2 DESC, 1 LIMIT 1")[0]
-    command = [sys.executable, "-m", "writer.cli", "delete-rows", str(kept / "headrace.yaml"), "--pipeline", "events"]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.writer.cli",
+        "delete-rows",
+        str(kept / "headrace.yaml"),
+        "--pipeline",
+        "events",
+    ]
     subprocess.run([*command, "--where", f"user_id = '{user}'", "--no-dead-letters", "--yes"], check=True)
     demo.process.send_signal(signal.SIGINT)
     assert demo.process.wait(120) == 0, demo.output()
@@ -267,7 +275,7 @@ def test_a_writer_that_dies_is_told_with_its_last_words(start):
     demo.until("writer started")
     (log,) = demo.temporary.rglob("writer.log")
     demo.until("schema_admitted", of=log.read_text)
-    (writer,) = [pid for pid, command in demo.alive().items() if "writer.cli run" in command]
+    (writer,) = [pid for pid, command in demo.alive().items() if "headrace.writer.cli run" in command]
     os.kill(writer, signal.SIGKILL)
     assert demo.process.wait(120) == 1
     assert demo.alive() == {}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.demo.devstack.events import generate
 from tests.support import oracle
 from tests.support.writer_process import NOW, Site
-from writer.demo.devstack.events import generate
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]
@@ -28,7 +28,7 @@ SPEC = {
 
 def say(*words: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", *words], capture_output=True, text=True, timeout=400, check=False
+        [sys.executable, "-m", "headrace.writer.cli", *words], capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from autoscaler.decision.policy import DEFAULTS, apply_assignments
-from bench.simulation.workloads import SHAPES
+from headrace.autoscaler.decision.policy import DEFAULTS, apply_assignments
+from headrace.bench.simulation.workloads import SHAPES
 from tests.servers.scripted import Reply, serve_script
 from tests.support.doc_examples import ROOT, find_command, headrace_commands, list_blocks
 from tests.support.example_directory import (
@@ -100,7 +100,7 @@ def prepare_drivers(directory: ExampleDirectory) -> None:
     directory.write_config()
     directory.produce([*clicks(40), *orders(10)])
     wrapper = directory.root / "my-wrapper"
-    wrapper.write_text(f"#!/bin/sh\nexec {sys.executable} -m writer.cli run pipelines.yaml\n")
+    wrapper.write_text(f"#!/bin/sh\nexec {sys.executable} -m headrace.writer.cli run pipelines.yaml\n")
     wrapper.chmod(0o755)
     directory.local_words["my-wrapper"] = str(wrapper)
 

@@ -21,7 +21,8 @@ def run_beside(site: Site, small: Path, fill: str = "", **env: str) -> tuple[int
     """
     small.mkdir()
     script = (
-        f"mount -t tmpfs -o size=1m none {small} && {fill} {sys.executable} -m writer.cli run {site.config} --once; "
+        f"mount -t tmpfs -o size=1m none {small} && "
+        f"{fill} {sys.executable} -m headrace.writer.cli run {site.config} --once; "
         f"code=$?; echo files: $(find {small} -name '*.parquet' | wc -l); exit $code"
     )
     done = subprocess.run(

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.config.loader import load
+from headrace.writer.hooks.dispatcher import hook_health
+from headrace.writer.sealing.bucket_listing import BucketListing
+from headrace.writer.sealing.bucket_states import ListedBucket
 from tests.servers.scripted import HttpRequest, Reply, serve_script
 from tests.support.writer_process import Site
-from writer.config.loader import load
-from writer.hooks.dispatcher import hook_health
-from writer.sealing.bucket_listing import BucketListing
-from writer.sealing.bucket_states import ListedBucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def say(*words: str) -> Any:
-    command = [sys.executable, "-m", "writer.cli", *words, "--json"]
+    command = [sys.executable, "-m", "headrace.writer.cli", *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)

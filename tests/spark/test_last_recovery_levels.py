@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.config.loader import load
 from tests.support import oracle
 from tests.support.forgotten_offsets import forget
 from tests.support.supervisor_process import Supervised
 from tests.support.writer_process import Site
-from writer.audit.audit import audit
-from writer.config.loader import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]
@@ -48,14 +48,16 @@ def test_where_kafka_lost_records_and_no_new_run_begins_the_rest_is_skipped_and_
     site.fill(name, 1_000, seed=8)
     site.forget(name, {0: 450})
     dies = f'grep -q _level=L5 {site.root}/supervisor-0.log || export HEADRACE_FAULT=before_commit:1; exec "$@"'
-    supervised = start("--", "sh", "-c", dies, "sh", sys.executable, "-m", "writer.cli", "run", str(site.config))
+    supervised = start(
+        "--", "sh", "-c", dies, "sh", sys.executable, "-m", "headrace.writer.cli", "run", str(site.config)
+    )
     supervised.until(lambda: "recovery_finished pipeline=events recovery_level=L5" in supervised.output(), 600)
     assert oracle.gaps(lake) == {(name, 0): list(range(300, 1_300))}
     site.fill(name, 200, seed=9)
     supervised.until(supervised.recoveries)
     supervised.check_recovery("L5", "Kafka lost records, and no new run began", 300)
     assert supervised.stop() == 0, supervised.output()
-    backfill = [sys.executable, "-m", "writer.cli", "backfill", str(site.config), "--yes", "--json"]
+    backfill = [sys.executable, "-m", "headrace.writer.cli", "backfill", str(site.config), "--yes", "--json"]
     done = subprocess.run(backfill, capture_output=True, text=True, check=False, timeout=300)
     assert json.loads(done.stdout.splitlines()[-1])["gaps"], done.stderr
     site.once()

@@ -15,12 +15,12 @@ from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.privacy.encryption import decrypt_text
+from headrace.writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
 from tests.support import canaries, oracle
 from tests.support.spark_jvm import QUICK_START
 from tests.support.writer_process import JAVA_OPTIONS, NOW, Site
-from writer.cli.main import app
-from writer.privacy.encryption import decrypt_text
-from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -17,10 +17,10 @@ from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.privacy.keyring import Keyring, KeyringPlace, KeySource, write_keyring
 from tests.support import canaries
 from tests.support.writer_process import NOW, Site
-from writer.cli.main import app
-from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, write_keyring
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MakeTopic = Callable[..., str]

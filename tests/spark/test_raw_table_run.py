@@ -41,8 +41,8 @@ def test_each_record_is_kept_as_kafka_has_it(site: Site, topic: MakeTopic, reade
         found.setdefault((str(name), int(str(partition))), []).append((key, value, beside, *time))
     assert found == expected
     said = subprocess.run(
-        [sys.executable, "-m", "writer.cli", "audit", str(site.config), "--deep", "--json"], capture_output=True,
-        text=True, timeout=400, check=False,
+        [sys.executable, "-m", "headrace.writer.cli", "audit", str(site.config), "--deep", "--json"],
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     audited = json.loads(said.stdout)["pipelines"]["events"]
     assert (audited["adds_up"], audited["raw_records"]) == (True, sum(ends.values())), audited["problems"]

@@ -115,8 +115,8 @@ def refusal_of(site: Site) -> str:
     from sys import executable
 
     done = called(
-        [executable, "-m", "writer.cli", "reload", str(site.config)], capture_output=True, text=True, timeout=400,
-        check=False,
+        [executable, "-m", "headrace.writer.cli", "reload", str(site.config)],
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     return done.stderr

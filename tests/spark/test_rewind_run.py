@@ -83,7 +83,7 @@ def test_beside_a_live_driver_it_is_refused_and_a_driver_that_is_not_seen_is_fen
     writer = site.start()
     writer.until(lambda: len(oracle.rows(lake, "1")) == 800, seconds=240)
     said = subprocess.run(
-        [sys.executable, "-m", "writer.cli", "rewind", str(site.config), "--to", str(right), "--yes"],
+        [sys.executable, "-m", "headrace.writer.cli", "rewind", str(site.config), "--to", str(right), "--yes"],
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert said.returncode == 1, said.stdout + said.stderr

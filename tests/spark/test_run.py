@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+from headrace.writer.demo.devstack.events import encoder
 from tests.support import oracle
 from tests.support.table_formats import delta_table
 from tests.support.writer_process import QUICK_START, READER, Site
-from writer.demo.devstack.events import encoder
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -10,12 +10,12 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.locations import delta_options
 from tests.servers.faulty import STRIP, proxy
 from tests.servers.objects import SECRET, ObjectServer, moto
 from tests.support import oracle
 from tests.support.writer_process import Site
-from writer.storage.base import S3Settings
-from writer.storage.locations import delta_options
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 def said(site: Site, *words: str) -> str:
     """What a verb of the command says, with all that it writes to standard error."""
     found = subprocess.run(
-        [sys.executable, "-m", "writer.cli", words[0], str(site.config), *words[1:]],
+        [sys.executable, "-m", "headrace.writer.cli", words[0], str(site.config), *words[1:]],
         capture_output=True, text=True, check=False, timeout=400,
     )  # fmt: skip
     assert found.returncode == 0, found.stdout + found.stderr

@@ -59,7 +59,7 @@ def test_a_driver_without_executors_says_what_to_use_instead(site: Site, topic: 
     site.pipeline("events", [name])
     site.overrides["autoscaler"] = {"token": "a-secret", "port": 0}
     done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", "autoscaler", "run", str(site.config)],
+        [sys.executable, "-m", "headrace.writer.cli", "autoscaler", "run", str(site.config)],
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 2
@@ -77,7 +77,7 @@ def test_the_autoscaler_asks_the_driver_and_dies_without_harm(site: Site, topic:
         assert "headrace_executors_registered 1.0" in scaler.ask("/metrics")
         assert scaler.ask("/healthz") == "ok\n"
         done = subprocess.run(
-            [sys.executable, "-m", "writer.cli", "status", str(site.config)],
+            [sys.executable, "-m", "headrace.writer.cli", "status", str(site.config)],
             capture_output=True, text=True, timeout=400, check=True,
         )  # fmt: skip
         assert re.search(r"^  executors +1 registered; 1 requested$", done.stdout, re.MULTILINE), done.stdout

@@ -137,7 +137,7 @@ def test_schemas_change_while_it_runs_and_nothing_is_parked_but_what_does_not_fi
         "the columns are as they were"
     )
     said = subprocess.run(
-        [sys.executable, "-m", "writer.cli", "schema", "plan", str(site.config), "--id", str(foreign)],
+        [sys.executable, "-m", "headrace.writer.cli", "schema", "plan", str(site.config), "--id", str(foreign)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert said.returncode == 1

@@ -21,11 +21,11 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.writer.demo.devstack.process import free_ports
 from tests.servers.objects import SECRET, ObjectServer
 from tests.servers.secured import Authority, SecuredBroker, behind_login, broker
 from tests.support import oracle
 from tests.support.writer_process import Site, Writer
-from writer.demo.devstack.process import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # Characters that are special to Java's parser of logins, to shells, to URLs and to XML.
@@ -101,7 +101,7 @@ def told(url: str) -> str:
 
 def verb(site: Site, *words: str, code: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", words[0], str(site.config), *words[1:]],
+        [sys.executable, "-m", "headrace.writer.cli", words[0], str(site.config), *words[1:]],
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
@@ -202,7 +202,7 @@ def says_why_a_login_fails_and_not_with_what(site: Site) -> None:
     for name, fix in (("KAFKA_PASSWORD", "kafka.security"), ("REGISTRY_PASSWORD", "registry.")):
         site.overrides["kafka"]["request_timeout"] = "5 s"
         done = subprocess.run(
-            [sys.executable, "-m", "writer.cli", "validate", str(site.config), "--json"],
+            [sys.executable, "-m", "headrace.writer.cli", "validate", str(site.config), "--json"],
             capture_output=True, text=True, timeout=400, check=False, env={**os.environ, name: wrong[name]},
         )  # fmt: skip
         said = done.stdout + done.stderr
@@ -216,7 +216,7 @@ def says_why_a_login_fails_and_not_with_what(site: Site) -> None:
 def believes_no_broker_of_another_authority(site: Site) -> None:
     site.overrides["kafka"]["security"]["ca_file"] = str(Authority(site.root / "others").ca)
     done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", "validate", str(site.config), "--json"],
+        [sys.executable, "-m", "headrace.writer.cli", "validate", str(site.config), "--json"],
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode != 0

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from headrace.writer.core.text import instant
 from tests.support import oracle, screens
 from tests.support.read_commands import headrace
 from tests.support.screens import Figures
 from tests.support.supervisor_process import Supervised
 from tests.support.writer_process import Site
-from writer.core.text import instant
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.writer.web.metrics_catalogue import CATALOGUE
 from tests.support import oracle
 from tests.support.process import say
 from tests.support.writer_process import Site, Writer
-from writer.web.metrics_catalogue import CATALOGUE
 
 pytestmark = pytest.mark.slow
 MakeTopic = Callable[..., str]

@@ -176,7 +176,7 @@ def start_unit(site: Site) -> Iterator[Callable[[], Service]]:
     def start() -> Service:
         site.overrides["supervisor"] = {"port": 0, "lease_expiry": "3 s"}
         documented = read_unit(Path(__file__).parents[2] / "docs" / "DEPLOY.md")
-        command = [sys.executable, "-m", "writer.cli", *documented.command[1:]]
+        command = [sys.executable, "-m", "headrace.writer.cli", *documented.command[1:]]
         command[command.index("/etc/headrace/pipelines.yaml")] = str(site.config)
         unit = replace(documented, command=tuple(command), restart_after_s=1.0)
         services.append(Service(unit, site.root / "service.log", {}))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.config.loader import load
+from headrace.writer.sealing.manifest import Manifest
+from headrace.writer.sealing.sealer import Sealer
 from tests.support import oracle
 from tests.support.process import say
 from tests.support.writer_process import Site
-from writer.config.loader import load
-from writer.sealing.manifest import Manifest
-from writer.sealing.sealer import Sealer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MakeTopic = Callable[..., str]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.audit.audit import Audit, audit
+from headrace.writer.core.offsets import TopicPartition
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW, event
-from writer.audit.audit import Audit, audit
-from writer.core.offsets import TopicPartition
 
 OLD = NOW - timedelta(days=400)
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from autoscaler.decision.decide import Decision, tick
-from autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
-from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import Policy
+from headrace.autoscaler.decision.decide import Decision, tick
+from headrace.autoscaler.decision.facts import Batch, Executors, Facts, Partition, Pipeline
+from headrace.autoscaler.decision.history import Memory
+from headrace.autoscaler.decision.policy import Policy
 
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)  # a Wednesday
 SLOT = 10_000.0  # records a second

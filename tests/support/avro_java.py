@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
-from writer.clients import java_artifacts
+from headrace.writer.clients import java_artifacts
 
 _JARS = (
     "avro-1.*.jar",

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from headrace.writer.avro import schema as avro
 from tests.support.avro_records import MICROS, MILLIS, MONEY, logical, record
-from writer.avro import schema as avro
 
 
 @dataclass

@@ -6,7 +6,7 @@ It shares nothing with what it judges but the parsed schema.
 from dataclasses import dataclass, field
 from typing import Any
 
-from writer.avro.schema import Record
+from headrace.writer.avro.schema import Record
 
 FIXED_BYTES = {"float": 4, "double": 8}
 

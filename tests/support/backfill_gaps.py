@@ -7,19 +7,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recovery.backfill.archive_source import open_archive
-from recovery.backfill.chunk_commit import ChunkCommit
-from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, ProgressListener, fill_gaps
-from recovery.backfill.source import Source
+from headrace.recovery.backfill.archive_source import open_archive
+from headrace.recovery.backfill.chunk_commit import ChunkCommit
+from headrace.recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, ProgressListener, fill_gaps
+from headrace.recovery.backfill.source import Source
+from headrace.writer.audit.audit import audit
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.offsets import skip_to_latest
+from headrace.writer.table.gap_records import gap_records
+from headrace.writer.table.ledger.gap_record import GapRecord
 from tests.support import oracle
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW, event
 from tests.support.simulated_cluster import Cluster
-from writer.audit.audit import audit
-from writer.maintenance.record_commit import RecordTable
-from writer.offsets import skip_to_latest
-from writer.table.gap_records import gap_records
-from writer.table.ledger.gap_record import GapRecord
 
 RAW = pa.schema(
     [

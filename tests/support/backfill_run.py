@@ -6,15 +6,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.config.loader import load
 from tests.support import exit_codes, oracle
 from tests.support.writer_process import Site, Writer
-from writer.audit.audit import audit
-from writer.config.loader import load
 
 MakeTopic = Callable[..., str]
 
 
-COMMAND = "from writer.cli.main import main; main()"
+COMMAND = "from headrace.writer.cli.main import main; main()"
 
 
 def headrace(site: Site, *arguments: object, code: int = 0, env: dict[str, str] | None = None) -> str:

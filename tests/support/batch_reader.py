@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.kafka_reader.columns import ColumnChoice, columns
-from writer.kafka_reader.record_batches import Batch, EmptyRun, cut_batches
-from writer.kafka_reader.record_buffer import RecordBuffer
-from writer.kafka_reader.requests.fetch import PartitionAnswer
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.kafka_reader.columns import ColumnChoice, columns
+from headrace.writer.kafka_reader.record_batches import Batch, EmptyRun, cut_batches
+from headrace.writer.kafka_reader.record_buffer import RecordBuffer
+from headrace.writer.kafka_reader.requests.fetch import PartitionAnswer
 
 PLACE = ("clicks", 3)
 

@@ -1,10 +1,10 @@
 """Runs of a bench as they would be measured, for what shows and draws them."""
 
-from bench.contenders.contenders import CONTENDERS
-from bench.data.dataset import dataset
-from bench.figures import BatchMark, Run, Usage, WrittenTable
-from bench.machine import Machine
-from bench.rounds import Setting
+from headrace.bench.contenders.contenders import CONTENDERS
+from headrace.bench.data.dataset import dataset
+from headrace.bench.figures import BatchMark, Run, Usage, WrittenTable
+from headrace.bench.machine import Machine
+from headrace.bench.rounds import Setting
 
 MACHINE = Machine("A processor", 2, 2**33, "Linux 6", "3.11.7", "17.0.1", {"pyspark": "4.0.2"})
 # CPU seconds.

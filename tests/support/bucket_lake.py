@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from headrace.writer.batch.staging.parquet_files import Destination, delta_statistics
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.core.units import microseconds
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.operations.rows import Batch
 from tests.support import hive_readers, oracle
-from writer.batch.staging.parquet_files import Destination, delta_statistics
-from writer.config.pipelines import Config
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.core.units import microseconds
-from writer.sealing.sealer import Sealer
-from writer.table.factory import main_table
-from writer.table.log.operations.rows import Batch
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

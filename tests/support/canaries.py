@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from headrace.writer.avro.decoding.value_writer import write_long as varint
 from tests.support.sample_records import TIME
-from writer.avro.decoding.value_writer import write_long as varint
 
 STEM = "canaryzq"
 _INSTANT = datetime(1931, 7, 9, 3, 14, 15, 926535, UTC)  # of all dates and timestamps

@@ -11,6 +11,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.core import logging
+from headrace.writer.maintenance.compaction.compactor import here
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.vacuum import find_unneeded, remove
+from headrace.writer.privacy.keyring import read_keyring
+from headrace.writer.sealing.rules import SealNow
+from headrace.writer.sealing.sealer import Sealer
 from tests.support import canaries
 from tests.support.audits import describe_problems, run_audit
 from tests.support.canaries import EVENT, KEY, ODD, STEM, WIDER
@@ -20,17 +31,6 @@ from tests.support.private_table import keyring_at, start_driver
 from tests.support.reprocess_lake import run_reprocess
 from tests.support.sample_records import NOW, Schemas
 from tests.support.small_files import compactor
-from writer.cli.fix.delete_rows import run_deletion
-from writer.core import logging
-from writer.maintenance.compaction.compactor import here
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.vacuum import find_unneeded, remove
-from writer.privacy.keyring import read_keyring
-from writer.sealing.rules import SealNow
-from writer.sealing.sealer import Sealer
 
 HOUR = timedelta(hours=1)
 _SCHEMAS: dict[int, Any] = {1: EVENT, 2: WIDER, 3: ODD, 5: KEY}

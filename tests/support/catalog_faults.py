@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, TooManyRequestsError
 from requests.exceptions import ConnectionError as Broken
 
-from writer.table.table import PipelineTable
+from headrace.writer.table.table import PipelineTable
 
 TWICE = "it answers twice"  # the request comes twice, and the second answer, a refusal, arrives
 FAULTS = {  # what a catalog does → what its client raises

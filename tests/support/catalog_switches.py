@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.table.iceberg.table_names import TableNames
 from tests.support.effect_failures import Died, die_after
-from writer.table.iceberg.table_names import TableNames
 
 Effects = Mapping[Any, Sequence[str]]  # names of methods, by who has them
 

@@ -14,6 +14,8 @@ from urllib.request import urlopen
 
 import yaml
 
+from headrace.writer.clients import java_artifacts
+from headrace.writer.demo.devstack.process import free_ports
 from tests.servers.containers import Container, Image, Mount
 from tests.servers.kubelet import Kubelet, kubelet
 from tests.servers.kubernetes import Cluster, cluster, until
@@ -22,8 +24,6 @@ from tests.support.class_archive import QUICK_START
 from tests.support.cluster_driver import policy_settings
 from tests.support.helm_chart import CHART, PLACES, ROOT
 from tests.support.writer_process import Site
-from writer.clients import java_artifacts
-from writer.demo.devstack.process import free_ports
 
 Json = dict[str, Any]
 HOME = "/opt/headrace"
@@ -57,7 +57,7 @@ VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 def image(folder: Path, **env: str) -> Image:
     """Lay out what docker/Dockerfile puts into an image: the same places, filled by this machine's own files."""
     command = folder / "headrace"
-    command.write_text('#!/bin/sh\nexec python -m writer.cli "$@"\n')
+    command.write_text('#!/bin/sh\nexec python -m headrace.writer.cli "$@"\n')
     command.chmod(0o755)
     passwd = folder / "passwd"
     passwd.write_text(Path("/etc/passwd").read_text() + "headrace:x:10001:10001::/tmp:/usr/sbin/nologin\n")
@@ -76,7 +76,8 @@ def image(folder: Path, **env: str) -> Image:
     ]
     environment = {
         "PATH": f"{HOME}/bin:{HOME}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "PYTHONPATH": f"{HOME}/source",
+        # The product, and the bucketers of tests.
+        "PYTHONPATH": f"{HOME}/source/src:{HOME}/source",
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "LC_ALL": "C.UTF-8",

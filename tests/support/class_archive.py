@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pyspark
 
-from writer.clients.java_artifacts import cache_dir, spark_java
+from headrace.writer.clients.java_artifacts import cache_dir, spark_java
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a third off the start on two cores
 _PROGRAM = """

@@ -146,7 +146,7 @@ def autoscale(site: Site, *flags: str) -> Iterator[Autoscaler]:
     log = site.root / f"autoscaler-{len(list(site.root.glob('autoscaler-*.log')))}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "writer.cli", "autoscaler", "run", str(site.config), *flags],
+            [sys.executable, "-m", "headrace.writer.cli", "autoscaler", "run", str(site.config), *flags],
             stdout=out,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from headrace.writer.core.files import StagedFile, staged_name
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.log.operations.rows import Batch
 from tests.support.table_formats import OPENED
-from writer.core.files import StagedFile, staged_name
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.storage.locations import store_at
-from writer.table.log.operations.rows import Batch
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PARTS = [TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)]

@@ -14,18 +14,18 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from headrace.writer.clients.notifications import Notifier
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import exit_code
+from headrace.writer.driver import main, restart_policy
+from headrace.writer.driver.batches.batch_queue import BatchQueue
+from headrace.writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
+from headrace.writer.driver.readers.spark_reader import KAFKA_OPTIONS
+from headrace.writer.driver.spark import session as opened
+from headrace.writer.status.progress import Progress
+from headrace.writer.telemetry.receivers import Receivers
 from tests.support.writer_process import QUICK_START, Site
-from writer.clients.notifications import Notifier
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.core.errors import exit_code
-from writer.driver import main, restart_policy
-from writer.driver.batches.batch_queue import BatchQueue
-from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequests
-from writer.driver.readers.spark_reader import KAFKA_OPTIONS
-from writer.driver.spark import session as opened
-from writer.status.progress import Progress
-from writer.telemetry.receivers import Receivers
 
 PIPELINE = "events"
 Source = tuple[str, int]

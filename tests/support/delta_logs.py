@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
-from writer.storage.locations import store_at
-from writer.table.log.log import Log, State
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.log.log import Log, State
 
 COLUMNS = pa.schema([("id", pa.int64()), ("text", pa.string()), ("hour", pa.string())])
 LINES = "one\u2028two\u2029three\x85four\x0bfive"  # all of them end a line for str.splitlines, none does in a Delta log

@@ -12,8 +12,8 @@ from typing import Any
 import typer
 import yaml
 
-from writer.cli.commands import examples
-from writer.cli.main import app
+from headrace.writer.cli.commands import examples
+from headrace.writer.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 # A script: each line is a command.

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from writer.storage.local import LocalStore
+from headrace.writer.storage.local import LocalStore
 
 _ANY: Mapping[Any, Sequence[str]] = {
     LocalStore: ("put", "put_if_absent", "move", "delete"),

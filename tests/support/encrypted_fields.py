@@ -4,11 +4,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from headrace.writer.schemas.registry import ConfluentRegistry
 from tests.servers.csfle import CsfleRegistry
 from tests.support.local_driver import Driver
 from tests.support.private_table import keyring_at
 from tests.support.sample_records import NOW, TIME, value
-from writer.schemas.registry import ConfluentRegistry
 
 CLEAR = {"PII": "clear", "CARD": "clear", "SECRET": "clear"}
 

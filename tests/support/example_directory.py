@@ -20,16 +20,16 @@ import yaml
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import HeadraceError
 from tests.support import spark_jvm
 from tests.support.doc_examples import ROOT
 from tests.support.local_driver import Driver, log
 from tests.support.process import Process
 from tests.support.sample_records import NOW, Schemas, value
 from tests.support.writer_process import Site
-from writer.cli.main import app
-from writer.clients.kafka import Cluster
-from writer.config.loader import load
-from writer.core.errors import HeadraceError
 
 MakeTopic = Callable[..., str]
 HOUR = timedelta(hours=1)
@@ -223,7 +223,7 @@ class ExampleDirectory:
         log = self.root / f"process-{len(list(self.root.glob('process-*.log')))}.log"
         with spark_jvm.SHARED.lend() as jvm, log.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "writer.cli", *self.adapt(line)],
+                [sys.executable, "-m", "headrace.writer.cli", *self.adapt(line)],
                 cwd=self.root,
                 stdout=out,
                 stderr=subprocess.STDOUT,

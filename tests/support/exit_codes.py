@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from typer.testing import Result
 
-from writer.cli.commands import COMMANDS, Command
-from writer.core.errors import HeadraceError
-from writer.core.signals import SignalCode
-from writer.output.command import outcome_kinds
-from writer.output.report import Report
+from headrace.writer.cli.commands import COMMANDS, Command
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.signals import SignalCode
+from headrace.writer.output.command import outcome_kinds
+from headrace.writer.output.report import Report
 
 # A code above it is that of a signal, and goes without saying.
 _SIGNAL_CODES = 128

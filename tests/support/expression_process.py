@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.config.sections.record_rules import EventSpec
-from writer.specs.spec import SpecError
-from writer.specs.step import Step
+from headrace.writer.config.sections.record_rules import EventSpec
+from headrace.writer.specs.spec import SpecError
+from headrace.writer.specs.step import Step
 
 MEMORY_BYTES = 3 << 30  # more than the process has once it is ready
 ROWS = 4

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-import writer.table.iceberg.iceberg  # noqa: F401  the writer imports it late, and would keep the first test's store_at
-from writer.storage.base import Mark, OutcomeUnknown, Store, StoredObject, StoreError, always
-from writer.storage.locations import on_s3, store_at
+import headrace.writer.table.iceberg.iceberg  # noqa: F401  the writer imports it late, and would keep the first test's store_at
+from headrace.writer.storage.base import Mark, OutcomeUnknown, Store, StoredObject, StoreError, always
+from headrace.writer.storage.locations import on_s3, store_at
 
 FAILED, LOST, KILLED_BEFORE, KILLED_AFTER = MODES = (
     "an operation fails",
@@ -59,7 +59,7 @@ class Storage:
     def below(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Stand between the writer and its stores."""
         for name, module in list(sys.modules.items()):
-            if name.startswith("writer.") and getattr(module, "store_at", None) is store_at:
+            if name.startswith("headrace.writer.") and getattr(module, "store_at", None) is store_at:
                 monkeypatch.setattr(module, "store_at", lambda *given: FailingStore(store_at(*given), self))
 
 

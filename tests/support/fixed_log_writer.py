@@ -15,11 +15,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from headrace.writer.audit.audit import audit
 from tests.servers.objects import ObjectServer
 from tests.support import oracle
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
-from writer.audit.audit import audit
 
 PARTS = 2
 STEP = 12

@@ -8,14 +8,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.gap_records import gap_records
+from headrace.writer.table.log.entries import parse_entry
+from headrace.writer.table.table import PipelineTable
 from tests.support import oracle
-from writer.audit.audit import audit
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.table.factory import main_table
-from writer.table.gap_records import gap_records
-from writer.table.log.entries import parse_entry
-from writer.table.table import PipelineTable
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 PIPELINE = "clicks"

@@ -4,9 +4,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.output.health import health
-from writer.status.document import document
-from writer.status.progress import Progress
+from headrace.writer.output.health import health
+from headrace.writer.status.document import document
+from headrace.writer.status.progress import Progress
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -22,13 +22,13 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
+from headrace.writer.cli.maintain.table_adopt import run_adopt
+from headrace.writer.output.report import Screen
+from headrace.writer.table.iceberg import adoption
+from headrace.writer.table.iceberg.metadata.manifests import ManifestWriter
 from tests.support.foreign_rows import old_rows
 from tests.support.local_driver import pipeline_config
 from tests.support.sample_records import NOW
-from writer.cli.maintain.table_adopt import run_adopt
-from writer.output.report import Screen
-from writer.table.iceberg import adoption
-from writer.table.iceberg.metadata.manifests import ManifestWriter
 
 START = {"offsets": {"clicks": {0: 100}}}
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
 from tests.support.backfill_gaps import skip_offsets, values
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT
-from writer.cli.main import app
 
 
 @pytest.fixture

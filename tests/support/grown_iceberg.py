@@ -8,15 +8,15 @@ from typing import Any
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.maintenance.compaction.compactor import Compactor, here
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.table.iceberg.catalog.catalog_client import file_settings
 from tests.support.local_driver import Driver, log
 from tests.support.reverted_change import revert_change
 from tests.support.rewound_cluster import Cluster
 from tests.support.sample_records import NOW, TIME, Schemas, value
-from writer.cli.fix.delete_rows import run_deletion
-from writer.maintenance.compaction.compactor import Compactor, here
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.table.iceberg.catalog.catalog_client import file_settings
 
 HOUR = NOW.replace(minute=0) - timedelta(hours=1)
 

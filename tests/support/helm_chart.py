@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from headrace.writer.clients.java_artifacts import cache_dir
 from tests.servers.kubernetes import HELM, SCHEMAS, program
-from writer.clients.java_artifacts import cache_dir
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "headrace"

@@ -4,7 +4,7 @@ import duckdb
 import pyarrow as pa
 from pyarrow import dataset
 
-from writer.storage.locations import on_s3, store_at
+from headrace.writer.storage.locations import on_s3, store_at
 
 BUCKETS = pa.schema([("hour", pa.string())])
 

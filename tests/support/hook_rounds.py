@@ -14,8 +14,8 @@ _PROGRAM = """
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from writer.config.pipelines import Config
-from writer.hooks.dispatcher import deliveries
+from headrace.writer.config.pipelines import Config
+from headrace.writer.hooks.dispatcher import deliveries
 
 config = Config.model_validate_json(Path(sys.argv[1]).read_text())
 (delivery,) = deliveries("clicks", config)

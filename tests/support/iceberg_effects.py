@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from pyiceberg.catalog import Catalog
 
+from headrace.writer.table.iceberg.catalog import catalog_client
+from headrace.writer.table.table import PipelineTable
 from tests.support.effect_failures import die_after
 from tests.support.table_formats import in_catalog
-from writer.table.iceberg.catalog import catalog_client
-from writer.table.table import PipelineTable
 
 
 def _client_key(table: PipelineTable) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -10,11 +10,11 @@ from pyiceberg.expressions import In
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.table.log.foreign_writes import ForeignChange
 from tests.support.iceberg_clients import client_table
 from tests.support.local_driver import Driver
 from tests.support.small_files import carry
-from writer.audit.audit import audit
-from writer.table.log.foreign_writes import ForeignChange
 
 Theirs = Callable[[Table], None]
 

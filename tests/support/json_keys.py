@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from typer._click.globals import get_current_context
 
-from writer.cli.main import LazyCommands
+from headrace.writer.cli.main import LazyCommands
 
 
 @cache

@@ -12,13 +12,13 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy.orm import Session
 
+from headrace.writer.core.files import StagedFile
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.table.log.operations.rows import Rewrite
+from headrace.writer.table.table import PipelineTable
 from tests.support import local_driver, reprocess_lake
 from tests.support.table_formats import iceberg_table
 from tests.support.tables import COLUMNS, batch, begin, write_file
-from writer.core.files import StagedFile
-from writer.storage.local import LocalStore
-from writer.table.log.operations.rows import Rewrite
-from writer.table.table import PipelineTable
 
 HOUR = "2026-11-20T05"
 EPOCH = 1

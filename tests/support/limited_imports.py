@@ -41,7 +41,7 @@ def main() -> None:
     finder = LimitedImports(set(sys.argv.pop(1).split(",")))
     sys.meta_path[sys.meta_path.index(PathFinder)] = finder
     atexit.register(lambda: print(json.dumps(sorted(finder.imported())), file=sys.stderr))
-    from writer.cli.main import main as run
+    from headrace.writer.cli.main import main as run
 
     run()
 

@@ -8,24 +8,24 @@ from typing import Any
 
 import pyarrow as pa
 
-import bucketers
+from headrace import bucketers
+from headrace.writer.avro.wire_format import HEADERS
+from headrace.writer.batch import task
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.batch.task_report import Report
+from headrace.writer.clients.kafka_sample import RECORDS
+from headrace.writer.commit import builder
+from headrace.writer.commit.batch_limits import limits
+from headrace.writer.commit.closed_buckets import slowest_event_time
+from headrace.writer.commit.privacy import RecordedPrivacy, record_privacy
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.driver.start.pipeline_start import check_rules, make_raw_table, set_rules
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.log.operations.rows import Batch
 from tests.support.sample_records import EVENT, NOW, Schemas, config
-from writer.avro.wire_format import HEADERS
-from writer.batch import task
-from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.task_report import Report
-from writer.clients.kafka_sample import RECORDS
-from writer.commit import builder
-from writer.commit.batch_limits import limits
-from writer.commit.closed_buckets import slowest_event_time
-from writer.commit.privacy import RecordedPrivacy, record_privacy
-from writer.config.pipelines import Config
-from writer.config.sections.table import layout
-from writer.core.offsets import TopicPartition
-from writer.driver.start.pipeline_start import check_rules, make_raw_table, set_rules
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.table.factory import all_tables
-from writer.table.log.operations.rows import Batch
 
 
 class Died(Exception):

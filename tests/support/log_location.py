@@ -1,17 +1,17 @@
 """An Iceberg table whose log lies apart from it."""
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.driver.sealing.steps import seal_due
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.vacuum import list_objects
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.storage.locations import store_at
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, event
 from tests.support.small_files import carry, close, compact_bucket
 from tests.support.vacuum_time import days_ahead
-from writer.audit.audit import audit
-from writer.cli.fix.delete_rows import run_deletion
-from writer.driver.sealing.steps import seal_due
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.vacuum import list_objects
-from writer.sealing.sealer import Sealer
-from writer.storage.locations import store_at
 
 
 def write_history(driver: Driver) -> None:

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.writer.batch.staging.parquet_files import Destination, delta_statistics
+from headrace.writer.core.files import StagedFile
+from headrace.writer.storage.locations import store_at
 from tests.support.table_formats import OPENED
 from tests.support.tables import P0, P1, batch
-from writer.batch.staging.parquet_files import Destination, delta_statistics
-from writer.core.files import StagedFile
-from writer.storage.locations import store_at
 
 NAMES = [
     "straße_bucket",

@@ -3,17 +3,17 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from headrace.writer.clients.supervisor_record import HaltRecord, LeaseWait
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.hooks.outbox import Health
+from headrace.writer.schemas.registry_hold import RegistryWait
+from headrace.writer.sealing.retention_wait import RetentionWait
+from headrace.writer.status.model import Commit, Logs, Sample, Totals, View
+from headrace.writer.status.pause import Pause
+from headrace.writer.status.table_facts import GapFacts, TableContents
+from headrace.writer.table.ledger.gap_record import GapOpening, GapRecord
+from headrace.writer.table.pipeline_tables import PendingSideEntries, TargetState
 from tests.support.commits import LIMITS, facts
-from writer.clients.supervisor_record import HaltRecord, LeaseWait
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.hooks.outbox import Health
-from writer.schemas.registry_hold import RegistryWait
-from writer.sealing.retention_wait import RetentionWait
-from writer.status.model import Commit, Logs, Sample, Totals, View
-from writer.status.pause import Pause
-from writer.status.table_facts import GapFacts, TableContents
-from writer.table.ledger.gap_record import GapOpening, GapRecord
-from writer.table.pipeline_tables import PendingSideEntries, TargetState
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 _SOURCE = ("clicks", 0)

@@ -6,10 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from headrace.writer.config.pipelines import Config
+from headrace.writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
 from tests.support.local_driver import Driver
 from tests.support.sample_records import EVENT, NOW, Schemas, value
-from writer.config.pipelines import Config
-from writer.privacy.keyring import Keyring, KeyringPlace, KeySource, read_keyring, write_keyring
 
 TAGGED = {
     **EVENT,

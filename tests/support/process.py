@@ -91,7 +91,7 @@ def _runs(process: psutil.Process) -> bool:
 def say(*arguments: str, code: int = 0, **environment: str) -> str:
     """Run a verb in a process of its own, as a person does. Returns what it said; `code`: with which it is to end."""
     process = subprocess.run(
-        [sys.executable, "-m", "writer.cli", *arguments],
+        [sys.executable, "-m", "headrace.writer.cli", *arguments],
         capture_output=True,
         text=True,
         timeout=240,

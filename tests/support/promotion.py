@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import fault_points
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.table.iceberg.catalog.catalog_client import client_settings
 from tests.support.local_driver import Driver
 from tests.support.shadow_lake import Lake, run_shadow
-from writer.audit.audit import audit
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.core import fault_points
-from writer.core.errors import ConfigError, HeadraceError
-from writer.table.iceberg.catalog.catalog_client import client_settings
 
 
 class Died(BaseException):

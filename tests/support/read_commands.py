@@ -3,8 +3,8 @@
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from writer.cli.main import app
-from writer.core.errors import HeadraceError
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import HeadraceError
 
 
 def write(bootstrap, topic, messages, **settings):

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from headrace.writer.audit.audit import audit
 from tests.support import oracle
 from tests.support.local_driver import Driver
-from writer.audit.audit import audit
 
 
 def start_driver(root: Path, form: str, columns: dict[str, Any] | None = None, **settings: Any) -> Driver:

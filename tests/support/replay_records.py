@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
+from headrace.writer.maintenance.dead_letters.selection import Selection
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
-from writer.maintenance.dead_letters.selection import Selection
 
 ALL = Selection()
 

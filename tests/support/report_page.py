@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from writer.output.report import Report
+from headrace.writer.output.report import Report
 
 
 def render_page(report: Report, width: int = 160) -> str:

@@ -6,18 +6,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from recovery.backfill.source import Chunk, Source
-from recovery.reprocess.run import ReprocessRequest, ReprocessResult, ReprocessRun, SourceChoice
+from headrace.recovery.backfill.source import Chunk, Source
+from headrace.recovery.reprocess.run import ReprocessRequest, ReprocessResult, ReprocessRun, SourceChoice
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.core.offsets import OffsetSet
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.maintenance.local_pipeline import Piece
+from headrace.writer.maintenance.record_commit import RecordTable
 from tests.support.audits import OLD, describe_problems, run_audit
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
-from writer.avro.schema_plan import SchemaPlan
-from writer.cli.fix.delete_rows import run_deletion
-from writer.core.offsets import OffsetSet
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.maintenance.local_pipeline import Piece
-from writer.maintenance.record_commit import RecordTable
 
 HOUR = timedelta(hours=1)
 ALL = "2026-11-01T00..2026-11-30T00"

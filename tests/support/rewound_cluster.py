@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from recovery.cli.fix import rewind
-from recovery.rewind.execution import RewindExecution
+from headrace.recovery.cli.fix import rewind
+from headrace.recovery.rewind.execution import RewindExecution
+from headrace.writer.clients.kafka import Topic
 from tests.support.local_driver import Driver
 from tests.support.sample_records import NOW
-from writer.clients.kafka import Topic
 
 
 class Cluster:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.bucketing import TimeRule
-from writer.maintenance.rewrite import Job, Source
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.maintenance.rewrite import Job, Source
 
 COLUMNS = pa.schema(
     [

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.batch.task_report import Report
+from headrace.writer.commit.targets import Targets
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.driver.start.pipeline_start import make_tables
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.table.log.snapshot import TargetRecord
+from headrace.writer.table.pipeline_tables import Tables
 from tests.support import commits
-from writer.avro.schema_plan import SchemaPlan, WriterSchema
-from writer.batch.record_columns import RecordColumns
-from writer.batch.task_report import Report
-from writer.commit.targets import Targets
-from writer.config.pipelines import Config
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.driver.start.pipeline_start import make_tables
-from writer.table.factory import all_tables
-from writer.table.log.operations.rows import Batch
-from writer.table.log.snapshot import TargetRecord
-from writer.table.pipeline_tables import Tables
 
 PART = TopicPartition("t", 1, 0)
 

@@ -5,20 +5,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.commit import builder
+from headrace.writer.commit.targets import add_targets
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.driver.sealing.steps import beside_seals, seal_due
+from headrace.writer.maintenance.compaction.compactor import here
+from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.table.factory import all_tables
 from tests.support.dedupe_window import BASE, MUCH_LATER, WINDOW
 from tests.support.local_driver import log
 from tests.support.sample_records import EVENT, NOW, Schemas, config, value
-from writer.audit.audit import audit
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.dead_letters import DEAD_LETTERS
-from writer.commit import builder
-from writer.commit.targets import add_targets
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.driver.sealing.steps import beside_seals, seal_due
-from writer.maintenance.compaction.compactor import here
-from writer.maintenance.local_pipeline import Piece, open_local_pipeline
-from writer.sealing.sealer import Sealer
-from writer.table.factory import all_tables
 
 P0 = TopicPartition("clicks", 1, 0)
 

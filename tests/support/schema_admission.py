@@ -9,22 +9,22 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema as DeltaSchema
 
+from headrace.writer.avro.schema import parse
+from headrace.writer.avro.schema_plan import ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.commit.target_table import admit_schema
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.sections.connections import Registry
+from headrace.writer.config.sections.record_rules import EventSpec
+from headrace.writer.privacy.keyring import KeyId, KeyringPlace, KeySource
+from headrace.writer.privacy.policy import Action, Policies
+from headrace.writer.privacy.protected_schema import Privacy
+from headrace.writer.schemas.schema_id_check import IdMeanings, avro_fingerprint
+from headrace.writer.schemas.subjects import full_name
+from headrace.writer.schemas.tracker import Admission, Schemas
+from headrace.writer.table.iceberg.metadata.schema import columns_of, mapping_of, schema_of
+from headrace.writer.table.schema_evolution import merge_columns
 from tests.support.schema_texts import MILLIS, record
-from writer.avro.schema import parse
-from writer.avro.schema_plan import ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
-from writer.batch.record_columns import RecordColumns
-from writer.commit.target_table import admit_schema
-from writer.config.pipeline import Pipeline
-from writer.config.sections.connections import Registry
-from writer.config.sections.record_rules import EventSpec
-from writer.privacy.keyring import KeyId, KeyringPlace, KeySource
-from writer.privacy.policy import Action, Policies
-from writer.privacy.protected_schema import Privacy
-from writer.schemas.schema_id_check import IdMeanings, avro_fingerprint
-from writer.schemas.subjects import full_name
-from writer.schemas.tracker import Admission, Schemas
-from writer.table.iceberg.metadata.schema import columns_of, mapping_of, schema_of
-from writer.table.schema_evolution import merge_columns
 
 GOOD = 1
 WIDER = 2

@@ -39,7 +39,7 @@ def run_in_terminal(width: int, *arguments: str) -> str:
     ioctl(command_end, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES_OF_SCREEN, width, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "writer.cli", *arguments],
+        [sys.executable, "-m", "headrace.writer.cli", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=command_end,
         stderr=subprocess.STDOUT,
@@ -59,7 +59,10 @@ def run_in_terminal(width: int, *arguments: str) -> str:
 def first_lines(count: int, *arguments: str) -> list[str]:
     """Run a command into a pipe, and end it as Ctrl-C does once it has printed so many lines."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "writer.cli", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "headrace.writer.cli", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     lines = [process.stdout.readline().rstrip("\n") for _ in range(count)]

@@ -7,20 +7,20 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-import bucketers
+from headrace import bucketers
+from headrace.writer.batch.lateness import Lateness
+from headrace.writer.batch.staging.parquet_files import BucketFiles, Destination
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.core.units import microseconds
+from headrace.writer.sealing.manifest import Manifest
+from headrace.writer.sealing.rules import SealNow
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.table.log.operations.seals import Sealing
 from tests.support.sample_records import config as configuration
-from writer.batch.lateness import Lateness
-from writer.batch.staging.parquet_files import BucketFiles, Destination
-from writer.config.pipelines import Config
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.core.units import microseconds
-from writer.sealing.manifest import Manifest
-from writer.sealing.rules import SealNow
-from writer.sealing.sealer import Sealer
-from writer.storage.locations import store_at
-from writer.table.factory import main_table
-from writer.table.log.operations.rows import Batch
-from writer.table.log.operations.seals import Sealing
 
 PART = TopicPartition("clicks", 1, 0)
 DAY = datetime(2026, 11, 20, tzinfo=UTC)

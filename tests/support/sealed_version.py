@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from writer.engines.table_description import TableDescription
-from writer.hooks.base import SealedVersion
-from writer.sealing.manifest import Manifest
+from headrace.writer.engines.table_description import TableDescription
+from headrace.writer.hooks.base import SealedVersion
+from headrace.writer.sealing.manifest import Manifest
 
 START = datetime(2026, 11, 20, 5, tzinfo=UTC)
 

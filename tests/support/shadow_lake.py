@@ -11,14 +11,14 @@ import yaml
 from pyiceberg.catalog import load_catalog
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.migration.shadow import shadow_start_offsets, shadow_writer_config
 from tests.support.local_driver import Driver, log, pipeline_config
 from tests.support.sample_records import EVENT, NOW, event
-from writer.cli.main import app
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.core.offsets import TopicPartition
-from writer.maintenance.migration.shadow import shadow_start_offsets, shadow_writer_config
 
 FORMS = ["delta", "parquet", "iceberg"]
 HOUR = timedelta(hours=1)
@@ -149,8 +149,8 @@ def writer_fixture(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             driver.carry([log({o: v for o, v in values(0, ends[-1]).items() if o >= frontier})], {0: ends[-1]})
         return 0 if once and ends[-1] else 1
 
-    monkeypatch.setattr("writer.cli.maintain.shadow.run_writer", run)
-    monkeypatch.setattr("writer.core.logging.set_up", lambda: None)
+    monkeypatch.setattr("headrace.writer.cli.maintain.shadow.run_writer", run)
+    monkeypatch.setattr("headrace.writer.core.logging.set_up", lambda: None)
     return ends
 
 

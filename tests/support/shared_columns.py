@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 from deltalake import Schema
 
-from writer.avro.schema_plan import SchemaPlan, WriterSchema, conform
-from writer.avro.union_members import COLUMN, union_members, with_members
-from writer.avro.wire_format import CONFLUENT
-from writer.batch.schema_reader import SchemaReader
-from writer.privacy.keyring import KeyId, KeyringPlace, KeySource, fingerprint
-from writer.privacy.path_policies import RecordPolicies, overlay_policies
-from writer.privacy.policy import Action, Policies
-from writer.privacy.protected_schema import Privacy
-from writer.specs.spec import Spec
-from writer.table.schema_evolution import merge_columns
+from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema, conform
+from headrace.writer.avro.union_members import COLUMN, union_members, with_members
+from headrace.writer.avro.wire_format import CONFLUENT
+from headrace.writer.batch.schema_reader import SchemaReader
+from headrace.writer.privacy.keyring import KeyId, KeyringPlace, KeySource, fingerprint
+from headrace.writer.privacy.path_policies import RecordPolicies, overlay_policies
+from headrace.writer.privacy.policy import Action, Policies
+from headrace.writer.privacy.protected_schema import Privacy
+from headrace.writer.specs.spec import Spec
+from headrace.writer.table.schema_evolution import merge_columns
 
 KEY = b"k" * 32
 SECOND = b"e" * 32

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from writer.clients.kafka import Topic
+from headrace.writer.clients.kafka import Topic
 
 
 class Cluster:

@@ -12,25 +12,25 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from recovery.escalation.diagnosis import DriverHealth, PipelineHealth
-from recovery.escalation.state import Memory
-from recovery.supervisor import supervisor as module
-from recovery.supervisor.pipeline_state import SupervisedPipeline
-from recovery.supervisor.supervisor import Reloads, Supervisor
-from writer.clients.notifications import Event
-from writer.config import loader
-from writer.config.loader import ConfigChanges, ReloadableConfig
-from writer.core.errors import ConfigError, exit_code
-from writer.core.signals import StopEvents
-from writer.driver import pipeline_runner
-from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
-from writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
-from writer.lease.holder import LeaseHolder, LeaseLoss
-from writer.lease.lease import LeaseRecord
-from writer.status.model import View
-from writer.status.progress import PipelineProgress, Progress
-from writer.web.endpoints import starts, surrenders
-from writer.web.http_server import first_of
+from headrace.recovery.escalation.diagnosis import DriverHealth, PipelineHealth
+from headrace.recovery.escalation.state import Memory
+from headrace.recovery.supervisor import supervisor as module
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline
+from headrace.recovery.supervisor.supervisor import Reloads, Supervisor
+from headrace.writer.clients.notifications import Event
+from headrace.writer.config import loader
+from headrace.writer.config.loader import ConfigChanges, ReloadableConfig
+from headrace.writer.core.errors import ConfigError, exit_code
+from headrace.writer.core.signals import StopEvents
+from headrace.writer.driver import pipeline_runner
+from headrace.writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
+from headrace.writer.driver.supervisor_channel import ChannelFolder, ExitReport, Order
+from headrace.writer.lease.holder import LeaseHolder, LeaseLoss
+from headrace.writer.lease.lease import LeaseRecord
+from headrace.writer.status.model import View
+from headrace.writer.status.progress import PipelineProgress, Progress
+from headrace.writer.web.endpoints import starts, surrenders
+from headrace.writer.web.http_server import first_of
 
 BROKEN = 13  # a pipeline with this setting fails at its start
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from bucketers import Buckets, EventTime
+from headrace.bucketers import Buckets, EventTime
 
 
 class SlowBucketer:

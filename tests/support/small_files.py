@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from headrace.writer.maintenance.compaction.compactor import CompactionResult, Compactor, here
+from headrace.writer.table.log.operations.seals import Closing
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import EVENT, NOW, value
-from writer.maintenance.compaction.compactor import CompactionResult, Compactor, here
-from writer.table.log.operations.seals import Closing
 
 HOUR = NOW.replace(minute=0) - timedelta(hours=1)
 

@@ -19,9 +19,9 @@ from unittest.mock import patch
 from pyspark.conf import SparkConf
 from pyspark.java_gateway import launch_gateway
 
-import writer
+from headrace import writer
+from headrace.writer.clients import java_artifacts
 from tests.support import class_archive
-from writer.clients import java_artifacts
 
 QUICK_START = f"{class_archive.QUICK_START} -XX:SharedArchiveFile={class_archive.path()}"
 

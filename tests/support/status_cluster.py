@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from writer.clients.kafka import BrokerUnreachable, Topic
+from headrace.writer.clients.kafka import BrokerUnreachable, Topic
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -17,18 +17,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.core import fault_points
+from headrace.writer.driver.sealing.rounds import Rounds
+from headrace.writer.driver.sealing.steps import Closer, seal_due
+from headrace.writer.sealing.idleness import LogEndWatch
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.status.progress import Progress
+from headrace.writer.status.rate_limit import Throttle
 from tests.support import oracle
 from tests.support.faked_clock import FakedClock
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import event
-from writer.audit.audit import audit
-from writer.core import fault_points
-from writer.driver.sealing.rounds import Rounds
-from writer.driver.sealing.steps import Closer, seal_due
-from writer.sealing.idleness import LogEndWatch
-from writer.sealing.sealer import Sealer
-from writer.status.progress import Progress
-from writer.status.rate_limit import Throttle
 
 BATCHES = 5
 RECORDS = 6

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+from headrace.writer.driver.clock_steps import ClockComparison
 from tests.support.commits import NOON
-from writer.driver.clock_steps import ClockComparison
 
 
 class Clocks:

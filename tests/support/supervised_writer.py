@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.writer.core.errors import exit_code
+from headrace.writer.driver import supervisor_channel
+from headrace.writer.driver.start.pipeline_start import probe_locations
+from headrace.writer.status.progress import Progress
 from tests.support.fixed_log_writer import END, INTERVAL, PARTS, STEP, values
 from tests.support.local_driver import Driver, log
-from writer.core.errors import exit_code
-from writer.driver import supervisor_channel
-from writer.driver.start.pipeline_start import probe_locations
-from writer.status.progress import Progress
 
 SIGN_S = 0.1
 

@@ -81,7 +81,7 @@ def supervise(site: Site, *flags: str, env: Mapping[str, str] | None = None, und
     site.overrides.setdefault("supervisor", {"port": 0, "lease_expiry": "6 s"})
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*under, sys.executable, "-m", "writer.cli", "supervisor", "run", str(site.config), *flags],
+            [*under, sys.executable, "-m", "headrace.writer.cli", "supervisor", "run", str(site.config), *flags],
             stdout=out,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -94,7 +94,7 @@ def supervise(site: Site, *flags: str, env: Mapping[str, str] | None = None, und
 def explain(site: Site, code: int = 0) -> dict[str, Any]:
     """What `headrace supervisor explain --json` says, by the names of pipelines."""
     process = subprocess.run(
-        [sys.executable, "-m", "writer.cli", "supervisor", "explain", str(site.config), "--json"],
+        [sys.executable, "-m", "headrace.writer.cli", "supervisor", "explain", str(site.config), "--json"],
         capture_output=True,
         text=True,
         check=False,

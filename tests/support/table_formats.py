@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from writer.core.catalog_table import CatalogTable
-from writer.storage.locations import on_s3
-from writer.table.factory import table_at
-from writer.table.table import PipelineTable
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.storage.locations import on_s3
+from headrace.writer.table.factory import table_at
+from headrace.writer.table.table import PipelineTable
 
 delta_table = partial(table_at, "delta")
 parquet_table = partial(table_at, "parquet")

@@ -12,19 +12,19 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
+from headrace.writer.batch.staging.parquet_files import Destination, delta_statistics
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.storage.locations import delta_options, store_at
+from headrace.writer.table.iceberg.catalog import catalog_client
+from headrace.writer.table.iceberg.iceberg import Iceberg
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.table.parquet import Parquet
+from headrace.writer.table.table import PipelineTable
 from tests.servers.objects import ObjectServer
 from tests.support import hive_readers
 from tests.support.table_formats import OPENED, in_catalog
-from writer.batch.staging.parquet_files import Destination, delta_statistics
-from writer.core.catalog_table import CatalogTable
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.storage.locations import delta_options, store_at
-from writer.table.iceberg.catalog import catalog_client
-from writer.table.iceberg.iceberg import Iceberg
-from writer.table.log.operations.rows import Batch
-from writer.table.parquet import Parquet
-from writer.table.table import PipelineTable
 
 P0 = TopicPartition("clicks", 1, 0)
 P1 = TopicPartition("clicks", 1, 1)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from headrace.writer.avro.schema_plan import RejectedSchema, WriterSchema
+from headrace.writer.privacy.keyring import KeyId, KeyringPlace, KeySource
 from tests.support.avro_records import record
-from writer.avro.schema_plan import RejectedSchema, WriterSchema
-from writer.privacy.keyring import KeyId, KeyringPlace, KeySource
 
 KEYS = KeySource(KeyringPlace(env="KEYS"), None, KeyId("h1", "0" * 16), KeyId("k1", "0" * 16))
 

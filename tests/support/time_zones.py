@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-import bucketers
-from bucketers.zone_data import ZoneData
+from headrace import bucketers
+from headrace.bucketers.zone_data import ZoneData
 
 MEXICO = "America/Mexico_City"
 HOURLY = {"type": "event_time", "width": timedelta(hours=1), "zone": MEXICO}

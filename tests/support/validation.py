@@ -1,8 +1,8 @@
 """What `headrace validate` finds."""
 
+from headrace.writer.maintenance import local_pipeline
+from headrace.writer.preflight import source_checks
 from tests.support.sample_records import EVENT, NOW, Schemas, config
-from writer.maintenance import local_pipeline
-from writer.preflight import source_checks
 
 
 def sample_findings(batch, tmp_path, schemas=None, registered=(1,), **pipeline):

@@ -18,10 +18,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+from headrace.writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
 from tests.support import oracle, spark_jvm
 from tests.support.process import Process
 from tests.support.spark_jvm import QUICK_START
-from writer.demo.devstack.events import SCHEMAS, encoder, generate, produce
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
@@ -136,7 +136,7 @@ class Site:
         log = self.root / f"writer-{len(list(self.root.glob('writer-*.log')))}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "writer.cli", "run", str(self.config), *flags],
+                [sys.executable, "-m", "headrace.writer.cli", "run", str(self.config), *flags],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

@@ -7,16 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from recovery.supervisor.driver_process import channel_folder
-from recovery.supervisor.pipeline_state import SupervisedPipeline
-from recovery.supervisor.recovery_actions import actions
-from recovery.supervisor.supervisor import Supervisor
-from writer.clients import notifications
-from writer.config.loader import load
-from writer.core import logging
-from writer.core.signals import StopEvents
-from writer.lease.factory import leases_of
-from writer.lease.holder import LeaseHolder
+from headrace.recovery.supervisor.driver_process import channel_folder
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline
+from headrace.recovery.supervisor.recovery_actions import actions
+from headrace.recovery.supervisor.supervisor import Supervisor
+from headrace.writer.clients import notifications
+from headrace.writer.config.loader import load
+from headrace.writer.core import logging
+from headrace.writer.core.signals import StopEvents
+from headrace.writer.lease.factory import leases_of
+from headrace.writer.lease.holder import LeaseHolder
 
 
 def supervise(config_file: Path, name: str, command: Sequence[str]) -> int:

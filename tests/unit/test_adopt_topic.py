@@ -2,11 +2,11 @@
 
 import pytest
 
-from writer.clients.kafka import Topic
-from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
-from writer.offsets.start_decision import LogRange, incarnation_number, incarnations
-from writer.offsets.topic_adoption_plan import AdoptionRequest, find_topic_moves, plan_adoption, to_json
+from headrace.writer.clients.kafka import Topic
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.offsets.start_decision import LogRange, incarnation_number, incarnations
+from headrace.writer.offsets.topic_adoption_plan import AdoptionRequest, find_topic_moves, plan_adoption, to_json
 
 KNOWN = {"clicks": ["a", "b"], "installs": ["c"]}
 FRONTIER = {

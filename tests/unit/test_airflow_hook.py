@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 from pydantic import ValidationError
 
+from headrace.writer.clients.http import RequestFailed
+from headrace.writer.config.sections.hooks import Airflow
+from headrace.writer.hooks.airflow import AirflowHook
+from headrace.writer.hooks.base import HookFailed, Receipt
 from tests.servers.scripted import Reply, Scripted, serve_script
 from tests.support.airflow_api import ASSET, PASSWORD, USER, AirflowApi
 from tests.support.sealed_version import START, sealed_version as sealed
-from writer.clients.http import RequestFailed
-from writer.config.sections.hooks import Airflow
-from writer.hooks.airflow import AirflowHook
-from writer.hooks.base import HookFailed, Receipt
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
-from recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
+from headrace.autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
+from headrace.recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
+from headrace.writer.core.pages import page_address
+from headrace.writer.web.metrics_catalogue import CATALOGUE as DRIVER
 from tests.support.promql import evaluate, fires, selectors, series
-from writer.core.pages import page_address
-from writer.web.metrics_catalogue import CATALOGUE as DRIVER
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "recovery" / "alerts.yaml"

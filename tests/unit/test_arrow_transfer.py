@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.driver.readers.spark_reader import arrow_limits, kafka_timeouts
+from headrace.writer.driver.readers.spark_reader import arrow_limits, kafka_timeouts
 
 RECORDS, BYTES = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
 UNMEASURED = str(2**31 - 1)

@@ -1,7 +1,7 @@
 """How partitions of two tables are matched where a topic's incarnations have one id: a log that was cut."""
 
-from writer.audit.coverage import _partition_key
-from writer.core.offsets import TopicPartition
+from headrace.writer.audit.coverage import _partition_key
+from headrace.writer.core.offsets import TopicPartition
 
 
 def test_the_newest_incarnation_of_an_id_is_matched_with_the_newest() -> None:

@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from autoscaler.decision.decide import Blocked, Stay
-from autoscaler.decision.explanation import verdict
-from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
-from autoscaler.decision.symptoms import Symptom
-from autoscaler.runtime import state_store
+from headrace.autoscaler.decision.decide import Blocked, Stay
+from headrace.autoscaler.decision.explanation import verdict
+from headrace.autoscaler.decision.history import Memory
+from headrace.autoscaler.decision.policy import DEFAULTS, Policy, apply_assignments
+from headrace.autoscaler.decision.symptoms import Symptom
+from headrace.autoscaler.runtime import state_store
+from headrace.writer.cli.main import app
+from headrace.writer.clients.driver_endpoint import announce, this_driver
+from headrace.writer.config.sections.connections import Autoscaler, Http
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.scaling.executor_manager import ExecutorManager
+from headrace.writer.scaling.spark_settings import refusal as why_not
+from headrace.writer.status.model import Sample
+from headrace.writer.status.progress import Progress
+from headrace.writer.web.endpoints import serving
 from tests.support.autoscaler_facts import decide_once, facts, pipeline
-from writer.cli.main import app
-from writer.clients.driver_endpoint import announce, this_driver
-from writer.config.sections.connections import Autoscaler, Http
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.scaling.executor_manager import ExecutorManager
-from writer.scaling.spark_settings import refusal as why_not
-from writer.status.model import Sample
-from writer.status.progress import Progress
-from writer.web.endpoints import serving
 
 
 def ran(*arguments: str) -> str:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decision.decide import Blocked, Hold, ScaleDown, ScaleUp, Stay, Wait, remember
-from autoscaler.decision.facts import Partition
-from autoscaler.decision.history import DesiredDecrease, Memory, Scaling
-from autoscaler.decision.policy import Policy
+from headrace.autoscaler.decision.decide import Blocked, Hold, ScaleDown, ScaleUp, Stay, Wait, remember
+from headrace.autoscaler.decision.facts import Partition
+from headrace.autoscaler.decision.history import DesiredDecrease, Memory, Scaling
+from headrace.autoscaler.decision.policy import Policy
 from tests.support.autoscaler_facts import NOW, POLICY, batches, decide_each, decide_once, facts, minutes, pipeline
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from pydantic_core import to_jsonable_python
 
-from autoscaler.decision.decide import ScaleUp
-from autoscaler.decision.facts import Facts
-from autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, observe, slot_yield, start_s
-from autoscaler.runtime import state_store
+from headrace.autoscaler.decision.decide import ScaleUp
+from headrace.autoscaler.decision.facts import Facts
+from headrace.autoscaler.decision.history import Block, DesiredDecrease, Memory, Scaling, observe, slot_yield, start_s
+from headrace.autoscaler.runtime import state_store
+from headrace.writer.core.errors import ConfigError
 from tests.support.autoscaler_facts import NOW, POLICY, batches, decide_once, facts, minutes, pipeline
-from writer.core.errors import ConfigError
 
 SHAPE = {"clicks": 480, "slots of an executor": 4}
 CAME = Scaling(NOW - minutes(10), 2, 4, {"clicks": 10_000.0})

@@ -104,11 +104,11 @@ def test_the_autoscaler_runs_with_the_packages_of_its_image(config: Path) -> Non
 
 
 def test_a_package_that_functions_alone_import_is_told_from_one_that_comes_with_its_module(locks: ModuleType) -> None:
-    imports = locks.reachable_imports(["writer.specs.expressions"])
+    imports = locks.reachable_imports(["headrace.writer.specs.expressions"])
     assert "datafusion" in imports.in_functions
     assert "datafusion" not in imports.at_import
     assert "pyarrow" in imports.at_import
-    assert "writer.specs" in imports.modules
+    assert "headrace.writer.specs" in imports.modules
 
 
 def test_the_image_of_the_autoscaler_lacks_what_none_of_its_modules_imports(locks: ModuleType) -> None:

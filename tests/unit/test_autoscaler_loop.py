@@ -8,16 +8,16 @@ from datetime import timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler.decision.events import EVENTS_MAX, Event, add_event
-from autoscaler.decision.facts import Executors
-from autoscaler.decision.history import Memory
-from autoscaler.decision.policy import Policy
-from autoscaler.runtime import state_store
-from autoscaler.runtime.endpoints import CATALOGUE, LastTick, autoscaler_endpoints, unhealthy_reason
-from autoscaler.runtime.loop import Loop
-from autoscaler.runtime.state_store import AutoscalerState
+from headrace.autoscaler.decision.events import EVENTS_MAX, Event, add_event
+from headrace.autoscaler.decision.facts import Executors
+from headrace.autoscaler.decision.history import Memory
+from headrace.autoscaler.decision.policy import Policy
+from headrace.autoscaler.runtime import state_store
+from headrace.autoscaler.runtime.endpoints import CATALOGUE, LastTick, autoscaler_endpoints, unhealthy_reason
+from headrace.autoscaler.runtime.loop import Loop
+from headrace.autoscaler.runtime.state_store import AutoscalerState
+from headrace.writer.storage.locations import store_at
 from tests.support.autoscaler_facts import NOW, facts, pipeline
-from writer.storage.locations import store_at
 
 POLICY = Policy(max_executors=50)
 LATE = facts(pipeline(72_000))  # two executors, three are wanted
@@ -219,8 +219,8 @@ def test_a_loop_that_does_not_tick_is_unhealthy():
 def test_the_autoscaler_starts_where_there_is_no_spark():
     script = (
         "import sys; sys.modules.update(pyspark=None, py4j=None, delta=None)\n"
-        "import autoscaler.cli, autoscaler.runtime.collector, autoscaler.runtime.loop, autoscaler.runtime.main"
-        ", writer.config.loader"
+        "import headrace.autoscaler.cli, headrace.autoscaler.runtime.collector\n"
+        "import headrace.autoscaler.runtime.loop, headrace.autoscaler.runtime.main, headrace.writer.config.loader"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr

@@ -3,10 +3,16 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from autoscaler.decision.facts import Pipeline
-from autoscaler.decision.policy import Policy
-from autoscaler.runtime.status_parser import Frontiers, parse_batches, parse_executors, parse_pipeline, update_frontiers
-from writer.status.lag_sample import AppendedRecords, Lag, LagSample
+from headrace.autoscaler.decision.facts import Pipeline
+from headrace.autoscaler.decision.policy import Policy
+from headrace.autoscaler.runtime.status_parser import (
+    Frontiers,
+    parse_batches,
+    parse_executors,
+    parse_pipeline,
+    update_frontiers,
+)
+from headrace.writer.status.lag_sample import AppendedRecords, Lag, LagSample
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 POLICY = Policy()

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decision.capacity import ranges_max
-from autoscaler.decision.decide import Blocked, Hold, ScaleDown, ScaleUp, Stay, Wait
-from autoscaler.decision.facts import Partition
-from autoscaler.decision.history import Block, DesiredDecrease, Memory
-from autoscaler.decision.policy import Policy
+from headrace.autoscaler.decision.capacity import ranges_max
+from headrace.autoscaler.decision.decide import Blocked, Hold, ScaleDown, ScaleUp, Stay, Wait
+from headrace.autoscaler.decision.facts import Partition
+from headrace.autoscaler.decision.history import Block, DesiredDecrease, Memory
+from headrace.autoscaler.decision.policy import Policy
+from headrace.writer.core.errors import ConfigError
 from tests.support.autoscaler_facts import NOW, batches, decide_once, facts, minutes, pipeline
-from writer.core.errors import ConfigError
 
 SHORT = pipeline(72_000)  # asks for more
 SHAPE = {"clicks": 480, "slots of an executor": 4}

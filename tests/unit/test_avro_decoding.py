@@ -12,13 +12,18 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer.avro import schema as avro
-from writer.avro.decoding import decode as step
-from writer.avro.decoding.arrow_types import NOT_A_TIME
-from writer.avro.decoding.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder, _ContainerReader
-from writer.avro.decoding.decode import decode, is_native
-from writer.avro.decoding.record_decoder import SingleDecoder
-from writer.avro.wire_format import header
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding import decode as step
+from headrace.writer.avro.decoding.arrow_types import NOT_A_TIME
+from headrace.writer.avro.decoding.block_decoder import (
+    BlockRefused,
+    DecoderUnresponsive,
+    NativeDecoder,
+    _ContainerReader,
+)
+from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.writer.avro.wire_format import header
 
 HEAD = header(1)
 

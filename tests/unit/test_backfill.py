@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from recovery.backfill.archive_source import column_roles
-from recovery.backfill.chunk_commit import ChunkCommit
-from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, select_gap_records
-from recovery.backfill.read_order import instants
-from recovery.backfill.source_factory import mirror, mirror_segments
-from recovery.backfill.throttle import BackfillPace, Delay, lag_delay, lag_max, rate_delay
-from recovery.cli.fix.backfill import ProgressListener, describe_outcomes
-from recovery.identity import is_gone, process
+from headrace.recovery.backfill.archive_source import column_roles
+from headrace.recovery.backfill.chunk_commit import ChunkCommit
+from headrace.recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, select_gap_records
+from headrace.recovery.backfill.read_order import instants
+from headrace.recovery.backfill.source_factory import mirror, mirror_segments
+from headrace.recovery.backfill.throttle import BackfillPace, Delay, lag_delay, lag_max, rate_delay
+from headrace.recovery.cli.fix.backfill import ProgressListener, describe_outcomes
+from headrace.recovery.identity import is_gone, process
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.maintenance.local_pipeline import LocalPipeline, Piece
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.output.report import Screen
+from headrace.writer.table.gap_records import NoSuchGap, find_gap_records
+from headrace.writer.table.ledger.gap_record import GapRecord, from_json, merge_gap_record, parse_gap, to_json
+from headrace.writer.table.log.operations.gaps import Fill
 from tests.support.sample_records import GAP_FACTS, config, records
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.maintenance.local_pipeline import LocalPipeline, Piece
-from writer.maintenance.record_commit import RecordTable
-from writer.output.report import Screen
-from writer.table.gap_records import NoSuchGap, find_gap_records
-from writer.table.ledger.gap_record import GapRecord, from_json, merge_gap_record, parse_gap, to_json
-from writer.table.log.operations.gaps import Fill
 
 P0, P1 = TopicPartition("t", 1, 0), TopicPartition("u", 1, 0)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from writer.core.backoff import Backoff
+from headrace.writer.core.backoff import Backoff
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("writer", "recovery", "autoscaler")

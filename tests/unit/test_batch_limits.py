@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from writer.commit.batch_limits import BatchEndings, Limits, limits, reason, task_count
-from writer.config.sections.resource_limits import Commit
+from headrace.writer.commit.batch_limits import BatchEndings, Limits, limits, reason, task_count
+from headrace.writer.config.sections.resource_limits import Commit
 
 A, B = ("clicks", 0), ("clicks", 1)
 WAITS = Limits(1_000, "commit.min_records", 5_000, timedelta(minutes=10))

@@ -9,6 +9,13 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.batch.skip import skip
+from headrace.writer.batch.task import run
+from headrace.writer.batch.task_report import Counts, Report
+from headrace.writer.core.offsets import Source
 from tests.support.task_topic import (
     KAFKA_TIME,
     SCHEMAS,
@@ -21,13 +28,6 @@ from tests.support.task_topic import (
     report_of,
     written,
 )
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.bucketing import TimeRule
-from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.skip import skip
-from writer.batch.task import run
-from writer.batch.task_report import Counts, Report
-from writer.core.offsets import Source
 
 __all__ = ["plan", "written"]
 

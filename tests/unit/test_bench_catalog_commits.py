@@ -1,10 +1,10 @@
-"""What `python -m bench.features.catalog_commits` refuses of what it saw, and that it runs."""
+"""What `python -m headrace.bench.features.catalog_commits` refuses of what it saw, and that it runs."""
 
 from pathlib import Path
 
 import pytest
 
-from bench.features.catalog_commits import METADATA_MAX, WINDOW, CommitSamples, commit
+from headrace.bench.features.catalog_commits import METADATA_MAX, WINDOW, CommitSamples, commit
 
 
 def test_figures_beyond_a_limit_are_named() -> None:

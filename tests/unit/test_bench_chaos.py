@@ -8,13 +8,13 @@ from random import Random
 import duckdb
 import pytest
 
-from bench.chaos.damage import damage
-from bench.chaos.schedule import DAMAGES, Fault, script
-from bench.chaos.verification import PartitionOffsets, TopicLife, judge, read_offsets, subtract_spans
-from writer.core.errors import CheckpointUnusable
-from writer.offsets.spark_checkpoint import Checkpoints
-from writer.storage.base import OutcomeUnknown, StoreError
-from writer.storage.local import LocalStore
+from headrace.bench.chaos.damage import damage
+from headrace.bench.chaos.schedule import DAMAGES, Fault, script
+from headrace.bench.chaos.verification import PartitionOffsets, TopicLife, judge, read_offsets, subtract_spans
+from headrace.writer.core.errors import CheckpointUnusable
+from headrace.writer.offsets.spark_checkpoint import Checkpoints
+from headrace.writer.storage.base import OutcomeUnknown, StoreError
+from headrace.writer.storage.local import LocalStore
 
 TEN_MINUTES = timedelta(minutes=10)
 

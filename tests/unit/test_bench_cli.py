@@ -7,16 +7,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench import guard
-from bench.cli import bench, number
-from bench.contenders.contenders import CONTENDERS, configuration, parse_contenders
-from bench.data.dataset import dataset
-from bench.data.fill import block
-from bench.figures import BenchFailed, Spread
-from bench.job import Job
-from bench.rounds import BenchDirectory, Setting
-from writer.config.loader import load
-from writer.core.errors import ConfigError
+from headrace.bench import guard
+from headrace.bench.cli import bench, number
+from headrace.bench.contenders.contenders import CONTENDERS, configuration, parse_contenders
+from headrace.bench.data.dataset import dataset
+from headrace.bench.data.fill import block
+from headrace.bench.figures import BenchFailed, Spread
+from headrace.bench.job import Job
+from headrace.bench.rounds import BenchDirectory, Setting
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import ConfigError
 
 
 def refusal(*arguments: str) -> str:

@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.contenders import race
-from bench.contenders.contenders import Contender
-from bench.contenders.measure import Meter, duty
-from bench.figures import BenchFailed, Run, WrittenTable, warm
-from bench.job import Job, load
+from headrace.bench.contenders import race
+from headrace.bench.contenders.contenders import Contender
+from headrace.bench.contenders.measure import Meter, duty
+from headrace.bench.figures import BenchFailed, Run, WrittenTable, warm
+from headrace.bench.job import Job, load
 
 BURN = "import time\nwhile time.process_time() < {}: pass\n"
 MARKS = 'print("batch_committed batch=0 read=600", flush=True)\n{}print("batch_committed read=400", flush=True)\n'

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bench.data import encode
-from bench.data.dataset import SETS, TIME_FIELD, dataset
-from bench.data.draw import draw
-from bench.data.fields import ANCHOR
-from writer.avro import schema as avro
-from writer.avro.decoding.decode import is_native
-from writer.avro.wire_format import header
-from writer.core.errors import ConfigError
+from headrace.bench.data import encode
+from headrace.bench.data.dataset import SETS, TIME_FIELD, dataset
+from headrace.bench.data.draw import draw
+from headrace.bench.data.fields import ANCHOR
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.decode import is_native
+from headrace.writer.avro.wire_format import header
+from headrace.writer.core.errors import ConfigError
 
 COUNT = 2_000
 

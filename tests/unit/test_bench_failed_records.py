@@ -3,12 +3,12 @@
 import numpy as np
 import pyarrow as pa
 
-from bench.data.dataset import dataset
-from bench.features.failed_records import SHARE, DamagedDataSet, damage_mask
-from writer.avro import schema
-from writer.avro.decoding.block_decoder import NativeDecoder
-from writer.avro.decoding.decode import decode
-from writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.bench.data.dataset import dataset
+from headrace.bench.features.failed_records import SHARE, DamagedDataSet, damage_mask
+from headrace.writer.avro import schema
+from headrace.writer.avro.decoding.block_decoder import NativeDecoder
+from headrace.writer.avro.decoding.decode import decode
+from headrace.writer.avro.decoding.record_decoder import SingleDecoder
 
 CLEAN = dataset("200B")
 DATA = DamagedDataSet(CLEAN.name, CLEAN.about, CLEAN.fields)

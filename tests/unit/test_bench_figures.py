@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.figures import (
+from headrace.bench.figures import (
     NOTHING,
     BatchMark,
     BenchFailed,

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bench import show
-from bench.figures import costs
-from bench.plot import draw
-from bench.show import as_json
+from headrace.bench import show
+from headrace.bench.figures import costs
+from headrace.bench.plot import draw
+from headrace.bench.show import as_json
+from headrace.writer.output import tables
 from tests.support.bench_runs import COSTS, MACHINE, bench_runs, bench_setting
-from writer.output import tables
 
 
 def printed(*what: object, width: int = 100) -> str:

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-import bucketers
-from bucketers import Bucketer, Composite, EventTime, Field
-from writer.core.errors import ConfigError
-from writer.sealing.bucket_selection import parse_buckets
-from writer.sealing.manifest import bucket_path
+from headrace import bucketers
+from headrace.bucketers import Bucketer, Composite, EventTime, Field
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.sealing.bucket_selection import parse_buckets
+from headrace.writer.sealing.manifest import bucket_path
 
 HOURS, DAYS = EventTime(timedelta(hours=1)), EventTime(timedelta(days=1))
 MINUTES, BERLIN = EventTime(timedelta(minutes=15)), EventTime(timedelta(hours=1), "Europe/Berlin")

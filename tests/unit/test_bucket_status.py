@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from writer.batch.lateness import BOUNDS_S
-from writer.config.sections.bucket_upkeep import Seal
-from writer.core.files import BucketFile
-from writer.core.offsets import TopicPartition
-from writer.output.status_screen import seal_lines
-from writer.sealing.bucket_states import (
+from headrace.writer.batch.lateness import BOUNDS_S
+from headrace.writer.config.sections.bucket_upkeep import Seal
+from headrace.writer.core.files import BucketFile
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.output.status_screen import seal_lines
+from headrace.writer.sealing.bucket_states import (
     BucketCounts,
     SealFacts,
     bucket_counts,
@@ -19,12 +19,12 @@ from writer.sealing.bucket_states import (
     list_bucket,
     state_without_rows,
 )
-from writer.sealing.rules import SealBlocked, SealDecision, SealLater, SealNow, Unsealed
-from writer.sealing.unsealed import UnsealedIndex
-from writer.sealing.watermark import Watermark
-from writer.status.document import buckets
-from writer.status.progress import Progress
-from writer.web.metrics_export import exposition
+from headrace.writer.sealing.rules import SealBlocked, SealDecision, SealLater, SealNow, Unsealed
+from headrace.writer.sealing.unsealed import UnsealedIndex
+from headrace.writer.sealing.watermark import Watermark
+from headrace.writer.status.document import buckets
+from headrace.writer.status.progress import Progress
+from headrace.writer.web.metrics_export import exposition
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from bucketers import Buckets, Composite, EventTime, Field, build
+from headrace.bucketers import Buckets, Composite, EventTime, Field, build
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 

@@ -6,15 +6,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from recovery.escalation.error_catalogue import classify
-from recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.escalation.error_catalogue import classify
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.config.pipelines import Config
+from headrace.writer.preflight import host_checks
+from headrace.writer.preflight.finding import Finding
+from headrace.writer.preflight.start_check import without_catalog_retries
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.foreign_writes import CommitFailed
 from tests.support.sample_records import config
-from writer.config.pipelines import Config
-from writer.preflight import host_checks
-from writer.preflight.finding import Finding
-from writer.preflight.start_check import without_catalog_retries
-from writer.table.factory import main_table
-from writer.table.log.foreign_writes import CommitFailed
 
 
 def iceberg(tmp_path: Path, **catalog: Any) -> Config:

@@ -8,14 +8,14 @@ from zlib import crc32
 
 import pytest
 
-from recovery.checkpoints.checks import CheckFacts, TopicIds, leads_to, preflight
-from recovery.checkpoints.reader import read_checkpoint
-from recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.checkpoints.checks import CheckFacts, TopicIds, leads_to, preflight
+from headrace.recovery.checkpoints.reader import read_checkpoint
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.offsets import checkpoint_backups, run_record
+from headrace.writer.offsets.spark_checkpoint import Checkpoints
+from headrace.writer.offsets.start_decision import LogRange
+from headrace.writer.storage.local import LocalStore
 from tests.support.checkpoint_files import METADATA, CheckpointRun, offsets
-from writer.offsets import checkpoint_backups, run_record
-from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_decision import LogRange
-from writer.storage.local import LocalStore
 
 A, B = ("clicks", 0), ("clicks", 1)
 ID = "a76f7e84-306b-4262-ab49-81df29c41119"

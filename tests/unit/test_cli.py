@@ -11,11 +11,11 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from writer.cli.commands import COMMANDS
-from writer.cli.main import app
-from writer.core import text
-from writer.output import tables
-from writer.output.cli_options import time_of
+from headrace.writer.cli.commands import COMMANDS
+from headrace.writer.cli.main import app
+from headrace.writer.core import text
+from headrace.writer.output import tables
+from headrace.writer.output.cli_options import time_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,7 +71,8 @@ def test_screens_write_instants_in_one_way():
 
 
 def test_a_command_imports_only_its_own_module():
-    script = "import sys; from writer.cli.main import app; app(['pause', '--help'], standalone_mode=False)"
-    script += "; print(sorted(m for m in sys.modules if m.startswith(('recovery', 'autoscaler', 'writer.cli.look.'))))"
+    script = "import sys; from headrace.writer.cli.main import app; app(['pause', '--help'], standalone_mode=False)"
+    others = ("headrace.recovery", "headrace.autoscaler", "headrace.writer.cli.look.")
+    script += f"; print(sorted(m for m in sys.modules if m.startswith({others})))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=400, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -12,9 +12,9 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from headrace.writer.cli.commands import COMMANDS as TABLE, examples
+from headrace.writer.cli.main import app
 from tests.support.json_keys import documented_keys
-from writer.cli.commands import COMMANDS as TABLE, examples
-from writer.cli.main import app
 
 HEAVY = (
     "boto3",
@@ -39,6 +39,10 @@ def commands(group=None, prefix=""):
 
 COMMANDS = dict(commands())
 EXAMPLES = dict(examples())
+# The command as the shell calls it.
+PROGRAM = "import sys; sys.argv[0] = 'headrace'; from headrace.writer.cli.main import main; main()"
+# Packages that the help of the whole command needs nothing of.
+OF_COMMANDS = ("headrace.autoscaler", "headrace.bench", "headrace.recovery", "headrace.writer.cli.look.")
 
 
 @cache
@@ -50,7 +54,7 @@ def shown(*words, columns=80):
 
 def modules(*commands):
     """Return what a process has imported when it has shown the help of commands."""
-    script = "import sys; from writer.cli.main import app\n"
+    script = "import sys; from headrace.writer.cli.main import app\n"
     for command in commands:
         script += f"app({[*command.split(), '--help']}, standalone_mode=False)\n"
     script += "print('\\n' + ' '.join(sys.modules))"
@@ -110,7 +114,7 @@ def test_no_option_is_cut_on_a_terminal_of_80_columns(name):
 def test_help_loads_what_it_lists_of_no_command():
     loaded = modules("")
     assert not {"pyarrow", "numpy", "pydantic", "structlog", "confluent_kafka", "deltalake", *HEAVY} & loaded
-    assert not [one for one in loaded if one.startswith(("recovery", "autoscaler", "bench", "writer.cli.look."))]
+    assert not [one for one in loaded if one.startswith(OF_COMMANDS)]
 
 
 def test_commands_do_without_what_takes_long_to_load():
@@ -124,7 +128,7 @@ def test_commands_do_without_what_takes_long_to_load():
 def test_the_shell_completes_commands_and_options(line, offered):
     last = len(line.split()) - 1
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv[0] = 'headrace'; from writer.cli.main import main; main()"],
+        [sys.executable, "-c", PROGRAM],
         env={**os.environ, "_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(last)},
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip

@@ -16,14 +16,14 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from writer.cli.commands import COMMANDS, Command
-from writer.cli.main import app as headrace
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.core.signals import SignalCode
-from writer.output.command import Depends, command
-from writer.output.command_inputs import ChosenPipelines
-from writer.output.report import RECORD_VALUES, SCREEN_ONLY, Report, Screen, json_value
+from headrace.writer.cli.commands import COMMANDS, Command
+from headrace.writer.cli.main import app as headrace
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.signals import SignalCode
+from headrace.writer.output.command import Depends, command
+from headrace.writer.output.command_inputs import ChosenPipelines
+from headrace.writer.output.report import RECORD_VALUES, SCREEN_ONLY, Report, Screen, json_value
 
 
 @dataclass(frozen=True)
@@ -394,5 +394,5 @@ def test_a_module_lies_in_the_folder_of_its_group() -> None:
             rows = [entry] if isinstance(entry, Command) else entry.commands
             for row in rows:
                 package = row.function.partition(":")[0].rpartition(".")[0]
-                if package.startswith(("writer.cli.", "recovery.cli.")):
+                if package.startswith(("headrace.writer.cli.", "headrace.recovery.cli.")):
                     assert package.rpartition(".")[2] == group.lower(), row.name

@@ -6,16 +6,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.avro.wire_format import CONFLUENT
+from headrace.writer.batch.lateness import LateTier
+from headrace.writer.batch.task_report import Counts, Report
+from headrace.writer.commit.builder import batch, bytes_per_row, merge_reports, ranges, side_files
+from headrace.writer.commit.task_plan import build_task_plan
+from headrace.writer.core.errors import CheckpointUnusable
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
 from tests.support.sample_records import config
-from writer.avro.schema_plan import SchemaPlan
-from writer.avro.wire_format import CONFLUENT
-from writer.batch.lateness import LateTier
-from writer.batch.task_report import Counts, Report
-from writer.commit.builder import batch, bytes_per_row, merge_reports, ranges, side_files
-from writer.commit.task_plan import build_task_plan
-from writer.core.errors import CheckpointUnusable
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, Source, TopicPartition
 
 A, B, C = ("clicks", 0), ("clicks", 1), ("views", 0)
 PARTS = {A: TopicPartition("clicks", 1, 0), B: TopicPartition("clicks", 1, 1), C: TopicPartition("views", 2, 0)}

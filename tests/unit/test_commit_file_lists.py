@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.vacuum import find_unneeded, remove
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.table.log import file_lists
+from headrace.writer.table.log.foreign_writes import CommitFailed
 from tests.support.route_targets import RouteTables, files, list_files
-from writer.core.offsets import TopicPartition
-from writer.maintenance.vacuum import find_unneeded, remove
-from writer.storage.local import LocalStore
-from writer.table.log import file_lists
-from writer.table.log.foreign_writes import CommitFailed
 
 pytestmark = pytest.mark.usefixtures("scratch")  # a vacuum removes what it finds
 

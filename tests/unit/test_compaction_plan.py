@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.batch.staging.sorting import Dedupe
-from writer.commit.builder import StagedTooLongAgo, check_age
-from writer.config.pipeline import Pipeline
-from writer.core.files import BucketFile
-from writer.maintenance.compaction.plan import GROUP_FILES, Policy, RewritePace, pause_s, plan
+from headrace.writer.batch.staging.sorting import Dedupe
+from headrace.writer.commit.builder import StagedTooLongAgo, check_age
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core.files import BucketFile
+from headrace.writer.maintenance.compaction.plan import GROUP_FILES, Policy, RewritePace, pause_s, plan
 
 TARGET = 1000
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core.errors import ConfigError
 from tests.support.config_document import smallest_config
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.config.sections.table import layout
-from writer.core.errors import ConfigError
 
 PARQUET = {"location": "/lake", "format": "parquet"}
 SECRET = "hunter2-not-to-be-shown"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
 
 BASE = {"kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"}, "checkpoints": "/checkpoints"}
 DEFAULTS = {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from writer.config.loader import load
-from writer.core.errors import ConfigError
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import ConfigError
 
 NAMES = ("clicks", "installs", "views", "carts", "sales")
 

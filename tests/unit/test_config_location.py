@@ -3,7 +3,7 @@
 import pytest
 from typer.main import get_command
 
-from writer.cli.main import app, main
+from headrace.writer.cli.main import app, main
 
 GROUP = get_command(app)
 

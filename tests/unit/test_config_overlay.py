@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import ConfigError
 from tests.support.config_document import smallest_config
-from writer.config.loader import load
-from writer.core.errors import ConfigError
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from writer.config import loader
-from writer.config.loader import ConfigChanges, ReloadableConfig
-from writer.core.errors import ConfigError
+from headrace.writer.config import loader
+from headrace.writer.config.loader import ConfigChanges, ReloadableConfig
+from headrace.writer.core.errors import ConfigError
 
 BASE: dict[str, Any] = {
     "kafka": {"bootstrap_servers": "x:1"}, "registry": {"url": "http://x"}, "checkpoints": "/checkpoints",

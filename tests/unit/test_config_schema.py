@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.config.pipelines import Config
 from tests.support.doc_examples import documented_configs
-from writer.cli.main import app
-from writer.config.pipelines import Config
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = Config.json_schema()

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from headrace.writer.audit.audit import audit
+from headrace.writer.cli.look.audit import report_audit, run_audit
+from headrace.writer.cli.look.explain import run_explain
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.output.command_inputs import ChosenPipelines
+from headrace.writer.output.report import json_value
+from headrace.writer.output.status_screen import screen
+from headrace.writer.status.document import document
+from headrace.writer.status.progress import Progress
+from headrace.writer.status.table_facts import TableFactsReader
+from headrace.writer.table.log.operations.gaps import Gap, Loss
+from headrace.writer.table.log.operations.seals import Closing
+from headrace.writer.web.metrics_export import families
 from tests.support.audits import mixed_values
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import GAP_FACTS
-from writer.audit.audit import audit
-from writer.cli.look.audit import report_audit, run_audit
-from writer.cli.look.explain import run_explain
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.output.command_inputs import ChosenPipelines
-from writer.output.report import json_value
-from writer.output.status_screen import screen
-from writer.status.document import document
-from writer.status.progress import Progress
-from writer.status.table_facts import TableFactsReader
-from writer.table.log.operations.gaps import Gap, Loss
-from writer.table.log.operations.seals import Closing
-from writer.web.metrics_export import families
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 # Of forty offsets four each are tombstones, cut and too old; of the other 28 half came after their bucket was closed.

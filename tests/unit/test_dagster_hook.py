@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from headrace.writer.clients.http import RequestFailed
+from headrace.writer.config.sections.hooks import Dagster
+from headrace.writer.hooks.base import HookFailed, Receipt
+from headrace.writer.hooks.dagster import DagsterHook
 from tests.servers.scripted import Reply, Scripted, serve_script
 from tests.support.dagster_api import ASSET, DagsterApi
 from tests.support.sealed_version import sealed_version as sealed
-from writer.clients.http import RequestFailed
-from writer.config.sections.hooks import Dagster
-from writer.hooks.base import HookFailed, Receipt
-from writer.hooks.dagster import DagsterHook
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from typing import Any
 import promql_parser as pp
 import pytest
 
-from autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
-from recovery.escalation.levels import RecoveryLevel
-from recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
+from headrace.autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
+from headrace.writer.web.metrics_catalogue import CATALOGUE as DRIVER
 from tests.support.promql import evaluate, selectors, series
-from writer.web.metrics_catalogue import CATALOGUE as DRIVER
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "helm" / "headrace" / "dashboards" / "headrace.json"

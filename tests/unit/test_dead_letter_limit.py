@@ -2,11 +2,11 @@
 
 import pytest
 
+from headrace.writer.batch.task_report import Counts, FailedRecords, Report
+from headrace.writer.commit import failed_records_limit
+from headrace.writer.config.sections.resource_limits import Limits
+from headrace.writer.core.errors import LimitReached
 from tests.support.sample_records import config
-from writer.batch.task_report import Counts, FailedRecords, Report
-from writer.commit import failed_records_limit
-from writer.config.sections.resource_limits import Limits
-from writer.core.errors import LimitReached
 
 SOURCE = ("clicks", 0)
 

@@ -7,6 +7,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import ExitCode
+from headrace.writer.core.signals import SignalCode
+from headrace.writer.output.report import Report
 from tests.support.exit_codes import (
     ROWS,
     check,
@@ -15,10 +19,6 @@ from tests.support.exit_codes import (
     passes_code_on,
     returned_codes,
 )
-from writer.cli.main import app
-from writer.core.errors import ExitCode
-from writer.core.signals import SignalCode
-from writer.output.report import Report
 
 # Done; a crash, which any command may come to; a mistake in an option or in the configuration.
 ANY_COMMAND = {ExitCode.DONE, ExitCode.CRASH, ExitCode.CONFIGURATION}

@@ -16,6 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.storage.base import NotExclusive, StoredObject
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.table.log.file_listing import list_bucket_files
+from headrace.writer.table.log.log import Log, LogUnreadable
 from tests.support.commits import PARTS, Lake
 from tests.support.delta_logs import (
     SAID,
@@ -28,11 +33,6 @@ from tests.support.delta_logs import (
     txn_action,
     write_checkpoint,
 )
-from writer.core.errors import ConfigError
-from writer.storage.base import NotExclusive, StoredObject
-from writer.storage.local import LocalStore
-from writer.table.log.file_listing import list_bucket_files
-from writer.table.log.log import Log, LogUnreadable
 
 # ---- what is read
 

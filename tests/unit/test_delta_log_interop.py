@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from hypothesis import given, settings, strategies as st
 
+from headrace.writer.batch.staging.parquet_files import delta_statistics
+from headrace.writer.table.log.log import Log
 from tests.support.delta_logs import (
     COLUMNS,
     LINES,
@@ -25,8 +27,6 @@ from tests.support.delta_logs import (
     write_checkpoint,
 )
 from tests.support.example_counts import share
-from writer.batch.staging.parquet_files import delta_statistics
-from writer.table.log.log import Log
 
 
 def agree(log: Log, location: Path, names: set[str]) -> None:

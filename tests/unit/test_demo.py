@@ -13,25 +13,25 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from rich.console import Console
 
-import bucketers
+from headrace import bucketers
+from headrace.writer.batch.lateness import LateTier, find_late_rows
+from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.config.sections.bucket_upkeep import Seal
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.demo import produce, status_view, verification
+from headrace.writer.demo.devstack import events
+from headrace.writer.demo.devstack.workspace import Interruption, Stopped
+from headrace.writer.demo.interactive import query_command
+from headrace.writer.demo.status_view import View
+from headrace.writer.demo.table_reader import TableLog
+from headrace.writer.demo.terminal import Screen
+from headrace.writer.demo.workload import ProducedMessages
+from headrace.writer.output import status_screen
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.log.operations.rows import Batch
 from tests.support.demo_view import VIEW
 from tests.support.table_formats import parquet_table
-from writer.batch.lateness import LateTier, find_late_rows
-from writer.batch.staging.parquet_files import Destination
-from writer.config.sections.bucket_upkeep import Seal
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.demo import produce, status_view, verification
-from writer.demo.devstack import events
-from writer.demo.devstack.workspace import Interruption, Stopped
-from writer.demo.interactive import query_command
-from writer.demo.status_view import View
-from writer.demo.table_reader import TableLog
-from writer.demo.terminal import Screen
-from writer.demo.workload import ProducedMessages
-from writer.output import status_screen
-from writer.storage.locations import store_at
-from writer.table.log.operations.rows import Batch
 
 SINCE = datetime(2026, 11, 20, 5, tzinfo=UTC)
 CLICKS, INSTALLS = ("clicks", 0), ("installs", 0)

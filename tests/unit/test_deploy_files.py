@@ -15,8 +15,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from writer.cli.main import app
-from writer.config.pipelines import Config
+from headrace.writer.cli.main import app
+from headrace.writer.config.pipelines import Config
 
 ROOT = Path(__file__).parents[2]
 CHART, DOCKER = ROOT / "helm" / "headrace", ROOT / "docker"
@@ -26,9 +26,9 @@ import json, sys
 before = set(sys.modules)
 from datetime import timedelta
 import pyarrow as pa
-from writer.core.catalog_table import CatalogTable
-from writer.table.factory import table_at
-from writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.table.factory import table_at
+from headrace.writer.table.log.foreign_writes import CommitFailed
 def table(**settings):
     place = CatalogTable("headrace", ("shop",), "clicks", tuple(sorted(settings.items())), timedelta(0))
     return table_at("iceberg", f"{sys.argv[1]}/clicks", "clicks", catalog=place)
@@ -200,22 +200,3 @@ def test_the_commands_that_chart_and_images_run_are_commands():
     found = {word for path in files for pair in run.findall(path.read_text()) for word in pair if word} - {"headrace"}
     assert {"supervisor", "autoscaler", "validate", "audit", "vacuum", "backfill"} <= found
     assert found - get_command(app).commands.keys() == set()
-
-
-def test_an_image_in_which_another_package_owns_a_name_is_refused(monkeypatch, tmp_path):
-    owners = script("owners")
-    monkeypatch.setattr(owners, "packages_distributions", dict)
-    monkeypatch.setattr(owners, "OURS", ("json",))
-    assert owners.faults() == ["json belongs to nobody, and must belong to headrace alone"]
-    monkeypatch.setattr(owners, "packages_distributions", lambda: {"json": ["headrace", "a-thief"]})
-    assert owners.faults() == ["json belongs to a-thief, headrace, and must belong to headrace alone"]
-    monkeypatch.setattr(owners, "packages_distributions", lambda: {"json": ["headrace"]})
-    (fault,) = owners.faults()
-    assert "must be found among the installed packages" in fault
-    (tmp_path / "site-packages" / "ours").mkdir(parents=True)
-    (tmp_path / "site-packages" / "ours" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path / "site-packages")
-    monkeypatch.setattr(owners, "OURS", ("ours",))
-    monkeypatch.setattr(owners, "packages_distributions", lambda: {"ours": ["headrace", "headrace"]})
-    assert owners.faults() == []
-    sys.modules.pop("ours", None)

@@ -5,10 +5,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.clients import kafka
+from headrace.writer.core.errors import ConfigError
 from tests.support.checkpoint_files import CheckpointRun
-from writer.cli.main import app
-from writer.clients import kafka
-from writer.core.errors import ConfigError
 
 ID = "a76f7e84-306b-4262-ab49-81df29c41119"
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from recovery.escalation.diagnosis import (
+from headrace.recovery.escalation.diagnosis import (
     DriverHealth,
     PipelineHealth,
     Timeouts,
@@ -13,9 +13,9 @@ from recovery.escalation.diagnosis import (
     stall_timeout,
     unresponsive_reason,
 )
-from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import RecoveryLevel
-from writer.status.lag_sample import Lag, LagSample
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.status.lag_sample import Lag, LagSample
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 RETRY_TIMEOUT = Timeouts(timedelta(minutes=10), timedelta(minutes=2), {"clicks": timedelta(minutes=30)})

@@ -11,16 +11,23 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from headrace.writer.clients.driver_endpoint import (
+    Driver,
+    announce,
+    ask_driver,
+    find_announcement,
+    retract,
+    this_driver,
+)
+from headrace.writer.config.sections.connections import Http
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.status.model import Sample
+from headrace.writer.status.pause import Pause
+from headrace.writer.status.progress import Progress
+from headrace.writer.web import http_server
+from headrace.writer.web.endpoints import serving, starts
+from headrace.writer.web.http_server import first_of, is_near
 from tests.support.commit_facts import facts
-from writer.clients.driver_endpoint import Driver, announce, ask_driver, find_announcement, retract, this_driver
-from writer.config.sections.connections import Http
-from writer.core.errors import ConfigError, HeadraceError
-from writer.status.model import Sample
-from writer.status.pause import Pause
-from writer.status.progress import Progress
-from writer.web import http_server
-from writer.web.endpoints import serving, starts
-from writer.web.http_server import first_of, is_near
 
 ANY = Http(port=0)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -15,25 +15,25 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from recovery.supervisor.endpoints import SupervisorStatus, supervisor_endpoints
-from recovery.supervisor.pipeline_state import SupervisedPipeline
+from headrace.recovery.supervisor.endpoints import SupervisorStatus, supervisor_endpoints
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline
+from headrace.writer.clients.driver_endpoint import ask_driver, this_driver
+from headrace.writer.config.sections.bucket_upkeep import Seal
+from headrace.writer.config.sections.connections import Http
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import BucketFile, BucketKey
+from headrace.writer.lease.holder import LeaseHolder
+from headrace.writer.sealing.bucket_states import BucketState, ListedBucket, SealFacts, list_bucket
+from headrace.writer.sealing.manifest import Manifest
+from headrace.writer.sealing.rules import SealBlocked, SealDecision, SealLater, SealNow, Unsealed
+from headrace.writer.sealing.unsealed import UnsealedIndex
+from headrace.writer.sealing.watermark import Watermark
+from headrace.writer.status.progress import Progress
+from headrace.writer.web import http_server, live_records, page
+from headrace.writer.web.endpoints import serving, starts
+from headrace.writer.web.http_server import answering
 from tests.servers.secured import Authority
 from tests.support.sample_records import config
-from writer.clients.driver_endpoint import ask_driver, this_driver
-from writer.config.sections.bucket_upkeep import Seal
-from writer.config.sections.connections import Http
-from writer.core.errors import ConfigError
-from writer.core.files import BucketFile, BucketKey
-from writer.lease.holder import LeaseHolder
-from writer.sealing.bucket_states import BucketState, ListedBucket, SealFacts, list_bucket
-from writer.sealing.manifest import Manifest
-from writer.sealing.rules import SealBlocked, SealDecision, SealLater, SealNow, Unsealed
-from writer.sealing.unsealed import UnsealedIndex
-from writer.sealing.watermark import Watermark
-from writer.status.progress import Progress
-from writer.web import http_server, live_records, page
-from writer.web.endpoints import serving, starts
-from writer.web.http_server import answering
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
+from headrace.writer.preflight.engine_checks import readers
 from tests.support.sample_records import config
-from writer.preflight.engine_checks import readers
 
 COLUMNS = pa.schema([
     ("at", pa.timestamp("us", "UTC")), ("ratio", pa.float32()), ("fee", pa.decimal128(9, 2)),

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from recovery.escalation.error_catalogue import UNKNOWN, catalogue, catalogue_for, classify
-from recovery.escalation.levels import RecoveryLevel
-from writer.clients.java_artifacts import SPARK_RELEASES
+from headrace.recovery.escalation.error_catalogue import UNKNOWN, catalogue, catalogue_for, classify
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.clients.java_artifacts import SPARK_RELEASES
 
 QUERY = (
     "[STREAM_FAILED] Query [id = a76f7e84-306b-4262-ab49-81df29c41119, runId = 84680364] terminated with exception: "

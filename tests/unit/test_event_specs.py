@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.cli.main import app
+from headrace.writer.config.loader import checked
+from headrace.writer.config.sections.record_rules import EventSpec
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.preflight import source_checks
+from headrace.writer.preflight.samples.preview import describe_rows
+from headrace.writer.specs.expressions import ALLOWED
+from headrace.writer.specs.spec import Spec, SpecError, fingerprint, spec_of, to_json
+from headrace.writer.specs.step import ShapedRows, Step, threshold
 from tests.support.sample_records import EVENT, NOW, TIME, Schemas, config, event, records
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
-from writer.cli.main import app
-from writer.config.loader import checked
-from writer.config.sections.record_rules import EventSpec
-from writer.core.errors import ConfigError
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.preflight import source_checks
-from writer.preflight.samples.preview import describe_rows
-from writer.specs.expressions import ALLOWED
-from writer.specs.spec import Spec, SpecError, fingerprint, spec_of, to_json
-from writer.specs.step import ShapedRows, Step, threshold
 
 GEO = pa.struct([("lat", pa.float64()), ("lon", pa.float64())])
 POINT = pa.struct([("x", pa.int32()), ("y", pa.int32())])

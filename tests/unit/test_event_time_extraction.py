@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from bucketers.timestamps import event_time
+from headrace.bucketers.timestamps import event_time
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 NOON_S = int(NOON.timestamp())

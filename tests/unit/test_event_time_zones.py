@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-import bucketers
-from bucketers.event_time import to_instants
+from headrace import bucketers
+from headrace.bucketers.event_time import to_instants
+from headrace.writer.batch.bucketing import Clock, ClockFieldMissing, TimeRule, assign_buckets, correct_times
+from headrace.writer.config.sections.table import EventTime
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import NOW, config, event
-from writer.batch.bucketing import Clock, ClockFieldMissing, TimeRule, assign_buckets, correct_times
-from writer.config.sections.table import EventTime
 
 HOUR = timedelta(hours=1)
 US = pa.timestamp("us", "UTC")

@@ -7,13 +7,13 @@ from http import HTTPStatus
 import pytest
 from pydantic import ValidationError
 
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.connections import Autoscaler
+from headrace.writer.scaling.executor_manager import REQUEST_FILE, ExecutorManager
+from headrace.writer.scaling.scale_steps import Executor, ExecutorTarget, Steps, steps
+from headrace.writer.scaling.spark_settings import records_per_range, refusal, settings, slots_most
+from headrace.writer.storage.locations import store_at
 from tests.support.sample_records import config
-from writer.config.pipelines import Config
-from writer.config.sections.connections import Autoscaler
-from writer.scaling.executor_manager import REQUEST_FILE, ExecutorManager
-from writer.scaling.scale_steps import Executor, ExecutorTarget, Steps, steps
-from writer.scaling.spark_settings import records_per_range, refusal, settings, slots_most
-from writer.storage.locations import store_at
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 SECTION = Autoscaler(token="a-secret", max_executors=9)

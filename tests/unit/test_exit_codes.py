@@ -2,7 +2,7 @@
 
 import pytest
 
-from writer.core.errors import (
+from headrace.writer.core.errors import (
     CheckpointUnusable,
     ConfigError,
     ExitCode,

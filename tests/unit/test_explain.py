@@ -10,22 +10,22 @@ import pytest
 from deltalake import DeltaTable
 from rich.console import Console
 
+from headrace.writer.cli.fix.delete_rows import run_deletion
+from headrace.writer.cli.look.explain import explain_commit, run_explain
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest
+from headrace.writer.maintenance.deletion.row_keys import where
+from headrace.writer.output.command_inputs import ChosenPipelines
+from headrace.writer.output.entry_text import batch_end_reason, describe_entry
+from headrace.writer.output.report import json_value
+from headrace.writer.status.commit_explanation import choose_commit
+from headrace.writer.table.log.entries import ANY_CLIENT, CREATED, Entry
+from headrace.writer.table.log.operations.seals import Closing
+from headrace.writer.table.log.snapshot import KINDS
 from tests.support.commits import LIMITS, Lake, account
 from tests.support.local_driver import Driver, log
 from tests.support.sample_records import event
-from writer.cli.fix.delete_rows import run_deletion
-from writer.cli.look.explain import explain_commit, run_explain
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest
-from writer.maintenance.deletion.row_keys import where
-from writer.output.command_inputs import ChosenPipelines
-from writer.output.entry_text import batch_end_reason, describe_entry
-from writer.output.report import json_value
-from writer.status.commit_explanation import choose_commit
-from writer.table.log.entries import ANY_CLIENT, CREATED, Entry
-from writer.table.log.operations.seals import Closing
-from writer.table.log.snapshot import KINDS
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

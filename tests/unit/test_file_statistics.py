@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from headrace.writer.batch.staging.parquet_files import COLUMNS_MAX, delta_statistics, parquet_writer
 from tests.support.example_counts import share
-from writer.batch.staging.parquet_files import COLUMNS_MAX, delta_statistics, parquet_writer
 
 TIME = pa.timestamp("us", "UTC")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

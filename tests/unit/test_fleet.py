@@ -14,17 +14,17 @@ import pytest
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
+from headrace.writer.cli.look.status import StatusReport, StatusView, watch_status
+from headrace.writer.cli.main import app
+from headrace.writer.config.sections.connections import Http
+from headrace.writer.output import fleet_screen, fleet_tables
+from headrace.writer.output.health import Health, health
+from headrace.writer.output.report import Screen
+from headrace.writer.output.tables import show
+from headrace.writer.status.collection import collect_releases, exit_code
+from headrace.writer.status.progress import PipelineProgress
+from headrace.writer.web.endpoints import serving
 from tests.support.fleet_status import late_target, pipeline, sixty_pipelines
-from writer.cli.look.status import StatusReport, StatusView, watch_status
-from writer.cli.main import app
-from writer.config.sections.connections import Http
-from writer.output import fleet_screen, fleet_tables
-from writer.output.health import Health, health
-from writer.output.report import Screen
-from writer.output.tables import show
-from writer.status.collection import collect_releases, exit_code
-from writer.status.progress import PipelineProgress
-from writer.web.endpoints import serving
 
 
 def printed(what: RenderableType, width: int) -> str:

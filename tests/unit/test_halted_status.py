@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from recovery.escalation import state
-from recovery.escalation.decide import State
-from recovery.escalation.state import Failure, Memory
+from headrace.recovery.escalation import state
+from headrace.recovery.escalation.decide import State
+from headrace.recovery.escalation.state import Failure, Memory
+from headrace.writer.cli.look.status import StatusReport, StatusView
+from headrace.writer.clients.kafka import BrokerUnreachable
+from headrace.writer.clients.supervisor_record import LeaseWait, find_halt, halt_of_decisions, wait_of_decisions
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.text import iso
+from headrace.writer.lease.factory import pipeline_store
+from headrace.writer.status import from_table
+from headrace.writer.status.document import document
+from headrace.writer.status.progress import Progress
 from tests.support.commits import Lake
-from writer.cli.look.status import StatusReport, StatusView
-from writer.clients.kafka import BrokerUnreachable
-from writer.clients.supervisor_record import LeaseWait, find_halt, halt_of_decisions, wait_of_decisions
-from writer.config.pipelines import Config
-from writer.core.text import iso
-from writer.lease.factory import pipeline_store
-from writer.status import from_table
-from writer.status.document import document
-from writer.status.progress import Progress
 
 NOW = datetime.now(UTC)
 REASON = "another writer holds the table"

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.preflight.finding import Finding
+from headrace.writer.preflight.hook_check import check_hooks
 from tests.servers.scripted import Reply, serve_script
 from tests.support.airflow_api import ASSET, PASSWORD, USER, AirflowApi
 from tests.support.dagster_api import DagsterApi
 from tests.support.sample_records import config
-from writer.preflight.finding import Finding
-from writer.preflight.hook_check import check_hooks
 
 
 def check(tmp_path: Path, *hooks: dict[str, Any], offline: bool = False) -> list[Finding]:

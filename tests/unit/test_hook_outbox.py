@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.hooks.outbox import FOLDER, Outbox, OutboxContent, OutboxEntry, OutboxUnreadable
-from writer.storage.local import LocalStore
+from headrace.writer.hooks.outbox import FOLDER, Outbox, OutboxContent, OutboxEntry, OutboxUnreadable
+from headrace.writer.storage.local import LocalStore
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -14,17 +14,17 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
+from headrace.writer.clients.http import RequestFailed, ask
+from headrace.writer.config.sections.hooks import Druid, Presto, Trino, Webhook
+from headrace.writer.core.files import BucketFile
+from headrace.writer.engines.table_description import TableDescription
+from headrace.writer.hooks.base import HookFailed, Receipt, SealedVersion, StillRunning
+from headrace.writer.hooks.druid import DruidHook
+from headrace.writer.hooks.sql import SqlHook
+from headrace.writer.hooks.webhook import WebhookHook, signature
+from headrace.writer.sealing.manifest import Manifest
 from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
 from tests.support.overlord import Overlord
-from writer.clients.http import RequestFailed, ask
-from writer.config.sections.hooks import Druid, Presto, Trino, Webhook
-from writer.core.files import BucketFile
-from writer.engines.table_description import TableDescription
-from writer.hooks.base import HookFailed, Receipt, SealedVersion, StillRunning
-from writer.hooks.druid import DruidHook
-from writer.hooks.sql import SqlHook
-from writer.hooks.webhook import WebhookHook, signature
-from writer.sealing.manifest import Manifest
 
 START = datetime(2026, 11, 20, 5, tzinfo=UTC)
 COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("hour", pa.string())])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.clients import http
+from headrace.writer.clients.http import RequestFailed, ask
 from tests.servers.scripted import Reply, Scripted, serve_script
-from writer.clients import http
-from writer.clients.http import RequestFailed, ask
 
 ROOT = Path(__file__).parents[2]
 TOKEN = {"Authorization": "Bearer the-token"}

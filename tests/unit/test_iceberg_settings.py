@@ -11,17 +11,17 @@ from pydantic import ValidationError
 from requests import HTTPError, Response
 from rich.console import Console
 
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RAW_COLUMNS
+from headrace.writer.cli.run.validate import run_validate
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import ICEBERG_RESERVED, Catalog
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.table.iceberg.catalog.catalog_errors import describe_error, without_secrets
 from tests.support.sample_records import EVENT, NOW, Schemas, config
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan
-from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RAW_COLUMNS
-from writer.cli.run.validate import run_validate
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.config.sections.table import ICEBERG_RESERVED, Catalog
-from writer.core.errors import ConfigError
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.table.iceberg.catalog.catalog_errors import describe_error, without_secrets
 
 SQL = {"type": "sql", "uri": "sqlite:////lake/catalog.db"}
 

@@ -9,13 +9,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from writer.batch.record_steps import Group
-from writer.cli.main import app
-from writer.cli.run.init import choose_logins
-from writer.config.loader import checked
-from writer.core.errors import ConfigError
-from writer.maintenance.local_pipeline import Sample
-from writer.preflight import starter
+from headrace.writer.batch.record_steps import Group
+from headrace.writer.cli.main import app
+from headrace.writer.cli.run.init import choose_logins
+from headrace.writer.config.loader import checked
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.local_pipeline import Sample
+from headrace.writer.preflight import starter
 
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 OPTIONS = ("init", "--bootstrap-servers", "127.0.0.1:1", "--registry-url", "http://127.0.0.1:1")

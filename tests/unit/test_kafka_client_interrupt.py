@@ -4,7 +4,7 @@ from typing import NoReturn
 
 import pytest
 
-from writer.clients.kafka import ask_client
+from headrace.writer.clients.kafka import ask_client
 
 
 def interrupt() -> NoReturn:

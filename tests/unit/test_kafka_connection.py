@@ -7,13 +7,13 @@ from uuid import UUID
 import google_crc32c
 import pytest
 
-from writer.clients.kafka_sample import silent_partition
-from writer.kafka_reader.connection import BrokerAddress, addresses
-from writer.kafka_reader.errors import AccessDenied, Corrupt, LostRecords, Unavailable
-from writer.kafka_reader.protocol import FieldReader, length
-from writer.kafka_reader.requests import fetch, metadata
-from writer.kafka_reader.requests.metadata import Leader, Metadata
-from writer.kafka_reader.security import Security
+from headrace.writer.clients.kafka_sample import silent_partition
+from headrace.writer.kafka_reader.connection import BrokerAddress, addresses
+from headrace.writer.kafka_reader.errors import AccessDenied, Corrupt, LostRecords, Unavailable
+from headrace.writer.kafka_reader.protocol import FieldReader, length
+from headrace.writer.kafka_reader.requests import fetch, metadata
+from headrace.writer.kafka_reader.requests.metadata import Leader, Metadata
+from headrace.writer.kafka_reader.security import Security
 
 
 def test_a_length_that_is_none_is_corrupt() -> None:

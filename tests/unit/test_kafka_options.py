@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Consumer
 from pydantic import ValidationError
 
-from writer.config.sections import kafka_client
-from writer.config.sections.connections import Kafka
+from headrace.writer.config.sections import kafka_client
+from headrace.writer.config.sections.connections import Kafka
 
 
 def kafka(**options: Any) -> Kafka:

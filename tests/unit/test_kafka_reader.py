@@ -11,13 +11,11 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from tests.servers.kafka_cluster import VERSIONS, Cluster as Fake, PartitionFetch, PartitionReply
-from tests.support.kafka_batches import Raw, batch, marker
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.connection import BrokerAddress
-from writer.kafka_reader.errors import (
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.columns import ColumnChoice
+from headrace.writer.kafka_reader.connection import BrokerAddress
+from headrace.writer.kafka_reader.errors import (
     AccessDenied,
     LostRecords,
     ReadFailed,
@@ -25,10 +23,12 @@ from writer.kafka_reader.errors import (
     Unavailable,
     UnsupportedBroker,
 )
-from writer.kafka_reader.protocol import Api, ErrorCode
-from writer.kafka_reader.reader import RangeReader, ReadLimits
-from writer.kafka_reader.record_batches import MissingReason
-from writer.kafka_reader.requests.metadata import Leader
+from headrace.writer.kafka_reader.protocol import Api, ErrorCode
+from headrace.writer.kafka_reader.reader import RangeReader, ReadLimits
+from headrace.writer.kafka_reader.record_batches import MissingReason
+from headrace.writer.kafka_reader.requests.metadata import Leader
+from tests.servers.kafka_cluster import VERSIONS, Cluster as Fake, PartitionFetch, PartitionReply
+from tests.support.kafka_batches import Raw, batch, marker
 
 QUICK = ReadLimits(retry_timeout_s=0.3, fetch_wait_ms=10)
 PATIENT = ReadLimits(retry_timeout_s=10, fetch_wait_ms=10)

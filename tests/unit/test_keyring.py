@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from writer.core.errors import ConfigError
-from writer.privacy.keyring import (
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.privacy.keyring import (
     KeyId,
     Keyring,
     KeyringPlace,

@@ -10,18 +10,14 @@ from typing import Any
 
 import pytest
 
-from recovery.checkpoints.checks import preflight
-from recovery.checkpoints.facts import collect_pipeline_facts
-from recovery.cli.recover import supervisor
-from tests.servers.leases import LeaseApi, account, lease_api, refusal
-from tests.servers.scripted import HttpRequest, Reply, serve_script
-from tests.servers.secured import Authority
-from tests.support.sample_records import config
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.lease.factory import leases_of, pipeline_store, replaced_store_epoch
-from writer.lease.kubernetes_api import Api, ApiFailed, in_pod
-from writer.lease.kubernetes_lease import (
+from headrace.recovery.checkpoints.checks import preflight
+from headrace.recovery.checkpoints.facts import collect_pipeline_facts
+from headrace.recovery.cli.recover import supervisor
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.lease.factory import leases_of, pipeline_store, replaced_store_epoch
+from headrace.writer.lease.kubernetes_api import Api, ApiFailed, in_pod
+from headrace.writer.lease.kubernetes_lease import (
     PIPELINE,
     RELEASED_BY,
     KubernetesLeases,
@@ -33,7 +29,11 @@ from writer.lease.kubernetes_lease import (
     lease_name,
     parse_record,
 )
-from writer.lease.lease import LeaseRecord, StoreLeases
+from headrace.writer.lease.lease import LeaseRecord, StoreLeases
+from tests.servers.leases import LeaseApi, account, lease_api, refusal
+from tests.servers.scripted import HttpRequest, Reply, serve_script
+from tests.servers.secured import Authority
+from tests.support.sample_records import config
 
 NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)
 ABOUT = LeaseContent("headrace-clicks", "clicks", timedelta(seconds=20))

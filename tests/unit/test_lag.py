@@ -9,12 +9,11 @@ from itertools import accumulate
 import pytest
 from hypothesis import given, strategies as st
 
-from tests.support.commits import facts
-from writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
-from writer.config.sections.topic_selection import TopicSelection
-from writer.core.errors import HeadraceError, TopicMissing
-from writer.kafka_reader.errors import Unavailable
-from writer.status.lag import (
+from headrace.writer.clients.kafka import BrokerUnreachable, Topic as KafkaTopic
+from headrace.writer.config.sections.topic_selection import TopicSelection
+from headrace.writer.core.errors import HeadraceError, TopicMissing
+from headrace.writer.kafka_reader.errors import Unavailable
+from headrace.writer.status.lag import (
     LagListener,
     date_frontier,
     date_offsets,
@@ -24,9 +23,10 @@ from writer.status.lag import (
     undated_offsets,
     waiting_since,
 )
-from writer.status.lag_sample import Lag
-from writer.status.model import Logs, Sample
-from writer.status.progress import Progress
+from headrace.writer.status.lag_sample import Lag
+from headrace.writer.status.model import Logs, Sample
+from headrace.writer.status.progress import Progress
+from tests.support.commits import facts
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)

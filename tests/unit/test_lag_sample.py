@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.decision.facts import Partition
-from autoscaler.decision.policy import Policy
-from autoscaler.runtime.collector import FactsCollector
-from recovery.backfill.throttle import ask_live_lag
+from headrace.autoscaler.decision.facts import Partition
+from headrace.autoscaler.decision.policy import Policy
+from headrace.autoscaler.runtime.collector import FactsCollector
+from headrace.recovery.backfill.throttle import ask_live_lag
+from headrace.writer.clients.driver_endpoint import announce, this_driver
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.connections import Http
+from headrace.writer.status.lag import lag_sample
+from headrace.writer.status.lag_sample import AppendedRecords, Lag, LagSample
+from headrace.writer.status.model import Logs, Sample
+from headrace.writer.status.progress import Progress
+from headrace.writer.web.endpoints import serving
 from tests.support.sample_records import config
 from tests.support.status_cluster import Cluster
-from writer.clients.driver_endpoint import announce, this_driver
-from writer.config.pipelines import Config
-from writer.config.sections.connections import Http
-from writer.status.lag import lag_sample
-from writer.status.lag_sample import AppendedRecords, Lag, LagSample
-from writer.status.model import Logs, Sample
-from writer.status.progress import Progress
-from writer.web.endpoints import serving
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
+from headrace.writer.batch.lateness import BOUNDS_S, Lateness, LateTier
+from headrace.writer.batch.task import run
+from headrace.writer.core.units import instant
 from tests.support.task_topic import KAFKA_TIME, NOW, SCHEMAS, Topic, files_below, place, plan, read, report_of, written
-from writer.batch.lateness import BOUNDS_S, Lateness, LateTier
-from writer.batch.task import run
-from writer.core.units import instant
 
 __all__ = ["plan", "written"]
 CLOSED_UNTIL = datetime(2026, 11, 20, 9, tzinfo=UTC)

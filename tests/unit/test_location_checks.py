@@ -7,14 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from headrace.writer.clients import driver_endpoint, java_artifacts
+from headrace.writer.config.sections.connections import Http
+from headrace.writer.config.sections.table import layout
+from headrace.writer.preflight import host_checks
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.storage.probe import ProbeFailed, probe
 from tests.support.sample_records import config, tree
 from tests.support.table_formats import delta_table, parquet_table
-from writer.clients import driver_endpoint, java_artifacts
-from writer.config.sections.connections import Http
-from writer.config.sections.table import layout
-from writer.preflight import host_checks
-from writer.storage.local import LocalStore
-from writer.storage.probe import ProbeFailed, probe
 
 
 def test_a_probe_leaves_nothing(tmp_path):

@@ -9,29 +9,29 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from recovery.backfill import kafka_source
-from recovery.backfill.source import SourceFailed
-from recovery.checkpoints.checks import CheckFacts, TopicIds, preflight
-from recovery.checkpoints.facts import _with_logs
-from recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.backfill import kafka_source
+from headrace.recovery.backfill.source import SourceFailed
+from headrace.recovery.checkpoints.checks import CheckFacts, TopicIds, preflight
+from headrace.recovery.checkpoints.facts import _with_logs
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.clients.kafka import Topic
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.sections.connections import Kafka as KafkaSettings
+from headrace.writer.core.errors import LogChanged, LogMoved
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
+from headrace.writer.driver.readers.native_reader import NativeReader
+from headrace.writer.driver.readers.spark_reader import SparkReader
+from headrace.writer.kafka_reader.errors import Unavailable, UnsupportedBroker
+from headrace.writer.kafka_reader.requests.epoch_ends import EpochEnd
+from headrace.writer.offsets import skip_to_latest, start_offsets
+from headrace.writer.offsets.log_check import LogCheck, LogWatch
+from headrace.writer.offsets.start_decision import LogRange, Refuse
+from headrace.writer.table.gap_records import read_history
+from headrace.writer.table.log.commits.starts import Adoption, LogCut
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.table.table import PipelineTable
 from tests.support.table_formats import delta_table
-from writer.clients.kafka import Topic
-from writer.config.pipeline import Pipeline
-from writer.config.sections.connections import Kafka as KafkaSettings
-from writer.core.errors import LogChanged, LogMoved
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.driver.readers.native_reader import NativeReader
-from writer.driver.readers.spark_reader import SparkReader
-from writer.kafka_reader.errors import Unavailable, UnsupportedBroker
-from writer.kafka_reader.requests.epoch_ends import EpochEnd
-from writer.offsets import skip_to_latest, start_offsets
-from writer.offsets.log_check import LogCheck, LogWatch
-from writer.offsets.start_decision import LogRange, Refuse
-from writer.table.gap_records import read_history
-from writer.table.log.commits.starts import Adoption, LogCut
-from writer.table.log.operations.rows import Batch
-from writer.table.table import PipelineTable
 
 ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 P0, P1 = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from writer.batch.task_report import RangeRead, Report
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.kafka_reader.requests.epoch_ends import EpochEnd
-from writer.offsets.log_continuity import (
+from headrace.writer.batch.task_report import RangeRead, Report
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.kafka_reader.requests.epoch_ends import EpochEnd
+from headrace.writer.offsets.log_continuity import (
     Continues,
     DivergencePoint,
     Diverges,
@@ -25,7 +25,7 @@ from writer.offsets.log_continuity import (
     last_marks,
     read_part_history,
 )
-from writer.table.log.snapshot import NO_MARK, app_id, mark_names
+from headrace.writer.table.log.snapshot import NO_MARK, app_id, mark_names
 
 KNOWN = LogMark(5, 77 << 32 | 11)
 OTHER_RECORDS = LogMark(5, 77 << 32 | 12)

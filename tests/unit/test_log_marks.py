@@ -7,17 +7,17 @@ from uuid import UUID
 import google_crc32c
 import pytest
 
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.errors import AccessDenied, Corrupt, LogDiverged, TopicGone, Unavailable
+from headrace.writer.kafka_reader.log_marks import LogMarks
+from headrace.writer.kafka_reader.protocol import Api, ErrorCode
+from headrace.writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
+from headrace.writer.kafka_reader.record_batches import mark_at
+from headrace.writer.offsets.log_continuity import Continues, Unproven, judge
 from tests.servers.kafka_cluster import VERSIONS, Cluster as Fake, PartitionFetch, PartitionReply
 from tests.support.kafka_batches import Raw, batch, marker
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.errors import AccessDenied, Corrupt, LogDiverged, TopicGone, Unavailable
-from writer.kafka_reader.log_marks import LogMarks
-from writer.kafka_reader.protocol import Api, ErrorCode
-from writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
-from writer.kafka_reader.record_batches import mark_at
-from writer.offsets.log_continuity import Continues, Unproven, judge
 
 QUICK = ReadLimits(retry_timeout_s=0.3, fetch_wait_ms=10)
 PATIENT = ReadLimits(retry_timeout_s=10, fetch_wait_ms=10)

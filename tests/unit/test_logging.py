@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from writer.cli.run.run import _print_page_url
+from headrace.writer.cli.run.run import _print_page_url
 
 SPEAKS = """
 import logging as stdlib
-from writer.core import logging
+from headrace.writer.core import logging
 logging.event("not_shown")
 logging.set_up()
 logging.event("batch_committed", rows=7, because="it was time", pipeline="clicks")
@@ -55,7 +55,7 @@ def test_a_form_that_is_not_known_is_refused() -> None:
 
 
 def test_a_warning_before_the_set_up_is_a_whole_line(caplog: pytest.LogCaptureFixture) -> None:
-    from writer.core import logging
+    from headrace.writer.core import logging
 
     logging.event("not_shown")
     logging.warning("registry_unreachable", error="refused", pipeline="clicks")

@@ -11,14 +11,12 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from tests.servers.secured import Authority, behind_login
-from tests.support.sample_records import config
-from writer.batch.staging.bucket_folders import hive_folder, hive_value
-from writer.clients.kafka import Cluster, client_settings
-from writer.config.sections.connections import Http, Kafka, Registry, Spark
-from writer.config.sections.kafka_client import Address, Security
-from writer.core.errors import ConfigError
-from writer.schemas.registry import (
+from headrace.writer.batch.staging.bucket_folders import hive_folder, hive_value
+from headrace.writer.clients.kafka import Cluster, client_settings
+from headrace.writer.config.sections.connections import Http, Kafka, Registry, Spark
+from headrace.writer.config.sections.kafka_client import Address, Security
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.schemas.registry import (
     ApicurioRegistry,
     ConfluentRegistry,
     Login,
@@ -26,6 +24,8 @@ from writer.schemas.registry import (
     SchemaNotFound,
     source,
 )
+from tests.servers.secured import Authority, behind_login
+from tests.support.sample_records import config
 
 ROOT = Path(__file__).parents[2]
 LOGIN = {"protocol": "sasl_ssl", "user": "headrace", "password": "a-secret"}

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.block_decoder import BlockRefused, NativeDecoder
+from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.writer.avro.decoding.value_reader import TRUNCATED
 from tests.support.avro_records import HEAD, record
-from writer.avro import schema as avro
-from writer.avro.decoding.block_decoder import BlockRefused, NativeDecoder
-from writer.avro.decoding.decode import decode, is_native
-from writer.avro.decoding.record_decoder import SingleDecoder
-from writer.avro.decoding.value_reader import TRUNCATED
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
 INTS = {"type": "array", "items": "int"}

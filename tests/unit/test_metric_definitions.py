@@ -9,28 +9,28 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
-from recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
+from headrace.autoscaler.runtime.endpoints import CATALOGUE as AUTOSCALER
+from headrace.recovery.supervisor.endpoints import CATALOGUE as SUPERVISOR
+from headrace.writer.avro.schema_plan import RejectedSchema
+from headrace.writer.batch.lateness import Lateness
+from headrace.writer.commit.rate_limit import RateLimit
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.hooks.outbox import Health
+from headrace.writer.sealing.bucket_states import BucketCounts
+from headrace.writer.sealing.watermark import Watermark
+from headrace.writer.status.document import document
+from headrace.writer.status.model import Commit, Sample, View
+from headrace.writer.status.progress import Progress
+from headrace.writer.status.rate_limit import EffectiveLimit, LimitState
+from headrace.writer.status.table_facts import GapFacts, TableContents
+from headrace.writer.table.ledger.gap_record import GapOpening, GapRecord
+from headrace.writer.table.pipeline_tables import PendingSideEntries, TargetState
+from headrace.writer.web.metric_types import BASE_UNITS, Metric, Window
+from headrace.writer.web.metrics_catalogue import CATALOGUE as DRIVER
+from headrace.writer.web.metrics_export import encode_families, families
 from tests.support.commits import LIMITS, account, facts
 from tests.support.json_keys import documented_keys
 from tests.support.pipeline_states import NOW, pipeline_states
-from writer.avro.schema_plan import RejectedSchema
-from writer.batch.lateness import Lateness
-from writer.commit.rate_limit import RateLimit
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.hooks.outbox import Health
-from writer.sealing.bucket_states import BucketCounts
-from writer.sealing.watermark import Watermark
-from writer.status.document import document
-from writer.status.model import Commit, Sample, View
-from writer.status.progress import Progress
-from writer.status.rate_limit import EffectiveLimit, LimitState
-from writer.status.table_facts import GapFacts, TableContents
-from writer.table.ledger.gap_record import GapOpening, GapRecord
-from writer.table.pipeline_tables import PendingSideEntries, TargetState
-from writer.web.metric_types import BASE_UNITS, Metric, Window
-from writer.web.metrics_catalogue import CATALOGUE as DRIVER
-from writer.web.metrics_export import encode_families, families
 
 METRICS: list[Metric[Any]] = [*DRIVER, *SUPERVISOR, *AUTOSCALER]
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -7,16 +7,16 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
+from headrace.writer.avro.schema_plan import RejectedSchema
+from headrace.writer.sealing.bucket_states import BucketCounts
+from headrace.writer.sealing.watermark import Watermark
+from headrace.writer.status.model import Sample
+from headrace.writer.status.progress import Progress
+from headrace.writer.status.table_facts import GapFacts
+from headrace.writer.table.ledger.gap_record import GapOpening, GapRecord
+from headrace.writer.web.metrics_catalogue import CATALOGUE
+from headrace.writer.web.metrics_export import exposition, families
 from tests.support import commits
-from writer.avro.schema_plan import RejectedSchema
-from writer.sealing.bucket_states import BucketCounts
-from writer.sealing.watermark import Watermark
-from writer.status.model import Sample
-from writer.status.progress import Progress
-from writer.status.table_facts import GapFacts
-from writer.table.ledger.gap_record import GapOpening, GapRecord
-from writer.web.metrics_catalogue import CATALOGUE
-from writer.web.metrics_export import exposition, families
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)

@@ -4,11 +4,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.batch.skip import _offset_spans
-from writer.batch.task_report import SPANS_MAX, Counts, Report
-from writer.commit import missing_offsets
-from writer.commit.missing_offsets import ASKED_MAX, NONE_HELD, TOO_MANY, MissingOffsets, RecordsMissed
-from writer.core.offsets import TopicPartition, merge_spans, subtract_spans
+from headrace.writer.batch.skip import _offset_spans
+from headrace.writer.batch.task_report import SPANS_MAX, Counts, Report
+from headrace.writer.commit import missing_offsets
+from headrace.writer.commit.missing_offsets import ASKED_MAX, NONE_HELD, TOO_MANY, MissingOffsets, RecordsMissed
+from headrace.writer.core.offsets import TopicPartition, merge_spans, subtract_spans
 
 PART = TopicPartition("clicks", 1, 0)
 SOURCE = ("clicks", 0)

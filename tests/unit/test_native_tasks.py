@@ -11,23 +11,23 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
+from headrace.writer.batch import range_task
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.range_task import ReadPlan, share_ranges
+from headrace.writer.batch.task_report import Counts, RangeRead, Report
+from headrace.writer.clients import native_kafka
+from headrace.writer.commit.builder import check_ranges_read, merge_reports
+from headrace.writer.config.sections.connections import Kafka
+from headrace.writer.core.offsets import OffsetRange, Source, Span, TopicPartition
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.columns import ColumnChoice
+from headrace.writer.kafka_reader.errors import Unavailable
+from headrace.writer.kafka_reader.protocol import ErrorCode
+from headrace.writer.kafka_reader.reader import ReadLimits
+from headrace.writer.kafka_reader.requests.metadata import Metadata
 from tests.servers.kafka_cluster import Cluster as Fake, PartitionFetch, PartitionReply
 from tests.support.kafka_batches import Raw, Rec
 from tests.support.task_topic import KAFKA_TIME, Topic, files_below, plan, read as read_files, report_of, written
-from writer.batch import range_task
-from writer.batch.plan import TaskPlan
-from writer.batch.range_task import ReadPlan, share_ranges
-from writer.batch.task_report import Counts, RangeRead, Report
-from writer.clients import native_kafka
-from writer.commit.builder import check_ranges_read, merge_reports
-from writer.config.sections.connections import Kafka
-from writer.core.offsets import OffsetRange, Source, Span, TopicPartition
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.errors import Unavailable
-from writer.kafka_reader.protocol import ErrorCode
-from writer.kafka_reader.reader import ReadLimits
-from writer.kafka_reader.requests.metadata import Metadata
 
 __all__ = ["plan", "written"]
 QUICK = ReadLimits(retry_timeout_s=0.3, fetch_wait_ms=10)

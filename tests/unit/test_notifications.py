@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from recovery.escalation.levels import RecoveryLevel
-from recovery.supervisor.notifications import halt_event, level_event
-from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
-from writer.clients.notifications import (
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.supervisor.notifications import halt_event, level_event
+from headrace.writer.clients.notifications import (
     Event,
     Notifier,
     gap_event,
@@ -20,9 +19,10 @@ from writer.clients.notifications import (
     open_notifier,
     topic_recreation,
 )
-from writer.config.sections.connections import Notifications
-from writer.core.backoff import Backoff
-from writer.core.errors import ConfigError
+from headrace.writer.config.sections.connections import Notifications
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.errors import ConfigError
+from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
 
 AT = datetime(2026, 11, 20, 5, tzinfo=UTC)
 SOON = timedelta(seconds=60)  # nothing takes so long, but on a busy machine

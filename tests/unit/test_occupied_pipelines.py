@@ -13,16 +13,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from recovery.escalation.decide import State
-from recovery.escalation.state import Failure, Memory, write
-from writer.cli.main import app
-from writer.clients.supervisor_record import HaltRecord
-from writer.core.errors import ConfigError, Draining, ExitCode, Occupied
-from writer.lease import holder as holder_module
-from writer.lease.holder import LeaseHolder
-from writer.lease.lease import LeaseRecord, Leases, StoreLeases
-from writer.lease.run_leases import RunLeases
-from writer.storage.locations import store_at
+from headrace.recovery.escalation.decide import State
+from headrace.recovery.escalation.state import Failure, Memory, write
+from headrace.writer.cli.main import app
+from headrace.writer.clients.supervisor_record import HaltRecord
+from headrace.writer.core.errors import ConfigError, Draining, ExitCode, Occupied
+from headrace.writer.lease import holder as holder_module
+from headrace.writer.lease.holder import LeaseHolder
+from headrace.writer.lease.lease import LeaseRecord, Leases, StoreLeases
+from headrace.writer.lease.run_leases import RunLeases
+from headrace.writer.storage.locations import store_at
 
 EXPIRY = timedelta(seconds=3)
 TAKEN_AT = datetime(2026, 11, 27, 1, 52, 3, tzinfo=UTC)
@@ -303,7 +303,7 @@ def holder(config: Path) -> Iterator[LeaseHolder]:
 def end_of(*words: str, **environment: str) -> tuple[int, str]:
     """Run a command. Returns its exit code and its output."""
     done = subprocess.run(
-        [sys.executable, "-m", "writer.cli", *words],
+        [sys.executable, "-m", "headrace.writer.cli", *words],
         capture_output=True,
         text=True,
         timeout=120,
@@ -380,7 +380,9 @@ def test_a_stop_while_a_run_waits_for_a_lease_ends_it_well(config: Path) -> None
     config.write_text(config.read_text().replace("lease_expiry: 2 s", "lease_expiry: 60 s"))
     assert leases_beside(config).take(1, "host/1")
     run = subprocess.Popen(
-        [sys.executable, "-m", "writer.cli", "run", str(config)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [sys.executable, "-m", "headrace.writer.cli", "run", str(config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     assert run.stdout is not None
     lines = [next(run.stdout).decode()]

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
-from writer.table.log.foreign_writes import Change
-from writer.table.log.operations.gaps import Fill, Gap, Loss
-from writer.table.log.operations.operation import Operation
-from writer.table.log.operations.rewinds import Acceptance, ReopenedBucket, Rewind, TargetRewind, Undo
-from writer.table.log.operations.rows import Batch, BucketChange, RemovedRows, Replay, Reprocess, Rewrite
-from writer.table.log.operations.seals import Closing, Sealing
-from writer.table.log.schema_ids import SchemaAcceptance
-from writer.table.log.snapshot import KINDS
+from headrace.writer.core.files import BucketFile, StagedFile
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
+from headrace.writer.table.log.foreign_writes import Change
+from headrace.writer.table.log.operations.gaps import Fill, Gap, Loss
+from headrace.writer.table.log.operations.operation import Operation
+from headrace.writer.table.log.operations.rewinds import Acceptance, ReopenedBucket, Rewind, TargetRewind, Undo
+from headrace.writer.table.log.operations.rows import Batch, BucketChange, RemovedRows, Replay, Reprocess, Rewrite
+from headrace.writer.table.log.operations.seals import Closing, Sealing
+from headrace.writer.table.log.schema_ids import SchemaAcceptance
+from headrace.writer.table.log.snapshot import KINDS
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PART = TopicPartition("clicks", 1, 0)

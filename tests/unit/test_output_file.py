@@ -8,16 +8,16 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from autoscaler.runtime import state_store
-from bench import show
-from bench.cli import write_results
-from bench.simulation import trace as traces
-from bench.simulation.trace import Trace
+from headrace.autoscaler.runtime import state_store
+from headrace.bench import show
+from headrace.bench.cli import write_results
+from headrace.bench.simulation import trace as traces
+from headrace.bench.simulation.trace import Trace
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import ConfigError, FileUnavailable, HeadraceError
+from headrace.writer.output.output_file import check_output_file, write_output_file
 from tests.support.autoscaler_facts import facts, pipeline
 from tests.support.bench_runs import MACHINE, bench_runs, bench_setting
-from writer.cli.main import app
-from writer.core.errors import ConfigError, FileUnavailable, HeadraceError
-from writer.output.output_file import check_output_file, write_output_file
 
 SHORT = Trace("short", "an hour", 15.0, (30_000.0,) * 240, partitions=8, executors_first=1)
 NO_SPACE = "cannot be written: No space left on device. Name another file."

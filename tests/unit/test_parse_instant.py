@@ -12,13 +12,13 @@ import yaml
 from hypothesis import given, strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from writer.clients import kafka_sample
-from writer.config.sections.topic_selection import start_position
-from writer.core.errors import ConfigError
-from writer.core.text import instant as show_instant
-from writer.core.units import parse_instant
-from writer.output.cli_options import time_of, version_or_time
-from writer.preflight.testing.case_file import Instant
+from headrace.writer.clients import kafka_sample
+from headrace.writer.config.sections.topic_selection import start_position
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import instant as show_instant
+from headrace.writer.core.units import parse_instant
+from headrace.writer.output.cli_options import time_of, version_or_time
+from headrace.writer.preflight.testing.case_file import Instant
 
 ROOT = Path(__file__).parents[2]
 FIVE = datetime(2026, 11, 20, 5, tzinfo=UTC)

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from headrace.writer.avro.partial_schema import read_records
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan
+from headrace.writer.privacy.policy import Policies
+from headrace.writer.privacy.protected_schema import Privacy
 from tests.support.avro_records import record
 from tests.support.example_counts import share
 from tests.support.tagged_schemas import KEYS, nest, places, tagged
-from writer.avro.partial_schema import read_records
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan
-from writer.privacy.policy import Policies
-from writer.privacy.protected_schema import Privacy
 
 X = {"name": "x", "type": "string", "pii": "hash"}
 CARD = record("Card", ("number", "string"))

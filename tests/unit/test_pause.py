@@ -10,16 +10,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import Draining
+from headrace.writer.driver.pipeline_runner import PipelineRunner
+from headrace.writer.status import pause
+from headrace.writer.status.pause import CONTROL, Pause, Paused, PauseGate
+from headrace.writer.status.progress import Progress
+from headrace.writer.storage.base import StoreError
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.web.endpoints import answer
 from tests.support.sample_records import NOW, config
-from writer.cli.main import app
-from writer.core.errors import Draining
-from writer.driver.pipeline_runner import PipelineRunner
-from writer.status import pause
-from writer.status.pause import CONTROL, Pause, Paused, PauseGate
-from writer.status.progress import Progress
-from writer.storage.base import StoreError
-from writer.storage.local import LocalStore
-from writer.web.endpoints import answer
 
 WHO = Pause("2026-11-20T12:00:00.000Z", "ada@ops", "moving house")
 
@@ -164,7 +164,7 @@ def test_a_storage_that_fails_leaves_a_held_batch_held(store: LocalStore) -> Non
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_start_waits_for_the_end_of_the_pause_and_once_fails(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("writer.driver.pipeline_runner.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("headrace.writer.driver.pipeline_runner.time.monotonic", lambda: clock[0])
     begun: list[bool] = []
 
     def begin(r: PipelineRunner, new_run: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from writer.core.periodic_thread import PeriodicThread
+from headrace.writer.core.periodic_thread import PeriodicThread
 
 HOUR_S = 3_600.0
 # Longer than any of these tests lasts when it passes.

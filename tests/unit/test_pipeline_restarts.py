@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from writer.clients.kafka import BrokerUnreachable
-from writer.core.errors import ConfigError, Draining, Fenced, HeadraceError, LogChanged, LogMoved, TopicMissing
-from writer.driver import pipeline_runner
-from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
-from writer.status.progress import Progress
-from writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.clients.kafka import BrokerUnreachable
+from headrace.writer.core.errors import ConfigError, Draining, Fenced, HeadraceError, LogChanged, LogMoved, TopicMissing
+from headrace.writer.driver import pipeline_runner
+from headrace.writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
+from headrace.writer.status.progress import Progress
+from headrace.writer.table.log.foreign_writes import CommitFailed
 
 
 class Query:

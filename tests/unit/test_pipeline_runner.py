@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 
 import pytest
 
+from headrace.writer.clients.supervisor_record import LeaseWait
+from headrace.writer.config.loader import ConfigChanges
+from headrace.writer.core.errors import Draining, Fenced, LimitReached, Occupied
+from headrace.writer.driver import pipeline_runner
+from headrace.writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
+from headrace.writer.lease.holder import LeaseLoss
+from headrace.writer.status.progress import PipelineProgress, Progress
+from headrace.writer.web.endpoints import starts, surrenders
 from tests.support.simulated_supervisor import EndlessPipeline, Query
-from writer.clients.supervisor_record import LeaseWait
-from writer.config.loader import ConfigChanges
-from writer.core.errors import Draining, Fenced, LimitReached, Occupied
-from writer.driver import pipeline_runner
-from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
-from writer.lease.holder import LeaseLoss
-from writer.status.progress import PipelineProgress, Progress
-from writer.web.endpoints import starts, surrenders
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 

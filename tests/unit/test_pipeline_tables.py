@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from writer.core.files import StagedFile
-from writer.core.offsets import TopicPartition
-from writer.table import pipeline_tables
-from writer.table.log.entries import CommittedEntry, SideEntry
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.log import TableVersion
-from writer.table.log.snapshot import TargetRecord
-from writer.table.pipeline_tables import Tables
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.table import pipeline_tables
+from headrace.writer.table.log.entries import CommittedEntry, SideEntry
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.log import TableVersion
+from headrace.writer.table.log.snapshot import TargetRecord
+from headrace.writer.table.pipeline_tables import Tables
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -8,13 +8,13 @@ from xml.etree import ElementTree as ET
 import pytest
 from pydantic import ValidationError
 
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.resource_limits import Scheduling
+from headrace.writer.core.errors import Draining
+from headrace.writer.driver.batches.batch_queue import BatchQueue
+from headrace.writer.preflight.host_checks import ProbedLocations, machine
+from headrace.writer.scaling.spark_settings import pools, slots_now_at_most
 from tests.support.sample_records import config
-from writer.config.pipelines import Config
-from writer.config.sections.resource_limits import Scheduling
-from writer.core.errors import Draining
-from writer.driver.batches.batch_queue import BatchQueue
-from writer.preflight.host_checks import ProbedLocations, machine
-from writer.scaling.spark_settings import pools, slots_now_at_most
 
 EVEN = Scheduling.model_validate({})
 

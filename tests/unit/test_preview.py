@@ -11,17 +11,17 @@ from hypothesis import given, strategies as st
 from rich.console import Console
 from rich.text import Text
 
+from headrace.writer.clients import kafka_sample
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance import local_pipeline
+from headrace.writer.output import tables
+from headrace.writer.output.report import Screen
+from headrace.writer.output.tables import Column, TextTable, plain
+from headrace.writer.preflight.samples import preview, staged_sample
+from headrace.writer.preflight.samples.preview_text import PreviewedRecords, open_sheet
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, records, value
 from tests.support.table_formats import delta_table
-from writer.clients import kafka_sample
-from writer.config.sections.table import layout
-from writer.core.errors import ConfigError
-from writer.maintenance import local_pipeline
-from writer.output import tables
-from writer.output.report import Screen
-from writer.output.tables import Column, TextTable, plain
-from writer.preflight.samples import preview, staged_sample
-from writer.preflight.samples.preview_text import PreviewedRecords, open_sheet
 
 UNKNOWN = 77
 MIXED = [

@@ -7,22 +7,22 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tests.support.avro_records import record
-from tests.support.tagged_schemas import KEYS, nest, places, tagged
-from writer.avro import schema as avro
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
-from writer.privacy import protected_schema
-from writer.privacy.column_protection import MASK, protect_scalars, value_bytes, value_text
-from writer.privacy.encryption import CannotDecrypt, decrypt_text, derive_key, encrypt_values, key_id_of
-from writer.privacy.hashing import hash_values
-from writer.privacy.keyring import (
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.privacy import protected_schema
+from headrace.writer.privacy.column_protection import MASK, protect_scalars, value_bytes, value_text
+from headrace.writer.privacy.encryption import CannotDecrypt, decrypt_text, derive_key, encrypt_values, key_id_of
+from headrace.writer.privacy.hashing import hash_values
+from headrace.writer.privacy.keyring import (
     Keyring,
     KeyringPlace,
     KeySource,
 )
-from writer.privacy.policy import CLEAR, Action, Policies, strictest
-from writer.privacy.protected_schema import ColumnUse, Privacy
-from writer.specs.spec import Spec
+from headrace.writer.privacy.policy import CLEAR, Action, Policies, strictest
+from headrace.writer.privacy.protected_schema import ColumnUse, Privacy
+from headrace.writer.specs.spec import Spec
+from tests.support.avro_records import record
+from tests.support.tagged_schemas import KEYS, nest, places, tagged
 
 # RFC 4231, test cases 1 to 4, 6 and 7: key, data, HMAC-SHA-256.
 RFC_4231 = [

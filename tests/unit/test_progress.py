@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from headrace.writer.avro.schema_plan import RejectedSchema, WriterSchema
+from headrace.writer.status.model import DURATION_BOUNDS, Commit, Sample, Totals
+from headrace.writer.status.progress import Progress
 from tests.support.commit_facts import facts
-from writer.avro.schema_plan import RejectedSchema, WriterSchema
-from writer.status.model import DURATION_BOUNDS, Commit, Sample, Totals
-from writer.status.progress import Progress
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A, B = ("clicks", 0), ("clicks", 1)

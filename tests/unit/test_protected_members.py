@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.avro.schema_plan import RejectedSchema
+from headrace.writer.avro.union_members import UnionMemberConflict, join_members
+from headrace.writer.privacy.keyring import KeySource
+from headrace.writer.privacy.policy import Policies
 from tests.support.avro_records import logical
 from tests.support.shared_columns import TAGS, Table, number_bytes, source, text_bytes, texts
-from writer.avro.schema_plan import RejectedSchema
-from writer.avro.union_members import UnionMemberConflict, join_members
-from writer.privacy.keyring import KeySource
-from writer.privacy.policy import Policies
 
 __all__ = ["source"]
 

@@ -11,22 +11,22 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
+from headrace.writer.cli.main import app
+from headrace.writer.commit.batch_limits import limits
+from headrace.writer.commit.rate_limit import RateLimit
+from headrace.writer.config.sections.resource_limits import Commit
+from headrace.writer.core.errors import Draining
+from headrace.writer.output.entry_text import batch_end_reason, describe_rate_wait
+from headrace.writer.output.status_screen import block, line
+from headrace.writer.status import rate_limit
+from headrace.writer.status.document import document
+from headrace.writer.status.progress import Progress
+from headrace.writer.status.rate_limit import OVERRIDE, EffectiveLimit, LimitState, Override, Throttle
+from headrace.writer.storage.base import StoreError
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.web.endpoints import answer
 from tests.support.commits import LIMITS, NOON, account, facts
 from tests.support.sample_records import config
-from writer.cli.main import app
-from writer.commit.batch_limits import limits
-from writer.commit.rate_limit import RateLimit
-from writer.config.sections.resource_limits import Commit
-from writer.core.errors import Draining
-from writer.output.entry_text import batch_end_reason, describe_rate_wait
-from writer.output.status_screen import block, line
-from writer.status import rate_limit
-from writer.status.document import document
-from writer.status.progress import Progress
-from writer.status.rate_limit import OVERRIDE, EffectiveLimit, LimitState, Override, Throttle
-from writer.storage.base import StoreError
-from writer.storage.local import LocalStore
-from writer.web.endpoints import answer
 
 HUNDRED = Commit.model_validate({"max_records_per_second": 100})
 BY = Override("2026-11-20T12:00:00.000Z", "ada@ops", "the sink is small", 50, None)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.schemas.registry_hold import RegistryWait
+from headrace.writer.status.document import document
+from headrace.writer.status.lag import lag_sample
+from headrace.writer.status.model import Commit, Logs, Sample, View
+from headrace.writer.status.pause import Pause
+from headrace.writer.status.rates import Rates, rates
 from tests.support.commits import facts
-from writer.schemas.registry_hold import RegistryWait
-from writer.status.document import document
-from writer.status.lag import lag_sample
-from writer.status.model import Commit, Logs, Sample, View
-from writer.status.pause import Pause
-from writer.status.rates import Rates, rates
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 A = ("clicks", 0)

@@ -11,18 +11,16 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from tests.support.local_driver import Driver, log
-from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
-from writer.avro.schema_plan import SchemaPlan
-from writer.commit.builder import StagedTooLongAgo
-from writer.core.errors import SchemaChanged
-from writer.core.offsets import OffsetSet, TopicPartition
-from writer.maintenance.local_pipeline import Piece, open_local_pipeline
-from writer.maintenance.record_commit import RecordCommit, RecordTable
-from writer.storage.base import OutcomeUnknown, StoreError
-from writer.storage.local import LocalStore
-from writer.table.log.appender import LostRace, TableConverted, TableSuperseded
-from writer.table.log.foreign_writes import (
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.commit.builder import StagedTooLongAgo
+from headrace.writer.core.errors import SchemaChanged
+from headrace.writer.core.offsets import OffsetSet, TopicPartition
+from headrace.writer.maintenance.local_pipeline import Piece, open_local_pipeline
+from headrace.writer.maintenance.record_commit import RecordCommit, RecordTable
+from headrace.writer.storage.base import OutcomeUnknown, StoreError
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.table.log.appender import LostRace, TableConverted, TableSuperseded
+from headrace.writer.table.log.foreign_writes import (
     CommitFailed,
     FilesGone,
     ForeignChange,
@@ -30,8 +28,10 @@ from writer.table.log.foreign_writes import (
     Overtaken,
     TableUnwritable,
 )
-from writer.table.log.operations.rows import Replay
-from writer.table.row_removal import count_rows, mask_offsets
+from headrace.writer.table.log.operations.rows import Replay
+from headrace.writer.table.row_removal import count_rows, mask_offsets
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, event, value
 
 P0 = TopicPartition("clicks", 1, 0)
 UNKNOWN = OutcomeUnknown("put", "the log", "no answer", "Look.")

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
-from tests.support.sample_records import EVENT
-from writer.avro.fingerprint import schema_fingerprint
-from writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
-from writer.avro.wire_format import CONFLUENT, Ids
-from writer.batch.record_columns import RecordColumns
-from writer.batch.task_report import Report
-from writer.config.sections.connections import Registry
-from writer.core.errors import SchemaChanged
-from writer.schemas.registry import (
+from headrace.writer.avro.fingerprint import schema_fingerprint
+from headrace.writer.avro.schema_plan import ColumnRules, RejectedSchema, WriterSchema
+from headrace.writer.avro.wire_format import CONFLUENT, Ids
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.batch.task_report import Report
+from headrace.writer.config.sections.connections import Registry
+from headrace.writer.core.errors import SchemaChanged
+from headrace.writer.schemas.registry import (
     ConfluentRegistry,
     Login,
     RegistryUnreachable,
@@ -26,8 +24,10 @@ from writer.schemas.registry import (
     SchemaSource,
     with_ids,
 )
-from writer.schemas.schema_id_check import IdMeanings
-from writer.schemas.tracker import ASK_AGAIN, Schemas
+from headrace.writer.schemas.schema_id_check import IdMeanings
+from headrace.writer.schemas.tracker import ASK_AGAIN, Schemas
+from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
+from tests.support.sample_records import EVENT
 
 TEXT = json.dumps(EVENT)
 PROTOBUF = 'syntax = "proto3"; message Event { int64 id = 1; }'

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from writer.cli.run.reload import ReloadReport, reload
-from writer.clients.driver_endpoint import announce, this_driver
-from writer.config.sections.connections import Http
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.signals import describe_process
-from writer.output.report import Screen
-from writer.web.http_server import answering, json_answer
+from headrace.writer.cli.run.reload import ReloadReport, reload
+from headrace.writer.clients.driver_endpoint import announce, this_driver
+from headrace.writer.config.sections.connections import Http
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.signals import describe_process
+from headrace.writer.output.report import Screen
+from headrace.writer.web.http_server import answering, json_answer
 
 # A process that appends a line to a file at each SIGHUP.
 LISTENER = """

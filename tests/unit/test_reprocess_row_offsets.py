@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from recovery.backfill.source import Chunk, confirm_every_record
-from recovery.reprocess.row_offsets import RecordsAtOffsets, RowOffsets, find_positions
+from headrace.recovery.backfill.source import Chunk, confirm_every_record
+from headrace.recovery.reprocess.row_offsets import RecordsAtOffsets, RowOffsets, find_positions
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.core.offsets import OffsetSet, TopicPartition
+from headrace.writer.maintenance.local_pipeline import Piece
 from tests.support.local_driver import log
 from tests.support.sample_records import event
-from writer.avro.schema_plan import SchemaPlan
-from writer.core.offsets import OffsetSet, TopicPartition
-from writer.maintenance.local_pipeline import Piece
 
 P0, P1, OLD = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1), TopicPartition("clicks", 0, 0)
 

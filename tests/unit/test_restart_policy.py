@@ -2,7 +2,7 @@
 
 import pytest
 
-from writer.driver.restart_policy import (
+from headrace.writer.driver.restart_policy import (
     RESTARTS_MAX,
     WINDOW_S,
     causes,
@@ -86,7 +86,7 @@ Caused by: java.io.IOException: No space left on device
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (WORKER.format("writer.storage.base.StoreError: cannot write /x: No space. Make room."),
+        (WORKER.format("headrace.writer.storage.base.StoreError: cannot write /x: No space. Make room."),
          "cannot write /x: No space. Make room."),
         (WORKER.format("pyarrow.lib.ArrowInvalid: offset overflow: 7"), "ArrowInvalid: offset overflow: 7"),
         (WORKER.format("KeyError: 'hour'\nand more"), "KeyError: 'hour'"),

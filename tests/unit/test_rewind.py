@@ -4,12 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from recovery.rewind.plan import EarlierVersion, LaterEntries, RewindFacts, RewindPlan, plan_rewind, read_later_entries
+from headrace.recovery.rewind.plan import (
+    EarlierVersion,
+    LaterEntries,
+    RewindFacts,
+    RewindPlan,
+    plan_rewind,
+    read_later_entries,
+)
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.offsets.start_decision import LogRange
+from headrace.writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, parse_gap
+from headrace.writer.table.log.foreign_writes import Change
 from tests.support.sample_records import GAP_FACTS
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.offsets.start_decision import LogRange
-from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, parse_gap
-from writer.table.log.foreign_writes import Change
 
 A, B, NEW, OLD = (
     TopicPartition("clicks", 1, 0),

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from writer.batch.route import RouteRule
-from writer.config.pipeline import Pipeline
-from writer.config.sections.routing import RouteSection, Target
+from headrace.writer.batch.route import RouteRule
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.sections.routing import RouteSection, Target
 
 
 def section(**given: Any) -> RouteSection:

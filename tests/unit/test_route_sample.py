@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.clients import kafka_sample
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
+from headrace.writer.preflight import traffic
+from headrace.writer.preflight.finding import Finding
+from headrace.writer.preflight.sample_checks import route_sample_findings
+from headrace.writer.preflight.samples.route_sample import open_part, split
 from tests.support.sample_records import EVENT, NOW, Schemas, config, records, value
-from writer.clients import kafka_sample
-from writer.clients.kafka import Cluster
-from writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
-from writer.preflight import traffic
-from writer.preflight.finding import Finding
-from writer.preflight.sample_checks import route_sample_findings
-from writer.preflight.samples.route_sample import open_part, split
 
 NAMES = {1: "Click", 2: "View"}
 SCHEMAS = Schemas({number: {**EVENT, "name": name} for number, name in NAMES.items()}, [1, 2])

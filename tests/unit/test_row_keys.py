@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.core.errors import ConfigError
-from writer.maintenance.deletion import row_keys
-from writer.maintenance.deletion.row_keys import Keys, RowFinder, RowMatch, read_keys, where
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.deletion import row_keys
+from headrace.writer.maintenance.deletion.row_keys import Keys, RowFinder, RowMatch, read_keys, where
 
 ROWS = pa.table(
     {

@@ -6,15 +6,13 @@ from timeit import repeat
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.local_driver import Driver, log
-from tests.support.sample_records import event
-from writer.core.errors import SchemaChanged
-from writer.core.files import BucketFile
-from writer.core.offsets import OffsetSet, TopicPartition
-from writer.storage.base import OutcomeUnknown, StoreError
-from writer.table.log.appender import LostRace, TableConverted, TableSuperseded
-from writer.table.log.entries import SideEntry
-from writer.table.log.foreign_writes import (
+from headrace.writer.core.errors import SchemaChanged
+from headrace.writer.core.files import BucketFile
+from headrace.writer.core.offsets import OffsetSet, TopicPartition
+from headrace.writer.storage.base import OutcomeUnknown, StoreError
+from headrace.writer.table.log.appender import LostRace, TableConverted, TableSuperseded
+from headrace.writer.table.log.entries import SideEntry
+from headrace.writer.table.log.foreign_writes import (
     CommitFailed,
     FilesGone,
     ForeignChange,
@@ -22,7 +20,9 @@ from writer.table.log.foreign_writes import (
     Overtaken,
     TableUnwritable,
 )
-from writer.table.row_removal import discard_on_failure, discard_on_refusal, reaches_offsets
+from headrace.writer.table.row_removal import discard_on_failure, discard_on_refusal, reaches_offsets
+from tests.support.local_driver import Driver, log
+from tests.support.sample_records import event
 
 OFFSETS = OffsetSet({TopicPartition("clicks", 1, 0): [(3, 4)]})
 REFUSALS = [

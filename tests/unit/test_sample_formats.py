@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.clients.kafka_sample import Reader, read_by_format
-from writer.core.offsets import Source, Span
-from writer.kafka_reader.errors import AccessDenied, OldRecordFormat, UnsupportedBroker
+from headrace.writer.clients.kafka_sample import Reader, read_by_format
+from headrace.writer.core.offsets import Source, Span
+from headrace.writer.kafka_reader.errors import AccessDenied, OldRecordFormat, UnsupportedBroker
 
 TOPICS = ("a", "b", "c")
 SOURCES = st.tuples(st.sampled_from(TOPICS), st.integers(0, 3))

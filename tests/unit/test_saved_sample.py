@@ -9,19 +9,19 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from headrace.writer.avro.fingerprint import crc_fingerprint
+from headrace.writer.avro.wire_format import Wire
+from headrace.writer.cli.main import app
+from headrace.writer.clients.kafka_sample import RECORDS
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.output.report import Screen
+from headrace.writer.output.tables import plain
+from headrace.writer.preflight.samples import preview
+from headrace.writer.schemas import saved_sample
+from headrace.writer.schemas.registry import RegistryUnreachable
+from headrace.writer.schemas.saved_sample import SavedSample
 from tests.support.sample_records import EVENT, NOW, WIDER, Schemas, config, event, records, value
-from writer.avro.fingerprint import crc_fingerprint
-from writer.avro.wire_format import Wire
-from writer.cli.main import app
-from writer.clients.kafka_sample import RECORDS
-from writer.core.errors import ConfigError
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.output.report import Screen
-from writer.output.tables import plain
-from writer.preflight.samples import preview
-from writer.schemas import saved_sample
-from writer.schemas.registry import RegistryUnreachable
-from writer.schemas.saved_sample import SavedSample
 
 MIXED = [
     event(0), None, b'{"id": 5}', event(2)[:-1], event(3, event_time=NOW - timedelta(days=60)),

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from writer.avro.fingerprint import canonical_text, schema_fingerprint
-from writer.avro.schema import UnsupportedSchema
+from headrace.writer.avro.fingerprint import canonical_text, schema_fingerprint
+from headrace.writer.avro.schema import UnsupportedSchema
 
 BASE: dict[str, Any] = {
     "type": "record", "name": "Event", "namespace": "shop.clicks",

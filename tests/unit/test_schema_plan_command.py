@@ -9,17 +9,17 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-import bucketers
+from headrace import bucketers
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan
+from headrace.writer.cli.main import app
+from headrace.writer.config.loader import load
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.schemas.registry import source
+from headrace.writer.table.factory import main_table
 from tests.support.sample_records import TIME
 from tests.support.table_formats import delta_table
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan
-from writer.cli.main import app
-from writer.config.loader import load
-from writer.config.sections.table import layout
-from writer.core.errors import HeadraceError
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.schemas.registry import source
-from writer.table.factory import main_table
 
 POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
 FIRST = {

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from headrace.writer.output import fleet_screen
+from headrace.writer.output.status_screen import line, screen
+from headrace.writer.output.tables import show
+from headrace.writer.status.collection import check_code, exit_code
+from headrace.writer.status.document import Source, document
+from headrace.writer.status.model import View
+from headrace.writer.status.progress import Progress
+from headrace.writer.web.metrics_export import families
 from tests.support.pipeline_states import NOW, healthy, pipeline_states
-from writer.output import fleet_screen
-from writer.output.status_screen import line, screen
-from writer.output.tables import show
-from writer.status.collection import check_code, exit_code
-from writer.status.document import Source, document
-from writer.status.model import View
-from writer.status.progress import Progress
-from writer.web.metrics_export import families
 
 STATES = pipeline_states()
 OF_LAKE = [view for name, view in STATES.items() if name.startswith("lake")]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.sealing.manifest import Manifest, Manifests, ManifestUnreadable, manifest_path
-from writer.storage.local import LocalStore
+from headrace.writer.sealing.manifest import Manifest, Manifests, ManifestUnreadable, manifest_path
+from headrace.writer.storage.local import LocalStore
 
 FIVE = datetime(2026, 11, 20, 5, tzinfo=UTC)
 SEALED = Manifest(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from writer.clients.silent_leaders import SilentLeader, find_silent_broker, find_silent_leader
-from writer.core.offsets import Source
+from headrace.writer.clients.silent_leaders import SilentLeader, find_silent_broker, find_silent_leader
+from headrace.writer.core.offsets import Source
 
 SETTINGS = {"log_level": 0}
 WAIT_S = 0.7

@@ -7,13 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from autoscaler.decision.facts import Executors, Facts
-from autoscaler.decision.policy import DEFAULTS
-from bench.simulation import baselines, run, trace
-from bench.simulation.simulator import BEGAN, SimulatedPipeline
-from bench.simulation.workloads import SHAPES, shape
+from headrace.autoscaler.decision.facts import Executors, Facts
+from headrace.autoscaler.decision.policy import DEFAULTS
+from headrace.bench.simulation import baselines, run, trace
+from headrace.bench.simulation.simulator import BEGAN, SimulatedPipeline
+from headrace.bench.simulation.workloads import SHAPES, shape
+from headrace.writer.core.errors import ConfigError
 from tests.support.autoscaler_facts import NOW, batches, minutes, pipeline
-from writer.core.errors import ConfigError
 
 FLAT = trace.Trace("flat", "as much all the time", 15.0, (40_000.0,) * 720, partitions=24, executors_first=2)  # 3 h
 NOT_BUSY = baselines.Busy(0, 0.0)
@@ -147,7 +147,7 @@ def test_a_trace_is_written_and_read_again(tmp_path):
 def test_batches_of_the_world_show_the_rate_of_its_slots():
     world = SimulatedPipeline(replace(FLAT, contention=0.0, share_max=1.0))
     world.advance(3000.0)
-    from autoscaler.decision.capacity import measure_rate
+    from headrace.autoscaler.decision.capacity import measure_rate
 
     seen = measure_rate(tuple(world.batches))
     assert seen is not None

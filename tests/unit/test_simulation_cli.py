@@ -5,11 +5,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from autoscaler.decision.policy import DEFAULTS
-from bench.simulation import trace as traces
-from bench.simulation.trace import Trace
-from writer.cli.main import app
-from writer.core.errors import ConfigError
+from headrace.autoscaler.decision.policy import DEFAULTS
+from headrace.bench.simulation import trace as traces
+from headrace.bench.simulation.trace import Trace
+from headrace.writer.cli.main import app
+from headrace.writer.core.errors import ConfigError
 
 SHORT = Trace("short", "an hour", 15.0, (30_000.0,) * 240, partitions=8, executors_first=1)
 

@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 
+from headrace.writer.core.errors import CheckpointUnusable
+from headrace.writer.offsets.spark_checkpoint import Checkpoints, NewRun, NextBatch, Resume, decide
+from headrace.writer.offsets.start_decision import Refuse
+from headrace.writer.storage.base import Unanswered
+from headrace.writer.storage.local import LocalStore
 from tests.support.checkpoint_files import CheckpointRun
-from writer.core.errors import CheckpointUnusable
-from writer.offsets.spark_checkpoint import Checkpoints, NewRun, NextBatch, Resume, decide
-from writer.offsets.start_decision import Refuse
-from writer.storage.base import Unanswered
-from writer.storage.local import LocalStore
 
 A, B = ("clicks", 0), ("clicks", 1)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.job import plain_bundles
-from writer.clients import java_artifacts
-from writer.clients.java_artifacts import SPARK_RELEASES, SparkUnsupported, find_bundle, spark_release
+from headrace.bench.job import plain_bundles
+from headrace.writer.clients import java_artifacts
+from headrace.writer.clients.java_artifacts import SPARK_RELEASES, SparkUnsupported, find_bundle, spark_release
 
 
 @pytest.fixture

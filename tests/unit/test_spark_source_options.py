@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from headrace.writer.commit.batch_limits import Limits
+from headrace.writer.config.pipelines import Config
+from headrace.writer.driver.spark import query
+from headrace.writer.driver.start.pipeline_takeover import Start
 from tests.support.sample_records import config
-from writer.commit.batch_limits import Limits
-from writer.config.pipelines import Config
-from writer.driver.spark import query
-from writer.driver.start.pipeline_takeover import Start
 
 
 class Session:

@@ -1,7 +1,6 @@
 """Where rows wait, when files are closed, and how much memory that takes."""
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -12,11 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bucketers import Buckets
-from writer.batch.staging import spill_buffer as step
-from writer.batch.staging.parquet_files import GROUP_BYTES_MAX, Destination, distinct_columns
-from writer.batch.staging.spill_buffer import Stage
-from writer.storage.local import LocalStore
+from headrace.bucketers import Buckets
+from headrace.writer.batch.staging.parquet_files import GROUP_BYTES_MAX, Destination, distinct_columns
+from headrace.writer.batch.staging.spill_buffer import Stage
+from headrace.writer.storage.local import LocalStore
 
 MIB = 2**20
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -188,10 +186,10 @@ MEASURE = """
 import json, random, sys, threading, time
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from writer.storage.local import LocalStore
-from bucketers import Buckets
-from writer.batch.staging.parquet_files import Destination
-from writer.batch.staging.spill_buffer import Stage
+from headrace.writer.storage.local import LocalStore
+from headrace.bucketers import Buckets
+from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.batch.staging.spill_buffer import Stage
 
 folder, shape = sys.argv[1:3]
 buckets, budget, total = map(int, sys.argv[3:])
@@ -256,7 +254,7 @@ def test_memory_is_the_budget_and_one_row_group_however_many_buckets_are_open(tm
     started = {
         name: subprocess.Popen(
             [sys.executable, "-c", MEASURE, str(tmp_path / name), shape, str(buckets), str(BUDGET), str(added)],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path(step.__file__).parents[1])},
+            stdout=subprocess.PIPE, text=True,
         )
         for name, (buckets, shape, added) in cases.items()
     }  # fmt: skip

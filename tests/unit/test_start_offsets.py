@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core.errors import LogChanged
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.core.units import microseconds
+from headrace.writer.offsets import start_offsets
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.table.table import PipelineTable
 from tests.support.simulated_cluster import Cluster
 from tests.support.table_formats import delta_table
-from writer.config.pipeline import Pipeline
-from writer.core.errors import LogChanged
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.core.units import microseconds
-from writer.offsets import start_offsets
-from writer.table.log.operations.rows import Batch
-from writer.table.table import PipelineTable
 
 
 @pytest.fixture

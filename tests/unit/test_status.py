@@ -9,27 +9,27 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from headrace.writer.cli.look.status import StatusReport
+from headrace.writer.clients.driver_endpoint import Driver, announce, this_driver
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.core.text import plural, span
+from headrace.writer.output.report import Screen
+from headrace.writer.output.status_screen import block, line, screen
+from headrace.writer.output.tables import show
+from headrace.writer.status import from_table
+from headrace.writer.status.collection import collect_status, exit_code, open_cluster
+from headrace.writer.status.document import document
+from headrace.writer.status.model import Sample
+from headrace.writer.status.progress import Progress
+from headrace.writer.status.table_facts import GapFacts, TableContents
+from headrace.writer.table.log.operations.gaps import Gap
+from headrace.writer.web.endpoints import serving
 from tests.support.commits import LIMITS, PARTS, Lake, account, facts
 from tests.support.executor_status import EXECUTORS
 from tests.support.sample_records import GAP_FACTS
 from tests.support.status_cluster import NOON, A, B, Cluster
-from writer.cli.look.status import StatusReport
-from writer.clients.driver_endpoint import Driver, announce, this_driver
-from writer.config.pipeline import Pipeline
-from writer.config.pipelines import Config
-from writer.core.offsets import OffsetRange
-from writer.core.text import plural, span
-from writer.output.report import Screen
-from writer.output.status_screen import block, line, screen
-from writer.output.tables import show
-from writer.status import from_table
-from writer.status.collection import collect_status, exit_code, open_cluster
-from writer.status.document import document
-from writer.status.model import Sample
-from writer.status.progress import Progress
-from writer.status.table_facts import GapFacts, TableContents
-from writer.table.log.operations.gaps import Gap
-from writer.web.endpoints import serving
 
 
 @pytest.fixture(params=["delta", "parquet"])

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from headrace.writer.output.status_screen import executor_lines, line
+from headrace.writer.status.document import document
+from headrace.writer.status.progress import Progress
 from tests.support.executor_status import EXECUTORS
-from writer.output.status_screen import executor_lines, line
-from writer.status.document import document
-from writer.status.progress import Progress
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WAIT = {

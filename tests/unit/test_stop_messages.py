@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from recovery.escalation.error_catalogue import catalogue, classify
+from headrace.recovery.escalation.error_catalogue import catalogue, classify
+from headrace.writer.batch.task_report import Counts, FailedRecords, Report
+from headrace.writer.clients.kafka import Topic
+from headrace.writer.commit import builder, failed_records_limit, missing_offsets
+from headrace.writer.config.sections.resource_limits import Limits
+from headrace.writer.core.errors import CheckpointUnusable, ExitCode, HeadraceError, LogChanged
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.kafka_reader.errors import damaged_batch
+from headrace.writer.offsets import spark_checkpoint, start_decision, start_offsets
+from headrace.writer.offsets.start_decision import LogRange, Refuse
+from headrace.writer.table.log import foreign_writes, schema_ids
+from headrace.writer.table.log.commits.starts import LogCut
 from tests.support.sample_records import config
-from writer.batch.task_report import Counts, FailedRecords, Report
-from writer.clients.kafka import Topic
-from writer.commit import builder, failed_records_limit, missing_offsets
-from writer.config.sections.resource_limits import Limits
-from writer.core.errors import CheckpointUnusable, ExitCode, HeadraceError, LogChanged
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.kafka_reader.errors import damaged_batch
-from writer.offsets import spark_checkpoint, start_decision, start_offsets
-from writer.offsets.start_decision import LogRange, Refuse
-from writer.table.log import foreign_writes, schema_ids
-from writer.table.log.commits.starts import LogCut
 
 PART = TopicPartition("clicks", 1, 3)
 SOURCE = ("clicks", 3)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from writer.core import signals
-from writer.core.signals import StopEvents, stop_on_signals
-from writer.driver import child_processes
+from headrace.writer.core import signals
+from headrace.writer.core.signals import StopEvents, stop_on_signals
+from headrace.writer.driver import child_processes
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_start_on_another_thread_sets_no_handler() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="root makes namespaces of process ids")
 def test_process_1_of_a_container_ends_at_sigterm_before_a_command_listens() -> None:
     code = (
-        "from writer.core.signals import end_as_process_1; import time; end_as_process_1(); "
+        "from headrace.writer.core.signals import end_as_process_1; import time; end_as_process_1(); "
         "print('up', flush=True); time.sleep(600)"
     )
     command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code]

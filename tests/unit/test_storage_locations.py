@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from writer.batch.staging.parquet_files import Destination
-from writer.clients import java_artifacts
-from writer.config.sections.connections import S3
-from writer.driver.spark import s3a
-from writer.storage.base import S3Settings, StoreError
-from writer.storage.local import LocalStore
-from writer.storage.locations import delta_options, for_spark, parse_location, store_at
+from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.clients import java_artifacts
+from headrace.writer.config.sections.connections import S3
+from headrace.writer.driver.spark import s3a
+from headrace.writer.storage.base import S3Settings, StoreError
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.storage.locations import delta_options, for_spark, parse_location, store_at
 
 ROOT = Path(__file__).parents[2]
 

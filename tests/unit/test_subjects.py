@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.connections import Registry
+from headrace.writer.schemas.registry import subjects
+from headrace.writer.schemas.subjects import Subject, Subjects, fits, full_name, with_apicurio_groups
 from tests.support.sample_records import config
-from writer.config.pipelines import Config
-from writer.config.sections.connections import Registry
-from writer.schemas.registry import subjects
-from writer.schemas.subjects import Subject, Subjects, fits, full_name, with_apicurio_groups
 
 CLICK, INSTALL = "com.shop.Click", "Install"
 

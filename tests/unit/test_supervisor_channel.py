@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from recovery.escalation import state
-from recovery.escalation.decide import Failed, Healthy, Policy, decide
-from recovery.escalation.diagnosis import PipelineHealth
-from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import Memory
-from recovery.supervisor.driver_process import Driver, channel_folder, reap
-from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
-from writer.core.errors import CheckpointUnusable, ConfigError
-from writer.driver.supervisor_channel import VARIABLE, ChannelFolder, Order, StartInstructions, folder
-from writer.status.progress import Progress
-from writer.storage.locations import store_at
+from headrace.recovery.escalation import state
+from headrace.recovery.escalation.decide import Failed, Healthy, Policy, decide
+from headrace.recovery.escalation.diagnosis import PipelineHealth
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.escalation.state import Memory
+from headrace.recovery.supervisor.driver_process import Driver, channel_folder, reap
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
+from headrace.writer.core.errors import CheckpointUnusable, ConfigError
+from headrace.writer.driver.supervisor_channel import VARIABLE, ChannelFolder, Order, StartInstructions, folder
+from headrace.writer.status.progress import Progress
+from headrace.writer.storage.locations import store_at
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -88,7 +88,7 @@ def test_without_a_supervisor_there_is_no_folder(monkeypatch: pytest.MonkeyPatch
 
 CHILD = """
 import subprocess, sys, time
-from writer.driver.supervisor_channel import folder
+from headrace.writer.driver.supervisor_channel import folder
 link = folder()
 link.begin()
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

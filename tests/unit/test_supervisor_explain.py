@@ -9,20 +9,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from recovery.cli.recover import supervisor
-from recovery.escalation import state
-from recovery.escalation.decide import Failed, Frontier, Healthy, Policy, decide
-from recovery.escalation.error_catalogue import Verdict
-from recovery.escalation.levels import RecoveryLevel
-from recovery.supervisor.endpoints import CATALOGUE, SupervisorStatus, supervisor_endpoints
-from recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
-from recovery.supervisor.settings import with_short_timeouts
+from headrace.recovery.cli.recover import supervisor
+from headrace.recovery.escalation import state
+from headrace.recovery.escalation.decide import Failed, Frontier, Healthy, Policy, decide
+from headrace.recovery.escalation.error_catalogue import Verdict
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.supervisor.endpoints import CATALOGUE, SupervisorStatus, supervisor_endpoints
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline, failure_of
+from headrace.recovery.supervisor.settings import with_short_timeouts
+from headrace.writer.clients.supervisor_record import NAME, find_halt
+from headrace.writer.config.pipelines import Config
+from headrace.writer.lease.factory import pipeline_store
+from headrace.writer.lease.holder import LeaseHolder
+from headrace.writer.lease.lease import StoreLeases
 from tests.support.sample_records import config
-from writer.clients.supervisor_record import NAME, find_halt
-from writer.config.pipelines import Config
-from writer.lease.factory import pipeline_store
-from writer.lease.holder import LeaseHolder
-from writer.lease.lease import StoreLeases
 
 KILLED = Verdict("killed", RecoveryLevel.RESTART, halt=False, message="The driver was killed (SIGKILL).")
 WRONG = Verdict("configuration", None, halt=True, message="The topic is not there.")

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from recovery.supervisor.decision_log import DecisionLog
-from recovery.supervisor.endpoints import SupervisorStatus, supervisor_endpoints
-from recovery.supervisor.pipeline_leases import PipelineLeases
-from recovery.supervisor.pipeline_state import SupervisedPipeline
+from headrace.recovery.supervisor.decision_log import DecisionLog
+from headrace.recovery.supervisor.endpoints import SupervisorStatus, supervisor_endpoints
+from headrace.recovery.supervisor.pipeline_leases import PipelineLeases
+from headrace.recovery.supervisor.pipeline_state import SupervisedPipeline
+from headrace.writer.clients.supervisor_record import find_halt
+from headrace.writer.core.errors import Fenced
+from headrace.writer.driver.supervisor_channel import ChannelFolder
+from headrace.writer.lease.holder import LeaseHolder
 from tests.support.simulated_supervisor import OneLease, Release, SentEvents, release
-from writer.clients.supervisor_record import find_halt
-from writer.core.errors import Fenced
-from writer.driver.supervisor_channel import ChannelFolder
-from writer.lease.holder import LeaseHolder
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 Make = Callable[..., Release]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from recovery.escalation.diagnosis import DriverHealth, PipelineHealth, Timeouts, unresponsive_reason
-from recovery.supervisor.main import _driver_command
-from recovery.supervisor.settings import timeouts
+from headrace.recovery.escalation.diagnosis import DriverHealth, PipelineHealth, Timeouts, unresponsive_reason
+from headrace.recovery.supervisor.main import _driver_command
+from headrace.recovery.supervisor.settings import timeouts
+from headrace.writer.config.loader import ReloadableConfig
+from headrace.writer.core.errors import LimitReached
+from headrace.writer.lease.holder import LeaseHolder
 from tests.support.simulated_supervisor import BROKEN, Release, release
-from writer.config.loader import ReloadableConfig
-from writer.core.errors import LimitReached
-from writer.lease.holder import LeaseHolder
 
 Make = Callable[..., Release]
 

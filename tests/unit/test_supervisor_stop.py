@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.supervisor.settings import drain_timeout
+from headrace.recovery.supervisor.settings import drain_timeout
 from tests.support.simulated_supervisor import Release, SimulatedDriver, release
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recovery.supervisor.settings import drain_timeout
+from headrace.recovery.supervisor.settings import drain_timeout
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ExitCode
 from tests.support.systemd_unit import Service, Unit, read_unit
-from writer.config.pipelines import Config
-from writer.core.errors import ExitCode
 
 ROOT = Path(__file__).parents[2]
 UNIT = read_unit(ROOT / "docs" / "DEPLOY.md")
@@ -50,7 +50,7 @@ def test_the_unit_starts_again_after_a_kill_and_not_after_a_stop() -> None:
 def test_a_configuration_that_is_wrong_is_not_started_again(tmp_path: Path) -> None:
     path = tmp_path / "pipelines.yaml"
     path.write_text("kafka: {bootstrap_server: x}\n")
-    unit = replace(UNIT, command=(sys.executable, "-m", "writer.cli", "supervisor", "run", str(path)))
+    unit = replace(UNIT, command=(sys.executable, "-m", "headrace.writer.cli", "supervisor", "run", str(path)))
     service = Service(unit, tmp_path / "log", {})
     assert not service.attend(60)
     assert "did you mean 'bootstrap_servers'" in service.log.read_text()

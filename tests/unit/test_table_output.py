@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from writer.cli.look.ddl import DdlReport, TableDdl
-from writer.core.errors import ConfigError
-from writer.output.report import Screen
-from writer.output.tables import Column, TextTable, emit, emit_whole, numbers, ruled_table, show
+from headrace.writer.cli.look.ddl import DdlReport, TableDdl
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.output.report import Screen
+from headrace.writer.output.tables import Column, TextTable, emit, emit_whole, numbers, ruled_table, show
 
 NUMBERS = [f"{n:,}" for n in (0, 4_915, 987_654_321, 9_223_372_036_854_775_807)]
 WORDS = "a bucket of a long name, hour=2026-11-20T05/country=Deutschland"

@@ -12,6 +12,25 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from headrace.writer.avro.schema_plan import RejectedSchema
+from headrace.writer.batch.route import NoTarget, Route, RouteRule
+from headrace.writer.batch.task_report import NAMES_MAX, Report
+from headrace.writer.cli.look.audit import run_audit
+from headrace.writer.clients.kafka import BrokerUnreachable
+from headrace.writer.clients.notifications import Event
+from headrace.writer.commit.builder import merge_reports
+from headrace.writer.core.errors import LimitReached
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.driver.batches.commit_report import CommitReport
+from headrace.writer.driver.batches.tasks import Tasks
+from headrace.writer.output.command_inputs import ChosenPipelines
+from headrace.writer.schemas.tracker import ASK_AGAIN
+from headrace.writer.status import from_table
+from headrace.writer.status.document import document
+from headrace.writer.status.progress import Progress
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.web.metrics_export import families
 from tests.support import commits
 from tests.support.route_targets import (
     BY_HEADER,
@@ -24,25 +43,6 @@ from tests.support.route_targets import (
     row,
     take_away,
 )
-from writer.avro.schema_plan import RejectedSchema
-from writer.batch.route import NoTarget, Route, RouteRule
-from writer.batch.task_report import NAMES_MAX, Report
-from writer.cli.look.audit import run_audit
-from writer.clients.kafka import BrokerUnreachable
-from writer.clients.notifications import Event
-from writer.commit.builder import merge_reports
-from writer.core.errors import LimitReached
-from writer.core.offsets import OffsetRange
-from writer.driver.batches.commit_report import CommitReport
-from writer.driver.batches.tasks import Tasks
-from writer.output.command_inputs import ChosenPipelines
-from writer.schemas.tracker import ASK_AGAIN
-from writer.status import from_table
-from writer.status.document import document
-from writer.status.progress import Progress
-from writer.table.factory import all_tables
-from writer.table.log.operations.rows import Batch
-from writer.web.metrics_export import families
 
 LATER = datetime.now(UTC) + timedelta(hours=2)
 

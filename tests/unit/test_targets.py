@@ -12,7 +12,21 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-import bucketers
+from headrace import bucketers
+from headrace.writer.avro.schema_plan import RejectedSchema
+from headrace.writer.batch.task_report import Report
+from headrace.writer.commit.builder import merge_reports
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core.errors import ConfigError, LimitReached
+from headrace.writer.driver.start.pipeline_start import make_raw_table
+from headrace.writer.maintenance.vacuum import find_unneeded
+from headrace.writer.privacy.keyring import KeyringPlace, KeySource
+from headrace.writer.privacy.policy import Policies
+from headrace.writer.privacy.protected_schema import Privacy
+from headrace.writer.storage.local import LocalStore
+from headrace.writer.table import held_files
+from headrace.writer.table.factory import all_tables, table_at
+from headrace.writer.table.log.snapshot import FORMAT, TargetRecord
 from tests.support.route_targets import (
     BY_HEADER,
     PART,
@@ -25,20 +39,6 @@ from tests.support.route_targets import (
     refusing_tables,
     take_away,
 )
-from writer.avro.schema_plan import RejectedSchema
-from writer.batch.task_report import Report
-from writer.commit.builder import merge_reports
-from writer.config.sections.table import layout
-from writer.core.errors import ConfigError, LimitReached
-from writer.driver.start.pipeline_start import make_raw_table
-from writer.maintenance.vacuum import find_unneeded
-from writer.privacy.keyring import KeyringPlace, KeySource
-from writer.privacy.policy import Policies
-from writer.privacy.protected_schema import Privacy
-from writer.storage.local import LocalStore
-from writer.table import held_files
-from writer.table.factory import all_tables, table_at
-from writer.table.log.snapshot import FORMAT, TargetRecord
 
 # A vacuum removes what tasks spilled.
 pytestmark = pytest.mark.usefixtures("scratch")

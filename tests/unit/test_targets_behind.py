@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from recovery.rewind.execution import RewindExecution
+from headrace.recovery.rewind.execution import RewindExecution
+from headrace.writer.clients.kafka import Topic
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError, LimitReached
+from headrace.writer.maintenance.vacuum import find_unneeded, remove
 from tests.support.route_targets import RouteTables, files, put_back, row, take_away
-from writer.clients.kafka import Topic
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError, LimitReached
-from writer.maintenance.vacuum import find_unneeded, remove
 
 
 class Cluster:

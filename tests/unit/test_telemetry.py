@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.preflight import host_checks
+from headrace.writer.status.model import Commit
+from headrace.writer.status.progress import Progress
+from headrace.writer.telemetry.lineage_events import PRODUCER, events
+from headrace.writer.telemetry.receivers import BoundedSender, Receivers
 from tests.servers.scripted import HttpRequest, Reply, Scripted, serve_script
 from tests.support.commits import account, facts
 from tests.support.sample_records import config
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.preflight import host_checks
-from writer.status.model import Commit
-from writer.status.progress import Progress
-from writer.telemetry.lineage_events import PRODUCER, events
-from writer.telemetry.receivers import BoundedSender, Receivers
 
 ROOT = Path(__file__).parents[2]
 AT = datetime(2026, 11, 20, 12, tzinfo=UTC)

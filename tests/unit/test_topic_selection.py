@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from writer.clients.kafka import Cluster, Topic, choose_topics
-from writer.clients.notifications import Event
-from writer.config.sections.topic_selection import TopicSelection
-from writer.core.errors import ConfigError, TopicMissing
-from writer.driver.start.topic_choice import topics_of_start
-from writer.status.model import Logs, Sample
-from writer.status.progress import Progress
+from headrace.writer.clients.kafka import Cluster, Topic, choose_topics
+from headrace.writer.clients.notifications import Event
+from headrace.writer.config.sections.topic_selection import TopicSelection
+from headrace.writer.core.errors import ConfigError, TopicMissing
+from headrace.writer.driver.start.topic_choice import topics_of_start
+from headrace.writer.status.model import Logs, Sample
+from headrace.writer.status.progress import Progress
 
 THERE = ["app.click", "app.view", "app_x", "billing", "__consumer_offsets", "__app.hidden"]
 

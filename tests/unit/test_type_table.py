@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from writer.avro import schema
-from writer.avro.decoding.block_decoder import NativeDecoder
-from writer.avro.decoding.decode import decode, is_native
-from writer.avro.decoding.record_decoder import SingleDecoder
-from writer.avro.wire_format import header
+from headrace.writer.avro import schema
+from headrace.writer.avro.decoding.block_decoder import NativeDecoder
+from headrace.writer.avro.decoding.decode import decode, is_native
+from headrace.writer.avro.decoding.record_decoder import SingleDecoder
+from headrace.writer.avro.wire_format import header
 
 TIME = pa.timestamp("us", "UTC")
 POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}, {"name": "none", "type": "null"}]}

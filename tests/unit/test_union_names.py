@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan
 from tests.support.example_counts import share
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan
 
 EMPTY = SchemaPlan(pa.schema([]))
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.core.units import duration, show_duration, show_size, size
+from headrace.writer.core.units import duration, show_duration, show_size, size
 
 
 @given(st.integers(1, 10**15))

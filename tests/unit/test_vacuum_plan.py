@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from writer.maintenance.vacuum_plan import NeededFiles, Stored, unneeded_checkpoints, unneeded_in_table
+from headrace.writer.maintenance.vacuum_plan import NeededFiles, Stored, unneeded_checkpoints, unneeded_in_table
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OLD, YOUNG = NOON - timedelta(days=30), NOON - timedelta(days=1)

@@ -9,20 +9,20 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
+from headrace.writer.avro.fingerprint import crc_fingerprint
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.avro.wire_format import Wire
+from headrace.writer.cli.main import app
+from headrace.writer.cli.run.validate import FindingPage, ValidateReport, run_validate
+from headrace.writer.config.sections.connections import Registry
+from headrace.writer.core.config_location import MISSING
+from headrace.writer.output import tables
+from headrace.writer.preflight import source_checks
+from headrace.writer.preflight.finding import failure, good
+from headrace.writer.schemas.registry import RegistryUnreachable, source
+from headrace.writer.schemas.registry_client import without_user
 from tests.support.sample_records import EVENT, NOW, TIME, WIDER, config, event, records, tree, value
 from tests.support.validation import sample_findings
-from writer.avro.fingerprint import crc_fingerprint
-from writer.avro.schema_plan import SchemaPlan
-from writer.avro.wire_format import Wire
-from writer.cli.main import app
-from writer.cli.run.validate import FindingPage, ValidateReport, run_validate
-from writer.config.sections.connections import Registry
-from writer.core.config_location import MISSING
-from writer.output import tables
-from writer.preflight import source_checks
-from writer.preflight.finding import failure, good
-from writer.schemas.registry import RegistryUnreachable, source
-from writer.schemas.registry_client import without_user
 
 SILENT = Console(quiet=True)
 PAIR = {
@@ -260,7 +260,7 @@ def test_a_terminal_sees_marks_mends_and_a_sum_within_its_width(tmp_path, monkey
 
 
 def test_findings_of_one_reason_share_a_line_and_stay_apart_in_json(capsys):
-    from writer.preflight.finding import not_checked
+    from headrace.writer.preflight.finding import not_checked
 
     findings = [not_checked("a", "x"), not_checked("b", "x"), not_checked("c", "y")]
     page = FindingPage(tables.console())

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.writer.clients.java_artifacts import SPARK_RELEASES, spark_release
+from headrace.writer.preflight.version_runs import Versions, judge_versions, read_runs
 from tests.versions.combinations import COMBINATIONS, LOCKED, SPARK_HASHES, choose_by_day, choose_by_name
 from tests.versions.environment import LOCK, lock_with_spark
 from tests.versions.run import count_tests
-from writer.clients.java_artifacts import SPARK_RELEASES, spark_release
-from writer.preflight.version_runs import Versions, judge_versions, read_runs
 
 RUNS = [Versions("4.0.2", 17, "3.11"), Versions("4.2.1", 25, "3.13")]
 

@@ -4,15 +4,21 @@ from datetime import UTC, datetime
 
 import pytest
 
-from recovery.checkpoints.checks import TopicIds
-from recovery.checkpoints.reader import read_checkpoint
-from recovery.checkpoints.walk_back import Candidate, NotRebuilt, RebuiltOffsets, choose_offsets, list_candidates
+from headrace.recovery.checkpoints.checks import TopicIds
+from headrace.recovery.checkpoints.reader import read_checkpoint
+from headrace.recovery.checkpoints.walk_back import (
+    Candidate,
+    NotRebuilt,
+    RebuiltOffsets,
+    choose_offsets,
+    list_candidates,
+)
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.offsets import checkpoint_backups
+from headrace.writer.offsets.spark_checkpoint import Checkpoints
+from headrace.writer.offsets.start_decision import LogRange
+from headrace.writer.storage.local import LocalStore
 from tests.support.checkpoint_files import CheckpointRun
-from writer.core.offsets import TopicPartition
-from writer.offsets import checkpoint_backups
-from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_decision import LogRange
-from writer.storage.local import LocalStore
 
 A, B = TopicPartition("clicks", 1, 0), TopicPartition("clicks", 1, 1)
 HELD = {("clicks", 0): LogRange(0, 20), ("clicks", 1): LogRange(0, 20)}

@@ -10,10 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.support import sample_records
-from tests.support.wire_formats import APICURIO, BARE, BY_NAME, EVERY, SINGLE, record, table
-from writer.avro.fingerprint import crc_fingerprint
-from writer.avro.wire_format import (
+from headrace.writer.avro.fingerprint import crc_fingerprint
+from headrace.writer.avro.wire_format import (
     CONFLUENT,
     HEADERS,
     Wire,
@@ -22,10 +20,12 @@ from writer.avro.wire_format import (
     refusal_reasons,
     split_by_schema_id,
 )
-from writer.batch.dead_letters import DEAD_LETTERS
-from writer.config.sections.record_format import Wire as Section
-from writer.schemas.format_detection import UnclearWire, judge
-from writer.schemas.registry import SchemaFiles, SchemaNotFound, with_ids
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.config.sections.record_format import Wire as Section
+from headrace.writer.schemas.format_detection import UnclearWire, judge
+from headrace.writer.schemas.registry import SchemaFiles, SchemaNotFound, with_ids
+from tests.support import sample_records
+from tests.support.wire_formats import APICURIO, BARE, BY_NAME, EVERY, SINGLE, record, table
 
 GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
 CONFLUENT_HEADER, GLOBAL, CONTENT = BY_NAME.values()

@@ -5,12 +5,12 @@ import sys
 
 from rich.console import Console
 
-from bench import show
-from bench.contenders.contenders import CONTENDERS
-from bench.data.dataset import dataset
-from bench.figures import ratio
-from bench.rounds import BenchDirectory, Setting, play
-from writer.demo.devstack.workspace import Interruption
+from headrace.bench import show
+from headrace.bench.contenders.contenders import CONTENDERS
+from headrace.bench.data.dataset import dataset
+from headrace.bench.figures import ratio
+from headrace.bench.rounds import BenchDirectory, Setting, play
+from headrace.writer.demo.devstack.workspace import Interruption
 
 # With fewer events the JVM compiles during most of a run.
 _EVENTS = 3_000_000

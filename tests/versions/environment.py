@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from headrace.writer.clients.java_artifacts import cache_dir, java_version
 from tests.versions.combinations import LOCKED, SPARK_HASHES, Combination
-from writer.clients.java_artifacts import cache_dir, java_version
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements.lock"

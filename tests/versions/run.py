@@ -21,9 +21,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from headrace.writer.preflight.version_runs import FORMAT, RUNS_FILE
 from tests.versions.combinations import Combination, choose_by_day, choose_by_name
 from tests.versions.environment import ROOT, Environment, VersionMissing, make_environment
-from writer.preflight.version_runs import FORMAT, RUNS_FILE
 
 # What rests on Spark: the crash tests, its checkpoint and the words of its errors, its own Kafka source, S3A, and the
 # calls into its JVM for executors.
@@ -46,7 +46,7 @@ _SUM = re.compile(r"([\d,]+) produced = .*\+ ([\d,]+) lost, ([\d,]+) twice")
 _VERSIONS = """
 import json, platform
 from importlib.metadata import version
-from writer.clients import java_artifacts
+from headrace.writer.clients import java_artifacts
 import subprocess
 java = subprocess.run([java_artifacts.spark_java(), "-version"], capture_output=True, text=True, check=True).stderr
 names = ("pyspark", "pandas", "pyarrow", "numpy", "py4j", "deltalake", "datafusion", "confluent-kafka")
@@ -125,7 +125,7 @@ def run_combination(combination: Combination, *, with_bench: bool) -> dict[str, 
 def run_demo(environment: Environment) -> dict[str, int]:
     """Run the demo. Returns what it counted. Raises RunFailed where an event is lost or there twice."""
     started_s = time.monotonic()
-    command = [environment.python, "-m", "writer.cli", "demo", "--events", str(DEMO_EVENTS)]
+    command = [environment.python, "-m", "headrace.writer.cli", "demo", "--events", str(DEMO_EVENTS)]
     process = subprocess.run(
         command, env=environment.variables(), cwd=ROOT, capture_output=True, text=True, check=False, timeout=1800
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 
-from writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, count_file_offsets
-from writer.audit.reconciliation import (
+from headrace.writer.audit.offset_count import WITHOUT_OFFSET, FileOffsets, FileSet, count_file_offsets
+from headrace.writer.audit.reconciliation import (
     Problem,
     Reconciliation,
     compare_files,
@@ -15,22 +15,22 @@ from writer.audit.reconciliation import (
     compare_totals,
     reconcile,
 )
-from writer.audit.table_history import (
+from headrace.writer.audit.table_history import (
     PendingSideFiles,
     PipelineHistory,
     TableHistory,
     pending_side_files,
     read_pipeline_history,
 )
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.staging.table_file import read_footer
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.core.files import BucketFile, staged_name
-from writer.core.offsets import OffsetSet, TopicPartition
-from writer.core.pages import page_address
-from writer.table.ledger.segment import Answer, LedgerSegment, Removal
-from writer.table.table import PipelineTable
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.batch.staging.table_file import read_footer
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.files import BucketFile, staged_name
+from headrace.writer.core.offsets import OffsetSet, TopicPartition
+from headrace.writer.core.pages import page_address
+from headrace.writer.table.ledger.segment import Answer, LedgerSegment, Removal
+from headrace.writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)

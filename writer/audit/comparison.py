@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.batch.staging.table_file import NAMES_IN_ICEBERG
-from writer.core.offsets import Span, TopicPartition
-from writer.table.row_removal import OFFSET_COLUMNS
+from headrace.writer.batch.staging.table_file import NAMES_IN_ICEBERG
+from headrace.writer.core.offsets import Span, TopicPartition
+from headrace.writer.table.row_removal import OFFSET_COLUMNS
 
 if TYPE_CHECKING:
     from pyarrow import dataset

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from writer.audit.audit import Audit, audit
-from writer.audit.comparison import PartitionPair
-from writer.audit.reconciliation import PartitionSummary
-from writer.config.pipelines import Config
-from writer.core.offsets import TopicPartition, subtract_spans
-from writer.table.factory import existing_table
+from headrace.writer.audit.audit import Audit, audit
+from headrace.writer.audit.comparison import PartitionPair
+from headrace.writer.audit.reconciliation import PartitionSummary
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.offsets import TopicPartition, subtract_spans
+from headrace.writer.table.factory import existing_table
 
 
 @dataclass(frozen=True)

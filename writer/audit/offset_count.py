@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.batch.staging import table_file
-from writer.core.files import BucketFile
-from writer.core.offsets import OffsetRange, OffsetSet, Span, TopicPartition, cut_ranges, merge_spans
-from writer.storage.base import Store
-from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, mask_spans, spans_of_rising
+from headrace.writer.batch.staging import table_file
+from headrace.writer.core.files import BucketFile
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, Span, TopicPartition, cut_ranges, merge_spans
+from headrace.writer.storage.base import Store
+from headrace.writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, mask_spans, spans_of_rising
 
 # Bytes in memory, one for each offset.
 OFFSETS_AT_ONCE = 256 * 2**20

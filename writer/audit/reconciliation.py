@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from writer.audit.offset_count import FileOffsets
-from writer.batch.task_report import EXITS, RAW
-from writer.core.files import BucketFile
-from writer.core.offsets import OffsetRange, Span, TopicPartition, count_offsets, merge_spans, subtract_spans
-from writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, merge_gap_records
-from writer.table.ledger.segment import (
+from headrace.writer.audit.offset_count import FileOffsets
+from headrace.writer.batch.task_report import EXITS, RAW
+from headrace.writer.core.files import BucketFile
+from headrace.writer.core.offsets import OffsetRange, Span, TopicPartition, count_offsets, merge_spans, subtract_spans
+from headrace.writer.table.ledger.gap_record import BackfilledOffsets, GapRecord, merge_gap_records
+from headrace.writer.table.ledger.segment import (
     Answer,
     CommittedRange,
     CutRange,

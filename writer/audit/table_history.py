@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import OffsetSet, TopicPartition
-from writer.table import held_files
-from writer.table.factory import all_tables
-from writer.table.gap_records import read_history
-from writer.table.ledger.segment import LedgerSegment, Removal, clear_before_adoption
-from writer.table.log.entries import CommittedEntry, SideEntry, parse_commit_info, parse_committed_entry
-from writer.table.log.snapshot import TargetRecord
-from writer.table.row_removal import count_rows
-from writer.table.table import PipelineTable
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.files import BucketFile, StagedFile
+from headrace.writer.core.offsets import OffsetSet, TopicPartition
+from headrace.writer.table import held_files
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.gap_records import read_history
+from headrace.writer.table.ledger.segment import LedgerSegment, Removal, clear_before_adoption
+from headrace.writer.table.log.entries import CommittedEntry, SideEntry, parse_commit_info, parse_committed_entry
+from headrace.writer.table.log.snapshot import TargetRecord
+from headrace.writer.table.row_removal import count_rows
+from headrace.writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro import schema as avro
-from writer.avro.decoding.value_reader import branch_members, value_converter
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.value_reader import branch_members, value_converter
 
 _INT_RANGE = range(-(2**31), 2**31)
 _LONG_RANGE = range(-(2**63), 2**63)

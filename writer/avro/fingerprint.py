@@ -13,8 +13,8 @@ from typing import Any
 
 from fastavro.schema import fingerprint as fingerprint_of_form
 
-from writer.avro.parsing_form import ParsingForm
-from writer.avro.schema_text import NAMED, PRIMITIVES, Schema, UnsupportedSchema, parse_schema, read_json
+from headrace.writer.avro.parsing_form import ParsingForm
+from headrace.writer.avro.schema_text import NAMED, PRIMITIVES, Schema, UnsupportedSchema, parse_schema, read_json
 
 
 def canonical_text(text: str) -> str:

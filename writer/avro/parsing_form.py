@@ -6,7 +6,7 @@ It has what decides over bytes alone: no logical types, defaults, aliases, or wo
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from writer.avro.schema_text import Schema, SchemaForm
+from headrace.writer.avro.schema_text import Schema, SchemaForm
 
 
 class ParsingForm:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from writer.avro.schema_text import (
+from headrace.writer.avro.schema_text import (
     DEPTH_MAX,
     PARTS_MAX,
     PRIMITIVES,

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from writer.avro import schema as avro
-from writer.avro.column_cast import CastRules, ColumnPath, Defaults, cast_values
-from writer.avro.field_default import read_default
-from writer.privacy.union_branches import is_protected_name
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.column_cast import CastRules, ColumnPath, Defaults, cast_values
+from headrace.writer.avro.field_default import read_default
+from headrace.writer.privacy.union_branches import is_protected_name
 
 _INT = pa.int32()
 _LONG = pa.int64()

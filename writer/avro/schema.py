@@ -18,9 +18,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro.parsing_form import ParsingForm
-from writer.avro.schema_text import DEPTH_MAX, PARTS_MAX, TEXT_MAX, Schema, SchemaForm, UnsupportedSchema, parse_schema
-from writer.avro.type_visitor import TypePart, iterate_types
+from headrace.writer.avro.parsing_form import ParsingForm
+from headrace.writer.avro.schema_text import (
+    DEPTH_MAX,
+    PARTS_MAX,
+    TEXT_MAX,
+    Schema,
+    SchemaForm,
+    UnsupportedSchema,
+    parse_schema,
+)
+from headrace.writer.avro.type_visitor import TypePart, iterate_types
 
 __all__ = ["Record", "Schema", "UnsupportedSchema", "parse"]
 TIMESTAMP = pa.timestamp("us", "UTC")

@@ -11,21 +11,21 @@ from functools import lru_cache, partial
 
 import pyarrow as pa
 
-from bucketers.arrow import contiguous
-from writer.avro import schema as avro
-from writer.avro.column_cast import PLAIN_CAST, CastRules, ColumnPath, cast_values, default_values
-from writer.avro.decoding.decode import is_native
-from writer.avro.partial_schema import PartialRecord, read_records
-from writer.avro.resolution import Reader, ResolvedSchema, Widening, find_conflicts, resolve
-from writer.avro.schema_text import is_path_step, read_json
-from writer.avro.union_members import TABLE, Branches, UnionMembers
-from writer.privacy.column_protection import Protection
-from writer.privacy.field_decryption import Decryption
-from writer.privacy.path_policies import RecordPolicies
-from writer.privacy.policy import PrivacyError
-from writer.privacy.protected_schema import Privacy, record_names
-from writer.specs.spec import Spec, SpecError, spec_of
-from writer.specs.step import Step, avro_schema, compile_step, find_mistakes
+from headrace.bucketers.arrow import contiguous
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.column_cast import PLAIN_CAST, CastRules, ColumnPath, cast_values, default_values
+from headrace.writer.avro.decoding.decode import is_native
+from headrace.writer.avro.partial_schema import PartialRecord, read_records
+from headrace.writer.avro.resolution import Reader, ResolvedSchema, Widening, find_conflicts, resolve
+from headrace.writer.avro.schema_text import is_path_step, read_json
+from headrace.writer.avro.union_members import TABLE, Branches, UnionMembers
+from headrace.writer.privacy.column_protection import Protection
+from headrace.writer.privacy.field_decryption import Decryption
+from headrace.writer.privacy.path_policies import RecordPolicies
+from headrace.writer.privacy.policy import PrivacyError
+from headrace.writer.privacy.protected_schema import Privacy, record_names
+from headrace.writer.specs.spec import Spec, SpecError, spec_of
+from headrace.writer.specs.step import Step, avro_schema, compile_step, find_mistakes
 
 UNFORESEEN = "headrace fails on it, which is no fault of the schema"
 _REASON_CHARACTERS_MAX = 1_000

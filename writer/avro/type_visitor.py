@@ -8,7 +8,7 @@ type, or that writes another schema, has a recursion of its own.
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from writer.avro.schema_text import Schema, SchemaForm
+from headrace.writer.avro.schema_text import Schema, SchemaForm
 
 
 class Step(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous
+from headrace.bucketers.arrow import contiguous
 
 Format = Literal["confluent", "apicurio", "header", "single_object", "bare"]
 Ids = Literal["confluent", "global", "content", "fingerprint"]

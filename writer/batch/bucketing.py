@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers import Bucketer, Buckets
-from bucketers.arrow import column, contiguous, has_text
-from bucketers.event_time import to_instants
-from bucketers.timestamps import event_time, within_years
-from writer.core.units import microseconds, shift_instant
+from headrace.bucketers import Bucketer, Buckets
+from headrace.bucketers.arrow import column, contiguous, has_text
+from headrace.bucketers.event_time import to_instants
+from headrace.bucketers.timestamps import event_time, within_years
+from headrace.writer.core.units import microseconds, shift_instant
 
 
 class ClockFieldMissing(ValueError):

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers import Buckets
-from bucketers.arrow import contiguous
-from writer.core.files import BucketKey
-from writer.core.offsets import Source
-from writer.core.units import microseconds
+from headrace.bucketers import Buckets
+from headrace.bucketers.arrow import contiguous
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.offsets import Source
+from headrace.writer.core.units import microseconds
 
 LatePolicy = Literal["reopen", "late_table", "dead_letter"]
 LATE_POLICIES: tuple[LatePolicy, ...] = get_args(LatePolicy)

@@ -5,20 +5,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from bucketers.zone_data import ZoneData
-from writer.avro.schema_plan import SchemaPlan
-from writer.avro.wire_format import CONFLUENT, Wire
-from writer.batch.bucketing import TimeRule
-from writer.batch.lateness import LateTier
-from writer.batch.record_columns import RecordColumns
-from writer.batch.route import Route
-from writer.batch.staging.parquet_files import Destination
-from writer.core.files import HELD_LATE
-from writer.core.offsets import Source
-from writer.core.units import shift_instant
-from writer.privacy.record_sealing import RecordSealing
-from writer.storage.base import S3Settings
-from writer.storage.locations import store_at
+from headrace.bucketers.zone_data import ZoneData
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.avro.wire_format import CONFLUENT, Wire
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.lateness import LateTier
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.batch.route import Route
+from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.core.files import HELD_LATE
+from headrace.writer.core.offsets import Source
+from headrace.writer.core.units import shift_instant
+from headrace.writer.privacy.record_sealing import RecordSealing
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.locations import store_at
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from writer.batch import task
-from writer.batch.plan import TaskPlan
-from writer.batch.task_report import RangeRead, ReadFailure, Report
-from writer.core.offsets import OffsetRange, cut_ranges
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.errors import (
+from headrace.writer.batch import task
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.task_report import RangeRead, ReadFailure, Report
+from headrace.writer.core.offsets import OffsetRange, cut_ranges
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.columns import ColumnChoice
+from headrace.writer.kafka_reader.errors import (
     AccessDenied,
     LogDiverged,
     LostRecords,
@@ -22,8 +22,8 @@ from writer.kafka_reader.errors import (
     TopicGone,
     UnsupportedBroker,
 )
-from writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
-from writer.kafka_reader.requests.metadata import Metadata
+from headrace.writer.kafka_reader.reader import RangeEvidence, RangeReader, ReadLimits
+from headrace.writer.kafka_reader.requests.metadata import Metadata
 
 # Another try does not help.
 _FINAL = (LostRecords, LogDiverged, TopicGone, AccessDenied, OldRecordFormat, UnsupportedBroker)

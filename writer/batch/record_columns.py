@@ -8,12 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous
-from writer.avro.wire_format import HEADERS
-from writer.batch.schema_reader import DecodedKeys, KeyPlan
-from writer.privacy.column_protection import ColumnActions, ColumnPath, Protection, leaf_actions, protected_type
-from writer.privacy.keyring import KeySource
-from writer.privacy.policy import Action
+from headrace.bucketers.arrow import contiguous
+from headrace.writer.avro.wire_format import HEADERS
+from headrace.writer.batch.schema_reader import DecodedKeys, KeyPlan
+from headrace.writer.privacy.column_protection import (
+    ColumnActions,
+    ColumnPath,
+    Protection,
+    leaf_actions,
+    protected_type,
+)
+from headrace.writer.privacy.keyring import KeySource
+from headrace.writer.privacy.policy import Action
 
 HEADER_MAP = pa.map_(pa.string(), pa.binary())
 TYPES: Mapping[str, pa.DataType] = {

@@ -9,8 +9,8 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import column, contiguous
-from writer.batch.record_columns import decode_texts, header_texts
+from headrace.bucketers.arrow import column, contiguous
+from headrace.writer.batch.record_columns import decode_texts, header_texts
 
 By = Literal["record", "topic", "header", "field"]
 # Stands for a record without the header, or with a null in the field.

@@ -9,14 +9,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous
-from writer.avro import schema
-from writer.avro.decoding.block_decoder import NativeDecoder
-from writer.avro.decoding.decode import decode
-from writer.avro.decoding.record_decoder import DecodedBlock, SingleDecoder
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
-from writer.avro.wire_format import CONFLUENT, Wire, keys_as_values, refusal_reasons, show_id, split_by_schema_id
-from writer.privacy.field_decryption import Decryption
+from headrace.bucketers.arrow import contiguous
+from headrace.writer.avro import schema
+from headrace.writer.avro.decoding.block_decoder import NativeDecoder
+from headrace.writer.avro.decoding.decode import decode
+from headrace.writer.avro.decoding.record_decoder import DecodedBlock, SingleDecoder
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema, conform
+from headrace.writer.avro.wire_format import (
+    CONFLUENT,
+    Wire,
+    keys_as_values,
+    refusal_reasons,
+    show_id,
+    split_by_schema_id,
+)
+from headrace.writer.privacy.field_decryption import Decryption
 
 Decoders = dict[int, tuple[NativeDecoder | None, SingleDecoder]]
 

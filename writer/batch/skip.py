@@ -7,9 +7,9 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous
-from writer.batch.task_report import SPANS_MAX, Counts
-from writer.core.offsets import Source, Span
+from headrace.bucketers.arrow import contiguous
+from headrace.writer.batch.task_report import SPANS_MAX, Counts
+from headrace.writer.core.offsets import Source, Span
 
 
 def skip(records: pa.Table, frontier: Mapping[Source, int], counts: defaultdict[Source, Counts]) -> pa.Table:

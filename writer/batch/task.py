@@ -19,23 +19,23 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers import Buckets
-from bucketers.timestamps import kafka_times
-from writer.avro import schema
-from writer.batch.bucketing import BucketAssignment
-from writer.batch.dead_letters import DeadLetterFile, incarnation_column
-from writer.batch.lateness import LateRows, find_late_rows, follow_event_times, late_reasons
-from writer.batch.plan import TaskPlan
-from writer.batch.record_steps import Group, LeaveOut, RecordSteps
-from writer.batch.route import NoTarget, Route, Share
-from writer.batch.skip import skip
-from writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RawRecords, raw_columns
-from writer.batch.staging.spill_buffer import Stage
-from writer.batch.task_report import NAMES_MAX, Counts, Report
-from writer.core import fault_points
-from writer.core.offsets import Source
-from writer.privacy.record_sealing import HIDDEN
-from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
+from headrace.bucketers import Buckets
+from headrace.bucketers.timestamps import kafka_times
+from headrace.writer.avro import schema
+from headrace.writer.batch.bucketing import BucketAssignment
+from headrace.writer.batch.dead_letters import DeadLetterFile, incarnation_column
+from headrace.writer.batch.lateness import LateRows, find_late_rows, follow_event_times, late_reasons
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.record_steps import Group, LeaveOut, RecordSteps
+from headrace.writer.batch.route import NoTarget, Route, Share
+from headrace.writer.batch.skip import skip
+from headrace.writer.batch.staging.raw_records import RAW_BUCKET_COLUMNS, RawRecords, raw_columns
+from headrace.writer.batch.staging.spill_buffer import Stage
+from headrace.writer.batch.task_report import NAMES_MAX, Counts, Report
+from headrace.writer.core import fault_points
+from headrace.writer.core.offsets import Source
+from headrace.writer.privacy.record_sealing import HIDDEN
+from headrace.writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
 
 _T = TypeVar("_T")
 # The beginning of 1900. What is earlier Spark moves by days or minutes, to the calendar and the zones of its day

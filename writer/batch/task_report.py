@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.batch.lateness import Lateness
-from writer.core.files import StagedFile, file_from_json, file_to_json
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, Source, Span, merge_spans
+from headrace.writer.batch.lateness import Lateness
+from headrace.writer.core.files import StagedFile, file_from_json, file_to_json
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, Source, Span, merge_spans
 
 # What a record that was read may become.
 EXITS = ("rows", "late", "tombstones", "dead_letters", "quarantined", "filtered")

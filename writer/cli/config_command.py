@@ -5,7 +5,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from writer.core.config_location import default_config
+from headrace.writer.core.config_location import default_config
 
 
 class ConfigCommand(TyperCommand):

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from writer.cli.commands import COMMANDS, Command, CommandGroup
-from writer.cli.config_command import ConfigCommand
-from writer.core.errors import HeadraceError
-from writer.core.signals import end_as_process_1
+from headrace.writer.cli.commands import COMMANDS, Command, CommandGroup
+from headrace.writer.cli.config_command import ConfigCommand
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.signals import end_as_process_1
 
 _COMPLETION = ("install_completion", "show_completion")
 

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.clients import tls
-from writer.clients.http import Answer, RequestFailed, ask
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.core.text import iso
-from writer.storage.base import S3Settings
-from writer.storage.locations import store_at
+from headrace.writer.clients import tls
+from headrace.writer.clients.http import Answer, RequestFailed, ask
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.text import iso
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.locations import store_at
 
 _DRIVER = "driver.json"
 _ANSWER_WITHIN_S = 2.0

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from writer.core.errors import ConfigError
+from headrace.writer.core.errors import ConfigError
 
 # Spark 4 and Kafka 4 run on it.
 JAVA_MIN = 17

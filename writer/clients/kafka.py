@@ -19,13 +19,19 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from writer.clients.silent_leaders import PROBE_S, SilentLeader, ask_each, find_silent_broker, find_silent_leader
-from writer.config.base import did_you_mean
-from writer.config.sections.kafka_client import Address
-from writer.config.sections.topic_selection import TopicChoice, TopicSelection
-from writer.core.errors import ConfigError, HeadraceError, TopicMissing
-from writer.core.offsets import Source, Span, source_name
-from writer.core.text import plural
+from headrace.writer.clients.silent_leaders import (
+    PROBE_S,
+    SilentLeader,
+    ask_each,
+    find_silent_broker,
+    find_silent_leader,
+)
+from headrace.writer.config.base import did_you_mean
+from headrace.writer.config.sections.kafka_client import Address
+from headrace.writer.config.sections.topic_selection import TopicChoice, TopicSelection
+from headrace.writer.core.errors import ConfigError, HeadraceError, TopicMissing
+from headrace.writer.core.offsets import Source, Span, source_name
+from headrace.writer.core.text import plural
 
 # librdkafka's own codes begin with an underscore, and are public all the same.
 _GONE = (

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from uuid import UUID
 
-from writer.config.sections.connections import Kafka
-from writer.kafka_reader.cluster import ClusterAddress
-from writer.kafka_reader.connection import addresses
-from writer.kafka_reader.reader import ReadLimits
-from writer.kafka_reader.security import Security
+from headrace.writer.config.sections.connections import Kafka
+from headrace.writer.kafka_reader.cluster import ClusterAddress
+from headrace.writer.kafka_reader.connection import addresses
+from headrace.writer.kafka_reader.reader import ReadLimits
+from headrace.writer.kafka_reader.security import Security
 
 # A shorter time would fail a slow broker.
 _TIMEOUT_MIN = timedelta(seconds=30)

@@ -15,13 +15,13 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import uuid4
 
-from writer.clients.http import Answer, RequestFailed, ask, host
-from writer.config.sections.connections import Kind, Notifications
-from writer.core import logging
-from writer.core.backoff import Backoff
-from writer.core.errors import ConfigError
-from writer.core.offsets import OffsetRange
-from writer.core.text import join_first, plural
+from headrace.writer.clients.http import Answer, RequestFailed, ask, host
+from headrace.writer.config.sections.connections import Kind, Notifications
+from headrace.writer.core import logging
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.core.text import join_first, plural
 
 Severity = Literal["critical", "warning"]
 # A text names so many ranges; the fields have all.

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from writer.core.offsets import Source
+from headrace.writer.core.offsets import Source
 
 PROBE_S = 4.0
 _PROBES_AT_ONCE = 16

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from writer.core.text import iso
-from writer.storage.base import S3Settings
-from writer.storage.locations import store_at
+from headrace.writer.core.text import iso
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.locations import store_at
 
-# `recovery.escalation.state` writes it, beside the runs, whose names are numbers.
+# `headrace.recovery.escalation.state` writes it, beside the runs, whose names are numbers.
 NAME = "_recovery.json"
 HALTED = "halted"
 # Where a decision leads to, as HALTED.

@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from writer.core.errors import file_error
+from headrace.writer.core.errors import file_error
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:

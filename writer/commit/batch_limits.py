@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from writer.commit.rate_limit import NO_LIMIT, RateLimit, records_max
-from writer.config.sections.resource_limits import Commit
-from writer.core.offsets import Source
-from writer.offsets.spark_checkpoint import Offsets
+from headrace.writer.commit.rate_limit import NO_LIMIT, RateLimit, records_max
+from headrace.writer.config.sections.resource_limits import Commit
+from headrace.writer.core.offsets import Source
+from headrace.writer.offsets.spark_checkpoint import Offsets
 
 # Of a file's target size: smaller files are made while more waits than a batch may take.
 CATCH_UP_SHARE = 1 / 8

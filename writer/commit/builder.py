@@ -7,18 +7,18 @@ from statistics import median
 from typing import Any
 from uuid import uuid4
 
-from writer.batch.task_report import Counts, Report
-from writer.commit.missing_offsets import MissingOffsets, without_records
-from writer.commit.rate_limit import batch_use
-from writer.config.pipeline import Pipeline
-from writer.core.errors import CheckpointUnusable, HeadraceError
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, Source, Span, TopicPartition, count_offsets, merge_spans
-from writer.core.units import instant, show_duration, to_iso
-from writer.offsets.spark_checkpoint import Offsets
-from writer.sealing.watermark import advanced_event_times
-from writer.table import held_files
-from writer.table.log.operations.rows import Batch
+from headrace.writer.batch.task_report import Counts, Report
+from headrace.writer.commit.missing_offsets import MissingOffsets, without_records
+from headrace.writer.commit.rate_limit import batch_use
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core.errors import CheckpointUnusable, HeadraceError
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange, Source, Span, TopicPartition, count_offsets, merge_spans
+from headrace.writer.core.units import instant, show_duration, to_iso
+from headrace.writer.offsets.spark_checkpoint import Offsets
+from headrace.writer.sealing.watermark import advanced_event_times
+from headrace.writer.table import held_files
+from headrace.writer.table.log.operations.rows import Batch
 
 
 class StagedTooLongAgo(HeadraceError):

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from bucketers import Bucketer, TimeBucketer, interval
-from writer.config.pipeline import Pipeline
-from writer.core.files import BucketKey, StagedFile
-from writer.core.offsets import TopicPartition
-from writer.core.units import instant
-from writer.sealing.rules import is_closed
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace.bucketers import Bucketer, TimeBucketer, interval
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core.files import BucketKey, StagedFile
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.core.units import instant
+from headrace.writer.sealing.rules import is_closed
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 
 def closes_buckets(settings: Pipeline, bucketer: Bucketer) -> bool:

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-import bucketers
-from writer.avro.schema_plan import SchemaPlan
-from writer.batch.bucketing import times_of
-from writer.config.pipeline import Pipeline
-from writer.core.errors import ConfigError
-from writer.core.text import join_first
-from writer.schemas.subjects import full_name
-from writer.specs.spec import Spec, fingerprint, spec_of, to_json
-from writer.specs.step import find_mistakes
+from headrace import bucketers
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.batch.bucketing import times_of
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import join_first
+from headrace.writer.schemas.subjects import full_name
+from headrace.writer.specs.spec import Spec, fingerprint, spec_of, to_json
+from headrace.writer.specs.step import find_mistakes
 
 # Records with the same mistake that a sentence names.
 _RECORDS_NAMED = 3

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from writer.batch.task_report import FailedRecords, Report
-from writer.config.sections.resource_limits import Limits
-from writer.core.errors import LimitReached
+from headrace.writer.batch.task_report import FailedRecords, Report
+from headrace.writer.config.sections.resource_limits import Limits
+from headrace.writer.core.errors import LimitReached
 
 _REASONS_SHOWN = 3
 

@@ -8,9 +8,9 @@ asked, by another client than Spark's. Pure.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from writer.batch.task_report import Counts, Report
-from writer.core.errors import HeadraceError
-from writer.core.offsets import Source, Span, count_offsets, source_name, subtract_spans
+from headrace.writer.batch.task_report import Counts, Report
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.offsets import Source, Span, count_offsets, source_name, subtract_spans
 
 # Missing offsets of a batch that the broker is asked about; each costs a fetch.
 ASKED_MAX = 32

@@ -5,32 +5,32 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from writer.avro import schema
-from writer.avro.schema_plan import SchemaPlan, parse_records
-from writer.batch.record_columns import RecordColumns
-from writer.commit.event_specs import settings_of_record
-from writer.config.pipeline import Pipeline
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.core.text import join_first
-from writer.privacy.field_decryption import kms_of, secret_of
-from writer.privacy.keyring import PURPOSES, KeyringPlace, KeySource, read_keyring
-from writer.privacy.path_policies import (
+from headrace.writer.avro import schema
+from headrace.writer.avro.schema_plan import SchemaPlan, parse_records
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.commit.event_specs import settings_of_record
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import join_first
+from headrace.writer.privacy.field_decryption import kms_of, secret_of
+from headrace.writer.privacy.keyring import PURPOSES, KeyringPlace, KeySource, read_keyring
+from headrace.writer.privacy.path_policies import (
     RecordPolicies,
     effective_action,
     format_path,
     is_any_protected,
     overlay_policies,
 )
-from writer.privacy.policy import CLEAR, PrivacyError, TooManyPaths, UnknownTag, fingerprint
-from writer.privacy.protected_schema import Privacy, check_paths, paths_of
-from writer.privacy.record_sealing import RecordScreen
-from writer.schemas.tracker import KEY_RECORD, Schemas
-from writer.table.factory import main_table
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
+from headrace.writer.privacy.policy import CLEAR, PrivacyError, TooManyPaths, UnknownTag, fingerprint
+from headrace.writer.privacy.protected_schema import Privacy, check_paths, paths_of
+from headrace.writer.privacy.record_sealing import RecordScreen
+from headrace.writer.schemas.tracker import KEY_RECORD, Schemas
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
 
 _PATHS_SHOWN = 6
 

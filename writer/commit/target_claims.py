@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from writer.config.pipelines import Config
-from writer.config.safe_names import LATE, make_identifier
-from writer.storage.nesting import Parts
-from writer.table.locations import location_forms
-from writer.table.log.snapshot import TargetRecord
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.safe_names import LATE, make_identifier
+from headrace.writer.storage.nesting import Parts
+from headrace.writer.table.locations import location_forms
+from headrace.writer.table.log.snapshot import TargetRecord
 
 
 @dataclass(frozen=True)

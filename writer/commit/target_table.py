@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-import bucketers
-from writer.avro.schema_plan import PROVENANCE, RejectedSchema, SchemaPlan, WriterSchema
-from writer.avro.union_members import union_members, with_members
-from writer.batch.bucketing import times_of
-from writer.batch.record_columns import RecordColumns
-from writer.commit.privacy import check_uses
-from writer.config.pipeline import Pipeline
-from writer.config.sections.table import layout
-from writer.core.errors import ConfigError
-from writer.core.pages import page_address
-from writer.privacy.protected_schema import Privacy
-from writer.schemas.format_detection import unit_of
-from writer.table import held_files
-from writer.table.log.foreign_writes import CommitFailed, reading
-from writer.table.log.snapshot import TargetRecord
-from writer.table.pipeline_tables import Tables
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.writer.avro.schema_plan import PROVENANCE, RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.avro.union_members import union_members, with_members
+from headrace.writer.batch.bucketing import times_of
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.commit.privacy import check_uses
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.pages import page_address
+from headrace.writer.privacy.protected_schema import Privacy
+from headrace.writer.schemas.format_detection import unit_of
+from headrace.writer.table import held_files
+from headrace.writer.table.log.foreign_writes import CommitFailed, reading
+from headrace.writer.table.log.snapshot import TargetRecord
+from headrace.writer.table.pipeline_tables import Tables
+from headrace.writer.table.table import PipelineTable
 
 # Entries of a table's log that are read for the unit of its event times.
 _ENTRIES_READ = 50

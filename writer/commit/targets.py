@@ -8,31 +8,31 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-import bucketers
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
-from writer.batch.plan import TaskPlan
-from writer.batch.record_columns import RecordColumns
-from writer.batch.route import Route
-from writer.batch.task_report import NAMES_MAX, Report
-from writer.commit.closed_buckets import buckets_closed_between, closes_buckets
-from writer.commit.privacy import protected_columns
-from writer.commit.target_claims import TargetClaims
-from writer.commit.target_table import Target, check_ours, check_settings, open_target, transient_refusals
-from writer.commit.task_plan import build_task_plan
-from writer.config.pipelines import Config
-from writer.config.sections.table import layout
-from writer.core import logging
-from writer.core.errors import ConfigError, LimitReached
-from writer.core.files import BucketKey, StagedFile
-from writer.core.units import show_duration, show_size
-from writer.privacy.record_sealing import RecordScreen
-from writer.schemas.subjects import full_name
-from writer.schemas.tracker import ASK_AGAIN, Schemas
-from writer.table import held_files
-from writer.table.log.foreign_writes import CommitFailed, reading
-from writer.table.log.snapshot import TargetRecord
-from writer.table.pipeline_tables import Tables, TargetState
-from writer.table.schema_evolution import ColumnTypeMismatch
+from headrace import bucketers
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.batch.route import Route
+from headrace.writer.batch.task_report import NAMES_MAX, Report
+from headrace.writer.commit.closed_buckets import buckets_closed_between, closes_buckets
+from headrace.writer.commit.privacy import protected_columns
+from headrace.writer.commit.target_claims import TargetClaims
+from headrace.writer.commit.target_table import Target, check_ours, check_settings, open_target, transient_refusals
+from headrace.writer.commit.task_plan import build_task_plan
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError, LimitReached
+from headrace.writer.core.files import BucketKey, StagedFile
+from headrace.writer.core.units import show_duration, show_size
+from headrace.writer.privacy.record_sealing import RecordScreen
+from headrace.writer.schemas.subjects import full_name
+from headrace.writer.schemas.tracker import ASK_AGAIN, Schemas
+from headrace.writer.table import held_files
+from headrace.writer.table.log.foreign_writes import CommitFailed, reading
+from headrace.writer.table.log.snapshot import TargetRecord
+from headrace.writer.table.pipeline_tables import Tables, TargetState
+from headrace.writer.table.schema_evolution import ColumnTypeMismatch
 
 # Seconds between two attempts to open a table that refused.
 _RETRY_S = 30.0

@@ -5,14 +5,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from bucketers.zone_data import find_zone_data
-from writer.avro.schema_plan import SchemaPlan
-from writer.avro.wire_format import Wire
-from writer.batch.plan import TaskPlan
-from writer.batch.record_columns import RecordColumns
-from writer.config.pipeline import Pipeline, zones_of_table
-from writer.core.offsets import Source
-from writer.storage.base import S3Settings
+from headrace.bucketers.zone_data import find_zone_data
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.avro.wire_format import Wire
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.config.pipeline import Pipeline, zones_of_table
+from headrace.writer.core.offsets import Source
+from headrace.writer.storage.base import S3Settings
 
 _NO_OFFSETS: Mapping[Source, int] = {}
 

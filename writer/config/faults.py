@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from writer.config.base import with_defaults
-from writer.config.pipeline import Pipeline
-from writer.core.text import join_first
+from headrace.writer.config.base import with_defaults
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core.text import join_first
 
 _KeyPath = tuple[str | int, ...]
 # Further pipelines with the same mistake that a line names.

@@ -15,16 +15,16 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from writer.config.base import overlay_settings
-from writer.config.faults import describe_faults
-from writer.config.pipelines import Config
-from writer.config.references import References, look_up
-from writer.config.sections.connections import S3, Http, Supervisor
-from writer.config.sections.table import Location
-from writer.core import logging
-from writer.core.config_location import MISSING
-from writer.core.errors import ConfigError, file_error
-from writer.core.text import iso
+from headrace.writer.config.base import overlay_settings
+from headrace.writer.config.faults import describe_faults
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.references import References, look_up
+from headrace.writer.config.sections.connections import S3, Http, Supervisor
+from headrace.writer.config.sections.table import Location
+from headrace.writer.core import logging
+from headrace.writer.core.config_location import MISSING
+from headrace.writer.core.errors import ConfigError, file_error
+from headrace.writer.core.text import iso
 
 VARIABLE = "HEADRACE_CONFIG_OVERLAY"
 SECTIONS = ("autoscaler", "http", "spark", "supervisor")

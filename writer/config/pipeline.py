@@ -7,20 +7,20 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-import bucketers
-from writer.avro.resolution import Widening
-from writer.avro.schema_plan import ColumnRules
-from writer.batch.record_columns import RecordColumns
-from writer.batch.staging.raw_records import RAW_BUCKET
-from writer.config.base import Strict, did_you_mean
-from writer.config.safe_names import LATE, make_identifier
-from writer.config.sections.bucket_upkeep import Compact, Seal
-from writer.config.sections.hooks import NAME, Hooks, HookSettings, check_fit_iceberg, destination_of, of_table
-from writer.config.sections.record_format import Columns, Wire
-from writer.config.sections.record_rules import EventSpec, PrivacySection, specs_of
-from writer.config.sections.resource_limits import Commit, Limits, Memory, Scheduling
-from writer.config.sections.routing import RouteSection, Target, fill_location, settings_of
-from writer.config.sections.table import (
+from headrace import bucketers
+from headrace.writer.avro.resolution import Widening
+from headrace.writer.avro.schema_plan import ColumnRules
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.batch.staging.raw_records import RAW_BUCKET
+from headrace.writer.config.base import Strict, did_you_mean
+from headrace.writer.config.safe_names import LATE, make_identifier
+from headrace.writer.config.sections.bucket_upkeep import Compact, Seal
+from headrace.writer.config.sections.hooks import NAME, Hooks, HookSettings, check_fit_iceberg, destination_of, of_table
+from headrace.writer.config.sections.record_format import Columns, Wire
+from headrace.writer.config.sections.record_rules import EventSpec, PrivacySection, specs_of
+from headrace.writer.config.sections.resource_limits import Commit, Limits, Memory, Scheduling
+from headrace.writer.config.sections.routing import RouteSection, Target, fill_location, settings_of
+from headrace.writer.config.sections.table import (
     ICEBERG_RESERVED,
     BucketSpec,
     EventTime,
@@ -29,12 +29,12 @@ from writer.config.sections.table import (
     Table,
     check_hive,
 )
-from writer.config.sections.topic_selection import TopicSelection, start_position
-from writer.core.pages import page_address
-from writer.core.units import Duration, show_duration
-from writer.privacy.policy import CLEAR
-from writer.privacy.protected_schema import ColumnUse, conflict
-from writer.specs.spec import Spec
+from headrace.writer.config.sections.topic_selection import TopicSelection, start_position
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.units import Duration, show_duration
+from headrace.writer.privacy.policy import CLEAR
+from headrace.writer.privacy.protected_schema import ColumnUse, conflict
+from headrace.writer.specs.spec import Spec
 
 # An Arrow batch of a route is so many times larger: each schema and table in it costs as much as one whole batch.
 _ROUTE_SCALE = 8

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from writer.config.base import Strict, did_you_mean, with_defaults
-from writer.config.pipeline import Pipeline
-from writer.config.sections.connections import (
+from headrace.writer.config.base import Strict, did_you_mean, with_defaults
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.sections.connections import (
     S3,
     Autoscaler,
     Http,
@@ -26,18 +26,18 @@ from writer.config.sections.connections import (
     Spark,
     Supervisor,
 )
-from writer.config.sections.record_rules import Keys
-from writer.config.sections.resource_limits import Scheduling
-from writer.config.sections.table import (
+from headrace.writer.config.sections.record_rules import Keys
+from headrace.writer.config.sections.resource_limits import Scheduling
+from headrace.writer.config.sections.table import (
     Catalog,
     Location,
     Table,
 )
-from writer.core.catalog_table import CatalogTable
-from writer.core.errors import ConfigError
-from writer.core.units import Duration
-from writer.privacy.path_policies import RecordPolicies
-from writer.storage.nesting import Parts, lies_inside, parts
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.units import Duration
+from headrace.writer.privacy.path_policies import RecordPolicies
+from headrace.writer.storage.nesting import Parts, lies_inside, parts
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from writer.core.errors import ConfigError, FileUnavailable, HeadraceError, file_error
+from headrace.writer.core.errors import ConfigError, FileUnavailable, HeadraceError, file_error
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 # Returns the value of a reference's kind and name. Raises ConfigError, FileUnavailable.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from writer.core.offsets import Source
+from headrace.writer.core.offsets import Source
 
 BucketKey = tuple[str | None, ...]
 # Ends the name of the folder where late rows of a table that refuses wait.

@@ -4,7 +4,7 @@ import hashlib
 import struct
 from typing import NamedTuple
 
-from writer.core.offsets import Span
+from headrace.writer.core.offsets import Span
 
 # Parts of a mark's fingerprint.
 _SHAPE_BITS = 31

@@ -16,7 +16,7 @@ from structlog.processors import JSONRenderer, TimeStamper, format_exc_info
 from structlog.stdlib import BoundLogger, LoggerFactory, ProcessorFormatter, add_log_level, filter_by_level
 from structlog.typing import EventDict, Processor
 
-from writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.errors import ConfigError, HeadraceError
 
 # `with bound(…)` adds fields to the lines of a block.
 __all__ = [

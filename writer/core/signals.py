@@ -31,7 +31,7 @@ class StopEvents:
 def on_signals(events: StopEvents) -> dict[int, Any]:
     """Set the events on SIGTERM and SIGINT, from here on. Call it from the main thread. Returns earlier handlers."""
     # The import is late, so that `headrace --help`, which imports this module, starts without structlog.
-    from writer.core import logging
+    from headrace.writer.core import logging
 
     asked_s = 0.0
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.core.offsets import TopicPartition
-from writer.core.units import show_size
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.core.units import show_size
 
 _MINUTE = 60
 _HOUR = 3600

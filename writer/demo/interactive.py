@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rich.text import Text
 
-from writer.config.sections.table import TableFormat
-from writer.demo import mixed_topic
-from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
-from writer.demo.progress_monitor import ProgressMonitor
-from writer.demo.terminal import Screen
-from writer.demo.workload import PIPELINE, TOPICS, page
+from headrace.writer.config.sections.table import TableFormat
+from headrace.writer.demo import mixed_topic
+from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
+from headrace.writer.demo.progress_monitor import ProgressMonitor
+from headrace.writer.demo.terminal import Screen
+from headrace.writer.demo.workload import PIPELINE, TOPICS, page
 
 _FOREVER = timedelta(days=365)
 
@@ -48,7 +48,7 @@ def invitation(stack: Stack, workspace: Workspace) -> Iterator[Text]:
     )
     yield Text()
     yield _command_text(
-        "send it events", [sys.executable, "-m", "writer.demo.produce", *servers, "clicks", "10000", *flags]
+        "send it events", [sys.executable, "-m", "headrace.writer.demo.produce", *servers, "clicks", "10000", *flags]
     )
     yield Text.assemble(
         ("\nor your own", "bold"),

@@ -12,23 +12,23 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.text import Text
 
-from writer.clients import java_artifacts
-from writer.clients.java_artifacts import JavaMissing
-from writer.config.loader import load
-from writer.config.sections.table import TableFormat
-from writer.core.errors import ConfigError
-from writer.core.signals import SignalCode
-from writer.demo import mixed_topic, verification
-from writer.demo.devstack.kafka import create_topics
-from writer.demo.devstack.registry import JAVA_MIN
-from writer.demo.devstack.stack import ServerFailed, Stack
-from writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
-from writer.demo.interactive import invitation, query_command, wait_for_signal
-from writer.demo.mixed_topic import MixedTopic
-from writer.demo.progress_monitor import ProgressMonitor
-from writer.demo.terminal import Screen
-from writer.demo.verification import Account
-from writer.demo.workload import (
+from headrace.writer.clients import java_artifacts
+from headrace.writer.clients.java_artifacts import JavaMissing
+from headrace.writer.config.loader import load
+from headrace.writer.config.sections.table import TableFormat
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.signals import SignalCode
+from headrace.writer.demo import mixed_topic, verification
+from headrace.writer.demo.devstack.kafka import create_topics
+from headrace.writer.demo.devstack.registry import JAVA_MIN
+from headrace.writer.demo.devstack.stack import ServerFailed, Stack
+from headrace.writer.demo.devstack.workspace import Interruption, Stopped, Workspace, Writer
+from headrace.writer.demo.interactive import invitation, query_command, wait_for_signal
+from headrace.writer.demo.mixed_topic import MixedTopic
+from headrace.writer.demo.progress_monitor import ProgressMonitor
+from headrace.writer.demo.terminal import Screen
+from headrace.writer.demo.verification import Account
+from headrace.writer.demo.workload import (
     COMMITTED_WITHIN,
     PIPELINE,
     TOPICS,

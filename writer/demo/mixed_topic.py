@@ -4,14 +4,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from writer.config.pipelines import Config
-from writer.core.offsets import TopicPartition
-from writer.core.text import plural
-from writer.demo.devstack.events import SCHEMAS, produce
-from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import Workspace
-from writer.demo.table_reader import ReadTable, TableLog
-from writer.table.log.snapshot import app_id
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.core.text import plural
+from headrace.writer.demo.devstack.events import SCHEMAS, produce
+from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.demo.devstack.workspace import Workspace
+from headrace.writer.demo.table_reader import ReadTable, TableLog
+from headrace.writer.table.log.snapshot import app_id
 
 PIPELINE = "app"
 TOPIC = "app"

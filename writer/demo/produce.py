@@ -1,4 +1,4 @@
-"""Produces events for the running demo from another terminal: `python -m writer.demo.produce`."""
+"""Produces events for the running demo from another terminal: `python -m headrace.writer.demo.produce`."""
 
 import sys
 import time
@@ -9,12 +9,12 @@ import typer
 from confluent_kafka import KafkaException
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from writer.clients.kafka import Cluster
-from writer.core.errors import HeadraceError
-from writer.demo.devstack.events import SCHEMAS, produce
-from writer.demo.devstack.kafka import create_topics
-from writer.schemas.registry import ConfluentRegistry
-from writer.schemas.registry_client import without_user
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.demo.devstack.events import SCHEMAS, produce
+from headrace.writer.demo.devstack.kafka import create_topics
+from headrace.writer.schemas.registry import ConfluentRegistry
+from headrace.writer.schemas.registry_client import without_user
 
 ANSWER_WITHIN = timedelta(seconds=5)
 # Less than seal.out_of_orderness, so the bucket of such an event is open.

@@ -6,11 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from writer.core.offsets import Source, TopicPartition
-from writer.demo.status_view import View
-from writer.demo.table_reader import Commit, TableLog
-from writer.demo.terminal import Screen
-from writer.table.log.snapshot import app_id
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.demo.status_view import View
+from headrace.writer.demo.table_reader import Commit, TableLog
+from headrace.writer.demo.terminal import Screen
+from headrace.writer.table.log.snapshot import app_id
 
 # Nobody reads a status that changes more often.
 _EVERY = timedelta(milliseconds=500)

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from writer.output import status_screen
+from headrace.writer.output import status_screen
 
 # A terminal echoes ^C at the end of the last line. One more line would break the redrawing.
 _ECHO_WIDTH = 2

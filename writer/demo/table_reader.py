@@ -10,11 +10,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from writer.batch.staging.table_file import NAMES_IN_ICEBERG
-from writer.core.catalog_table import CatalogTable
-from writer.storage.locations import store_at
-from writer.table import delta, parquet
-from writer.table.log.log import Action, Log
+from headrace.writer.batch.staging.table_file import NAMES_IN_ICEBERG
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table import delta, parquet
+from headrace.writer.table.log.log import Action, Log
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from writer.demo.status_view import View, render, sentence
-from writer.output.tables import show
+from headrace.writer.demo.status_view import View, render, sentence
+from headrace.writer.output.tables import show
 
 # The width of a line's text, before its seconds.
 _LABEL = 64

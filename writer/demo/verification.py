@@ -14,15 +14,15 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from writer.audit.audit import audit
-from writer.config.pipelines import Config
-from writer.core.catalog_table import CatalogTable
-from writer.core.offsets import Source
-from writer.demo.devstack.events import NEW_FIELD
-from writer.demo.table_reader import ReadTable
-from writer.demo.workload import ProducedMessages
-from writer.output.tables import ruled_table
-from writer.sealing.manifest import bucket_path
+from headrace.writer.audit.audit import audit
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.core.offsets import Source
+from headrace.writer.demo.devstack.events import NEW_FIELD
+from headrace.writer.demo.table_reader import ReadTable
+from headrace.writer.demo.workload import ProducedMessages
+from headrace.writer.output.tables import ruled_table
+from headrace.writer.sealing.manifest import bucket_path
 
 _MIB = 2**20
 _PROVENANCE = {"_topic": "VARCHAR", "_incarnation": "INT", "_partition": "INT", "_offset": "BIGINT"}

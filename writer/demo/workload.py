@@ -9,16 +9,16 @@ from typing import Any
 
 import yaml
 
-from writer.clients.driver_endpoint import Driver, ask_driver, find_announcement
-from writer.core.offsets import Source
-from writer.core.text import plural
-from writer.demo import mixed_topic
-from writer.demo.devstack.events import NEW_FIELD, Produced, produce
-from writer.demo.devstack.stack import Stack
-from writer.demo.devstack.workspace import Interruption, Workspace, Writer
-from writer.demo.mixed_topic import MixedTopic
-from writer.demo.progress_monitor import ProgressMonitor
-from writer.demo.terminal import Screen
+from headrace.writer.clients.driver_endpoint import Driver, ask_driver, find_announcement
+from headrace.writer.core.offsets import Source
+from headrace.writer.core.text import plural
+from headrace.writer.demo import mixed_topic
+from headrace.writer.demo.devstack.events import NEW_FIELD, Produced, produce
+from headrace.writer.demo.devstack.stack import Stack
+from headrace.writer.demo.devstack.workspace import Interruption, Workspace, Writer
+from headrace.writer.demo.mixed_topic import MixedTopic
+from headrace.writer.demo.progress_monitor import ProgressMonitor
+from headrace.writer.demo.terminal import Screen
 
 
 @dataclass

@@ -8,7 +8,7 @@ The JVM begins with the signals ignored, as a process keeps that when it becomes
 handlers of its own, so there the signals are blocked, which workers inherit. The JVM ends the daemon by closing its
 stdin as well, and the daemon ends workers by SIGHUP and SIGKILL.
 
-`python -m writer.driver.child_processes` is the daemon: Spark starts this module.
+`python -m headrace.writer.driver.child_processes` is the daemon: Spark starts this module.
 """
 
 import os
@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-DAEMON_MODULE = "writer.driver.child_processes"
+DAEMON_MODULE = "headrace.writer.driver.child_processes"
 # A terminal that closes sends SIGHUP to its processes. The driver reads its configuration again then.
 _IGNORED_BY_JVM = (signal.SIGTERM, signal.SIGHUP)
 _BLOCKED_IN_WORKERS = (signal.SIGTERM, signal.SIGINT)

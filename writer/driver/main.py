@@ -10,39 +10,39 @@ from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any
 
-from writer.clients import notifications
-from writer.clients.driver_endpoint import announce, retract, this_driver
-from writer.clients.kafka import Cluster
-from writer.clients.supervisor_record import halt_of_decisions, wait_of_decisions
-from writer.config.loader import ConfigChanges, ReloadableConfig
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.errors import Draining, HeadraceError, Occupied
-from writer.core.signals import StopEvents, describe_process, stop_on_signals
-from writer.driver import supervisor_channel
-from writer.driver.batches.batch_queue import BatchQueue
-from writer.driver.pipeline import PipelineRun
-from writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
-from writer.driver.sealing import pipeline_seals
-from writer.driver.spark import query, session, stop_session
-from writer.driver.start.topic_choice import report_beyond
-from writer.driver.table_watch import TableWatch
-from writer.lease.holder import LeaseLoss
-from writer.lease.run_leases import RunLeases
-from writer.scaling import spark_settings
-from writer.scaling.executor_manager import ExecutorManager
-from writer.scaling.spark_executors import SparkExecutors
-from writer.schemas.registry import source
-from writer.status import from_table
-from writer.status.lag import LagListener
-from writer.status.pause import Paused
-from writer.status.progress import PipelineProgress, Progress
-from writer.storage import disk_space
-from writer.storage.locations import store_at
-from writer.table import locations
-from writer.table.log.foreign_writes import CommitFailed
-from writer.telemetry.receivers import Receivers
-from writer.web import endpoints, http_server, live_records
+from headrace.writer.clients import notifications
+from headrace.writer.clients.driver_endpoint import announce, retract, this_driver
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.clients.supervisor_record import halt_of_decisions, wait_of_decisions
+from headrace.writer.config.loader import ConfigChanges, ReloadableConfig
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.errors import Draining, HeadraceError, Occupied
+from headrace.writer.core.signals import StopEvents, describe_process, stop_on_signals
+from headrace.writer.driver import supervisor_channel
+from headrace.writer.driver.batches.batch_queue import BatchQueue
+from headrace.writer.driver.pipeline import PipelineRun
+from headrace.writer.driver.pipeline_runner import PipelineRunner, PipelineRunners, StartRequest, StartRequests
+from headrace.writer.driver.sealing import pipeline_seals
+from headrace.writer.driver.spark import query, session, stop_session
+from headrace.writer.driver.start.topic_choice import report_beyond
+from headrace.writer.driver.table_watch import TableWatch
+from headrace.writer.lease.holder import LeaseLoss
+from headrace.writer.lease.run_leases import RunLeases
+from headrace.writer.scaling import spark_settings
+from headrace.writer.scaling.executor_manager import ExecutorManager
+from headrace.writer.scaling.spark_executors import SparkExecutors
+from headrace.writer.schemas.registry import source
+from headrace.writer.status import from_table
+from headrace.writer.status.lag import LagListener
+from headrace.writer.status.pause import Paused
+from headrace.writer.status.progress import PipelineProgress, Progress
+from headrace.writer.storage import disk_space
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table import locations
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.telemetry.receivers import Receivers
+from headrace.writer.web import endpoints, http_server, live_records
 
 # For notices that wait when the process ends.
 _CLOSE_TIMEOUT = timedelta(seconds=5)

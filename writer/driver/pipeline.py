@@ -5,21 +5,21 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from writer.clients.kafka import BrokerUnreachable, Cluster
-from writer.clients.notifications import Notifier
-from writer.commit.batch_limits import Limits
-from writer.config.pipelines import Config
-from writer.core import fault_points
-from writer.core.errors import Fenced, HeadraceError
-from writer.driver.batches.batch_processor import BatchProcessor
-from writer.driver.batches.batch_queue import BatchQueue
-from writer.driver.batches.pipeline_parts import PipelineParts
-from writer.driver.start.pipeline_takeover import Start, check_pipeline, take_over
-from writer.offsets import start_offsets
-from writer.offsets.log_check import LogWatch
-from writer.schemas.registry import SchemaSource
-from writer.status.progress import Progress
-from writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster
+from headrace.writer.clients.notifications import Notifier
+from headrace.writer.commit.batch_limits import Limits
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import fault_points
+from headrace.writer.core.errors import Fenced, HeadraceError
+from headrace.writer.driver.batches.batch_processor import BatchProcessor
+from headrace.writer.driver.batches.batch_queue import BatchQueue
+from headrace.writer.driver.batches.pipeline_parts import PipelineParts
+from headrace.writer.driver.start.pipeline_takeover import Start, check_pipeline, take_over
+from headrace.writer.offsets import start_offsets
+from headrace.writer.offsets.log_check import LogWatch
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.status.progress import Progress
+from headrace.writer.table.log.foreign_writes import CommitFailed
 
 
 class PipelineRun:

@@ -9,10 +9,10 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from writer.clients.kafka import BrokerUnreachable
-from writer.config.loader import ConfigChanges
-from writer.core import logging
-from writer.core.errors import (
+from headrace.writer.clients.kafka import BrokerUnreachable
+from headrace.writer.config.loader import ConfigChanges
+from headrace.writer.core import logging
+from headrace.writer.core.errors import (
     DiskFull,
     Draining,
     ExitCode,
@@ -23,15 +23,15 @@ from writer.core.errors import (
     TopicMissing,
     exit_code,
 )
-from writer.driver import restart_policy
-from writer.driver.clock_steps import ClockComparison
-from writer.driver.pipeline import PipelineRun
-from writer.driver.restart_policy import sentence
-from writer.lease.holder import LeaseLoss
-from writer.status.model import View
-from writer.status.pause import LOOK_S, Paused
-from writer.status.progress import Progress
-from writer.storage import disk_space
+from headrace.writer.driver import restart_policy
+from headrace.writer.driver.clock_steps import ClockComparison
+from headrace.writer.driver.pipeline import PipelineRun
+from headrace.writer.driver.restart_policy import sentence
+from headrace.writer.lease.holder import LeaseLoss
+from headrace.writer.status.model import View
+from headrace.writer.status.pause import LOOK_S, Paused
+from headrace.writer.status.progress import Progress
+from headrace.writer.storage import disk_space
 
 # Between two looks at the queries.
 _LOOK_S = 0.2

@@ -8,12 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from writer.clients.driver_endpoint import find_announcement, status_at
-from writer.config.loader import Addresses, addresses, load
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.signals import describe_process
-from writer.core.units import show_duration
-from writer.web.http_server import url_of
+from headrace.writer.clients.driver_endpoint import find_announcement, status_at
+from headrace.writer.config.loader import Addresses, addresses, load
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.signals import describe_process
+from headrace.writer.core.units import show_duration
+from headrace.writer.web.http_server import url_of
 
 # Between two requests for the answer.
 _POLL_INTERVAL_S = 0.2

@@ -6,16 +6,16 @@ Pure. What a start then finds, a gap or a new incarnation, `writer/offsets/start
 import re
 from collections.abc import Iterator, Sequence
 
-from writer.core.backoff import Backoff
-from writer.core.errors import HeadraceError
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.errors import HeadraceError
 
 # Within the window. Their pauses take a minute, enough for a topic to be deleted and created again.
 RESTARTS_MAX = 6
 WINDOW_S = 600.0
 _BACKOFF = Backoff(1, 30)
 _TRACE = "Traceback (most recent call last):"
-# The messages of errors in these packages are sentences.
-_OWN_PACKAGES = ("writer.", "bucketers.")
+# The messages of errors in this package are sentences.
+_OWN_PACKAGE = "headrace."
 _PY4J = "An error occurred while calling"
 _CAUSE = "Caused by: "
 # What Spark and Kafka's clients say, anywhere in the chain of causes, when offsets that a query counts on are gone.
@@ -75,7 +75,7 @@ def task_error(text: str) -> str:
         return ""
     line = next((line for line in below.splitlines() if line[:1].strip()), "")
     kind, _, message = line.partition(": ")
-    if message and kind.startswith(_OWN_PACKAGES):
+    if message and kind.startswith(_OWN_PACKAGE):
         return message
     class_name = kind.rpartition(".")[2]
     return f"{class_name}: {message}" if message else class_name

@@ -9,18 +9,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from writer.clients import java_artifacts
-from writer.config.pipelines import Config
-from writer.config.sections import kafka_client
-from writer.core import logging
-from writer.driver import child_processes
-from writer.driver.pipeline import PipelineRun
-from writer.driver.readers.spark_reader import KAFKA_OPTIONS, kafka_timeouts
-from writer.driver.start.pipeline_takeover import Start
-from writer.offsets.spark_checkpoint import offsets_by_topic
-from writer.scaling import spark_settings
-from writer.storage.base import S3Settings
-from writer.storage.locations import for_spark, on_s3
+from headrace.writer.clients import java_artifacts
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections import kafka_client
+from headrace.writer.core import logging
+from headrace.writer.driver import child_processes
+from headrace.writer.driver.pipeline import PipelineRun
+from headrace.writer.driver.readers.spark_reader import KAFKA_OPTIONS, kafka_timeouts
+from headrace.writer.driver.start.pipeline_takeover import Start
+from headrace.writer.offsets.spark_checkpoint import offsets_by_topic
+from headrace.writer.scaling import spark_settings
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.locations import for_spark, on_s3
 
 # Blocks come and go by the megabyte. One heap for Arrow and the decoder, which keeps what is freed for the next block,
 # spares the kernel handing out cleared pages over and over: an eighth of a task's processor time. glibc's names.

@@ -26,10 +26,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from writer.core import logging
-from writer.core.errors import exit_code
-from writer.driver.restart_policy import causes, sentence
-from writer.status.model import View
+from headrace.writer.core import logging
+from headrace.writer.core.errors import exit_code
+from headrace.writer.driver.restart_policy import causes, sentence
+from headrace.writer.status.model import View
 
 VARIABLE = "HEADRACE_SUPERVISED"
 DUMP_ON = signal.SIGUSR1

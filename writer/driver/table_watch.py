@@ -8,13 +8,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.periodic_thread import PeriodicThread
-from writer.driver.restart_policy import sentence
-from writer.status.progress import Progress
-from writer.status.table_facts import GapFacts, TableFactsReader
-from writer.table.ledger.segment_store import LedgerUnreadable
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.periodic_thread import PeriodicThread
+from headrace.writer.driver.restart_policy import sentence
+from headrace.writer.status.progress import Progress
+from headrace.writer.status.table_facts import GapFacts, TableFactsReader
+from headrace.writer.table.ledger.segment_store import LedgerUnreadable
 
 # Seconds between two looks, when no commit wakes the thread. Each costs a few requests to the store.
 _INTERVAL_S = 30.0

@@ -5,10 +5,10 @@ from typing import Literal
 
 import pyarrow as pa
 
-from writer.engines.iceberg import login_of, trino_properties
-from writer.engines.table_description import TableDescription
-from writer.engines.types import of_records
-from writer.storage.locations import on_s3
+from headrace.writer.engines.iceberg import login_of, trino_properties
+from headrace.writer.engines.table_description import TableDescription
+from headrace.writer.engines.types import of_records
+from headrace.writer.storage.locations import on_s3
 
 Engine = Literal["trino", "presto", "druid", "spark", "duckdb"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.core.errors import ConfigError
-from writer.engines.table_description import TableDescription, merge_json, time_type
-from writer.storage.locations import on_s3
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.engines.table_description import TableDescription, merge_json, time_type
+from headrace.writer.storage.locations import on_s3
 
 # The column that a nested event time is copied to.
 _TIME = "__headrace_time"

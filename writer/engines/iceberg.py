@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 from urllib.parse import urlsplit
 
-from writer.batch.staging.table_file import NAMES_IN_ICEBERG
-from writer.config.sections.table import Catalog
-from writer.core.errors import ConfigError
-from writer.engines import sql
-from writer.engines.table_description import TableDescription
-from writer.engines.types import SPARK, TRINO, Dialect
-from writer.storage.locations import on_s3
+from headrace.writer.batch.staging.table_file import NAMES_IN_ICEBERG
+from headrace.writer.config.sections.table import Catalog
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.engines import sql
+from headrace.writer.engines.table_description import TableDescription
+from headrace.writer.engines.types import SPARK, TRINO, Dialect
+from headrace.writer.storage.locations import on_s3
 
 # It stands for a secret that the engine needs.
 _PLACEHOLDER = "<secret>"

@@ -3,11 +3,11 @@
 from collections.abc import Collection
 from typing import Any
 
-from writer.core.errors import ConfigError
-from writer.engines import iceberg, sql
-from writer.engines.caveats import Engine
-from writer.engines.druid_spec import table_task
-from writer.engines.table_description import TableDescription
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.engines import iceberg, sql
+from headrace.writer.engines.caveats import Engine
+from headrace.writer.engines.druid_spec import table_task
+from headrace.writer.engines.table_description import TableDescription
 
 _CATALOGS = {"delta": "delta", "parquet": "hive"}  # table.format → what a catalog of it is commonly called
 _SCHEMA = "lake"

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from writer.engines.table_description import TableDescription
-from writer.engines.types import PRESTO, SPARK, TRINO, Dialect
-from writer.storage.locations import on_s3
+from headrace.writer.engines.table_description import TableDescription
+from headrace.writer.engines.types import PRESTO, SPARK, TRINO, Dialect
+from headrace.writer.storage.locations import on_s3
 
 
 @dataclass(frozen=True)

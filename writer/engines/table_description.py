@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.config.pipelines import Config
-from writer.config.safe_names import make_identifier
-from writer.config.sections.table import Catalog, TableFormat
-from writer.storage.base import S3Settings
-from writer.table.table import PipelineTable
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.safe_names import make_identifier
+from headrace.writer.config.sections.table import Catalog, TableFormat
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.table.table import PipelineTable
 
 # How many commits are searched for the unit of the event time.
 _LOOKED_AT = 10

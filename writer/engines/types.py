@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from writer.core.errors import ConfigError
+from headrace.writer.core.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Sends what an audit found to the hooks that take it: those of Dagster, as an asset check."""
 
-from writer.audit.audit import Audit
-from writer.clients.http import RequestFailed
-from writer.config.pipelines import Config
-from writer.config.sections.hooks import Dagster
-from writer.core.errors import ConfigError, HeadraceError
-from writer.hooks.base import HookFailed
-from writer.hooks.dagster import DagsterHook
-from writer.output.table_choice import choose_tables
+from headrace.writer.audit.audit import Audit
+from headrace.writer.clients.http import RequestFailed
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.hooks import Dagster
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.hooks.base import HookFailed
+from headrace.writer.hooks.dagster import DagsterHook
+from headrace.writer.output.table_choice import choose_tables
 
 
 def send_audit(config: Config, pipeline: str, audit: Audit, *, deep: bool) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
-from writer.batch.staging.bucket_folders import HIVE_NULL
-from writer.core.files import BucketFile
-from writer.engines.table_description import TableDescription
-from writer.sealing.manifest import Manifest
+from headrace.writer.batch.staging.bucket_folders import HIVE_NULL
+from headrace.writer.core.files import BucketFile
+from headrace.writer.engines.table_description import TableDescription
+from headrace.writer.sealing.manifest import Manifest
 
 Per = Literal["bucket", "interval", "table"]
 # Between the values of a bucket of several columns, where Airflow's and Dagster's keys of several dimensions have it.

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from writer.clients.http import Answer, ask, host, login
-from writer.config.sections.hooks import Dagster
-from writer.core import fault_points
-from writer.hooks.base import HookFailed, Per, Receipt, SealedVersion, partition_key
+from headrace.writer.clients.http import Answer, ask, host, login
+from headrace.writer.config.sections.hooks import Dagster
+from headrace.writer.core import fault_points
+from headrace.writer.hooks.base import HookFailed, Per, Receipt, SealedVersion, partition_key
 
 # What `headrace audit --report` reports.
 CHECK = "headrace_audit"

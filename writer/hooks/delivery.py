@@ -8,16 +8,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from writer.clients.http import RequestFailed
-from writer.core import fault_points, logging
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import group_by_bucket
-from writer.engines.table_description import TableDescription
-from writer.hooks.base import Hook, HookFailed, Per, Receipt, StillRunning
-from writer.hooks.outbox import Health, Outbox, OutboxContent, OutboxEntry
-from writer.hooks.seal_feed import Seal, Seals
-from writer.sealing.bucket_selection import BucketSelection
-from writer.sealing.manifest import Manifest
+from headrace.writer.clients.http import RequestFailed
+from headrace.writer.core import fault_points, logging
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.files import group_by_bucket
+from headrace.writer.engines.table_description import TableDescription
+from headrace.writer.hooks.base import Hook, HookFailed, Per, Receipt, StillRunning
+from headrace.writer.hooks.outbox import Health, Outbox, OutboxContent, OutboxEntry
+from headrace.writer.hooks.seal_feed import Seal, Seals
+from headrace.writer.sealing.bucket_selection import BucketSelection
+from headrace.writer.sealing.manifest import Manifest
 
 # The position is written after as many log entries without a seal, too.
 _POSITION_EVERY = 200

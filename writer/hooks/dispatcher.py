@@ -10,26 +10,26 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-import bucketers
-from writer.config.base import did_you_mean
-from writer.config.pipelines import Config
-from writer.config.sections.hooks import Airflow, Dagster, Druid, HookSettings, Webhook
-from writer.core import logging
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.periodic_thread import PeriodicThread
-from writer.engines.table_description import describe_table
-from writer.hooks.airflow import AirflowHook
-from writer.hooks.base import Hook
-from writer.hooks.dagster import DagsterHook
-from writer.hooks.delivery import HookDelivery
-from writer.hooks.druid import DruidHook
-from writer.hooks.outbox import Health, OutboxContent, OutboxEntry
-from writer.hooks.seal_feed import Seals
-from writer.hooks.sql import SqlHook
-from writer.hooks.webhook import WebhookHook
-from writer.sealing.bucket_selection import BucketSelection
-from writer.sealing.sealer import Sealer
-from writer.table.factory import main_table
+from headrace import bucketers
+from headrace.writer.config.base import did_you_mean
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.hooks import Airflow, Dagster, Druid, HookSettings, Webhook
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.periodic_thread import PeriodicThread
+from headrace.writer.engines.table_description import describe_table
+from headrace.writer.hooks.airflow import AirflowHook
+from headrace.writer.hooks.base import Hook
+from headrace.writer.hooks.dagster import DagsterHook
+from headrace.writer.hooks.delivery import HookDelivery
+from headrace.writer.hooks.druid import DruidHook
+from headrace.writer.hooks.outbox import Health, OutboxContent, OutboxEntry
+from headrace.writer.hooks.seal_feed import Seals
+from headrace.writer.hooks.sql import SqlHook
+from headrace.writer.hooks.webhook import WebhookHook
+from headrace.writer.sealing.bucket_selection import BucketSelection
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.table.factory import main_table
 
 # How often each hook looks for seals of other processes.
 _LOOK_EVERY = timedelta(seconds=15)

@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from writer.clients.http import Answer, ask_leader, host, login
-from writer.config.sections.hooks import Druid
-from writer.core import fault_points
-from writer.engines.druid_spec import bucket_task, interval_text
-from writer.hooks.base import HookFailed, Per, Receipt, SealedVersion, StillRunning
+from headrace.writer.clients.http import Answer, ask_leader, host, login
+from headrace.writer.config.sections.hooks import Druid
+from headrace.writer.core import fault_points
+from headrace.writer.engines.druid_spec import bucket_task, interval_text
+from headrace.writer.hooks.base import HookFailed, Per, Receipt, SealedVersion, StillRunning
 
 _TASKS = "/druid/indexer/v1/task"
 _LOOK_AGAIN = timedelta(seconds=2)

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from writer.core.backoff import Backoff
-from writer.core.files import BucketKey
-from writer.core.units import from_iso
-from writer.storage.base import Store
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.units import from_iso
+from headrace.writer.storage.base import Store
 
 FOLDER = "_headrace/hooks"
 _FORMAT = 1

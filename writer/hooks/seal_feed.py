@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote
 
-import bucketers
-from writer.core.files import BucketFile, BucketKey
-from writer.engines.table_description import TableDescription
-from writer.hooks.base import SealedVersion
-from writer.hooks.outbox import OutboxEntry
-from writer.sealing.manifest import Manifest, Manifests, bucket_path
-from writer.table.log.entries import parse_commit_info
-from writer.table.log.operations.rows import RETENTION
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.writer.core.files import BucketFile, BucketKey
+from headrace.writer.engines.table_description import TableDescription
+from headrace.writer.hooks.base import SealedVersion
+from headrace.writer.hooks.outbox import OutboxEntry
+from headrace.writer.sealing.manifest import Manifest, Manifests, bucket_path
+from headrace.writer.table.log.entries import parse_commit_info
+from headrace.writer.table.log.operations.rows import RETENTION
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
 
 _RECENT_ENTRIES = 200
 

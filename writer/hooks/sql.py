@@ -11,12 +11,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pyarrow as pa
 
-from writer.clients.http import Answer, ask, host, login
-from writer.config.sections.hooks import Presto, Trino
-from writer.engines import sql
-from writer.engines.table_description import TableDescription
-from writer.engines.types import PRESTO, TRINO
-from writer.hooks.base import HookFailed, Per, Receipt, SealedVersion
+from headrace.writer.clients.http import Answer, ask, host, login
+from headrace.writer.config.sections.hooks import Presto, Trino
+from headrace.writer.engines import sql
+from headrace.writer.engines.table_description import TableDescription
+from headrace.writer.engines.types import PRESTO, TRINO
+from headrace.writer.hooks.base import HookFailed, Per, Receipt, SealedVersion
 
 # By the protocol a client repeats a request that has one of these answers.
 _BUSY = (502, 503, 504)

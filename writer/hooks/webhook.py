@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from writer.clients.http import ask, host
-from writer.config.sections.hooks import Webhook
-from writer.hooks.base import HookFailed, Per, Receipt, SealedVersion
+from headrace.writer.clients.http import ask, host
+from headrace.writer.config.sections.hooks import Webhook
+from headrace.writer.hooks.base import HookFailed, Per, Receipt, SealedVersion
 
 # What a secret in base64 begins with.
 _BASE64_PREFIX = "whsec_"

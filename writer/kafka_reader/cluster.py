@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Self
 from uuid import UUID
 
-from writer.core.offsets import Source
-from writer.kafka_reader.connection import BrokerAddress, Connection
-from writer.kafka_reader.errors import BrokerClosed, Unavailable
-from writer.kafka_reader.protocol import Api
-from writer.kafka_reader.requests import epoch_ends, fetch, metadata
-from writer.kafka_reader.requests.epoch_ends import EpochEnd, EpochQuestion
-from writer.kafka_reader.requests.fetch import FetchAnswer, PartitionQuestion
-from writer.kafka_reader.requests.metadata import NO_ID, Leader, Metadata, merge_metadata
-from writer.kafka_reader.security import Security
+from headrace.writer.core.offsets import Source
+from headrace.writer.kafka_reader.connection import BrokerAddress, Connection
+from headrace.writer.kafka_reader.errors import BrokerClosed, Unavailable
+from headrace.writer.kafka_reader.protocol import Api
+from headrace.writer.kafka_reader.requests import epoch_ends, fetch, metadata
+from headrace.writer.kafka_reader.requests.epoch_ends import EpochEnd, EpochQuestion
+from headrace.writer.kafka_reader.requests.fetch import FetchAnswer, PartitionQuestion
+from headrace.writer.kafka_reader.requests.metadata import NO_ID, Leader, Metadata, merge_metadata
+from headrace.writer.kafka_reader.security import Security
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bucketers.timestamps import kafka_times
-from writer.avro.wire_format import HEADERS
-from writer.kafka_reader.byte_columns import Bytes, Longs, cut_strings, read_varint, read_varints
-from writer.kafka_reader.errors import Corrupt, damaged_batch
-from writer.kafka_reader.record_buffer import BufferedBatch, RecordBuffer
+from headrace.bucketers.timestamps import kafka_times
+from headrace.writer.avro.wire_format import HEADERS
+from headrace.writer.kafka_reader.byte_columns import Bytes, Longs, cut_strings, read_varint, read_varints
+from headrace.writer.kafka_reader.errors import Corrupt, damaged_batch
+from headrace.writer.kafka_reader.record_buffer import BufferedBatch, RecordBuffer
 
 _COLUMN_TYPES: Mapping[str, pa.DataType] = {
     "topic": pa.string(),

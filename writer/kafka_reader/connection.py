@@ -7,8 +7,8 @@ import struct
 import time
 from dataclasses import dataclass
 
-from writer.kafka_reader.errors import SPARK_READER, AccessDenied, BrokerClosed, UnsupportedBroker
-from writer.kafka_reader.protocol import (
+from headrace.writer.kafka_reader.errors import SPARK_READER, AccessDenied, BrokerClosed, UnsupportedBroker
+from headrace.writer.kafka_reader.protocol import (
     VERSIONS,
     Api,
     ErrorCode,
@@ -18,7 +18,7 @@ from writer.kafka_reader.protocol import (
     request,
     short_text,
 )
-from writer.kafka_reader.security import Security
+from headrace.writer.kafka_reader.security import Security
 
 _BUFFER_BYTES = 2**20
 # More than any broker sends for what is asked here.

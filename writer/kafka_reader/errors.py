@@ -12,8 +12,8 @@ ReadFailed              the task fails; another try may succeed
 Every message names topic, partition and offset where there are any. An error survives pickling with its fields.
 """
 
-from writer.core.errors import HeadraceError
-from writer.core.offsets import Source, source_name
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.offsets import Source, source_name
 
 # The advice where this reader cannot read a log.
 SPARK_READER = "set `kafka.reader: spark`"

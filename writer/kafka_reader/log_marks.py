@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from writer.core.backoff import Backoff
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.kafka_reader.cluster import Cluster, ClusterAddress
-from writer.kafka_reader.errors import AccessDenied, TopicGone, Unavailable
-from writer.kafka_reader.protocol import ErrorCode, error_name
-from writer.kafka_reader.reader import RangeReader, ReadLimits
-from writer.kafka_reader.requests.epoch_ends import EpochEnd, EpochQuestion
-from writer.kafka_reader.requests.metadata import is_gone
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
+from headrace.writer.kafka_reader.cluster import Cluster, ClusterAddress
+from headrace.writer.kafka_reader.errors import AccessDenied, TopicGone, Unavailable
+from headrace.writer.kafka_reader.protocol import ErrorCode, error_name
+from headrace.writer.kafka_reader.reader import RangeReader, ReadLimits
+from headrace.writer.kafka_reader.requests.epoch_ends import EpochEnd, EpochQuestion
+from headrace.writer.kafka_reader.requests.metadata import is_gone
 
 _RETRIES = Backoff(first_s=0.05, max_s=2.0, jitter=0.2)
 _NO_RIGHTS = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

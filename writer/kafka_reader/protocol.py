@@ -9,7 +9,7 @@ from enum import IntEnum
 from functools import cache
 from uuid import UUID
 
-from writer.kafka_reader.errors import Corrupt
+from headrace.writer.kafka_reader.errors import Corrupt
 
 # Of a length, which is a 32-bit number.
 _VARINT_BYTES_MAX = 5

@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from writer.core.backoff import Backoff
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, Source
-from writer.kafka_reader import record_batches
-from writer.kafka_reader.cluster import Cluster
-from writer.kafka_reader.columns import ColumnChoice, columns
-from writer.kafka_reader.errors import (
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, Source
+from headrace.writer.kafka_reader import record_batches
+from headrace.writer.kafka_reader.cluster import Cluster
+from headrace.writer.kafka_reader.columns import ColumnChoice, columns
+from headrace.writer.kafka_reader.errors import (
     AccessDenied,
     Corrupt,
     LogDiverged,
@@ -23,11 +23,11 @@ from writer.kafka_reader.errors import (
     Unavailable,
     damaged_batch,
 )
-from writer.kafka_reader.protocol import ErrorCode, error_name
-from writer.kafka_reader.record_batches import Batch, EmptyRun, MissingReason
-from writer.kafka_reader.record_buffer import BATCH_BYTES_MAX, RecordBuffer
-from writer.kafka_reader.requests.fetch import PartitionAnswer, PartitionQuestion
-from writer.kafka_reader.requests.metadata import is_gone
+from headrace.writer.kafka_reader.protocol import ErrorCode, error_name
+from headrace.writer.kafka_reader.record_batches import Batch, EmptyRun, MissingReason
+from headrace.writer.kafka_reader.record_buffer import BATCH_BYTES_MAX, RecordBuffer
+from headrace.writer.kafka_reader.requests.fetch import PartitionAnswer, PartitionQuestion
+from headrace.writer.kafka_reader.requests.metadata import is_gone
 
 _NO_RIGHTS = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 _RETRIES = Backoff(first_s=0.05, max_s=2.0, jitter=0.2)

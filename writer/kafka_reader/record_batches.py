@@ -12,10 +12,10 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
-from writer.core.log_mark import LogMark, mark_of_header
-from writer.core.offsets import Source
-from writer.kafka_reader.errors import SPARK_READER, OldRecordFormat, damaged_batch
-from writer.kafka_reader.requests.fetch import PartitionAnswer
+from headrace.writer.core.log_mark import LogMark, mark_of_header
+from headrace.writer.core.offsets import Source
+from headrace.writer.kafka_reader.errors import SPARK_READER, OldRecordFormat, damaged_batch
+from headrace.writer.kafka_reader.requests.fetch import PartitionAnswer
 
 _HEAD = struct.Struct(">qiibIhiqqqhii")
 # A batch's length counts the bytes behind these.

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from writer.core.offsets import OffsetRange, Source
-from writer.kafka_reader.byte_columns import Longs
-from writer.kafka_reader.errors import Corrupt, damaged_batch
-from writer.kafka_reader.record_batches import Batch
+from headrace.writer.core.offsets import OffsetRange, Source
+from headrace.writer.kafka_reader.byte_columns import Longs
+from headrace.writer.kafka_reader.errors import Corrupt, damaged_batch
+from headrace.writer.kafka_reader.record_batches import Batch
 
 # Of one batch, decompressed. An Arrow column of a buffer holds less than 2**31 bytes.
 BATCH_BYTES_MAX = 2**29

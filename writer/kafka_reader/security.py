@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from writer.kafka_reader.errors import AccessDenied
+from headrace.writer.kafka_reader.errors import AccessDenied
 
 # Each costs the client's processor. Brokers use 4,096 and upwards.
 _ITERATIONS_MAX = 1_000_000

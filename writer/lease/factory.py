@@ -5,16 +5,16 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.lease.holder import LeaseHolder
-from writer.lease.kubernetes_api import in_pod
-from writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
-from writer.lease.lease import Leases, StoreLeases
-from writer.storage.base import Store
-from writer.storage.locations import store_at
-from writer.table.factory import main_table
-from writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.lease.holder import LeaseHolder
+from headrace.writer.lease.kubernetes_api import in_pod
+from headrace.writer.lease.kubernetes_lease import KubernetesLeases, LeaseContent, lease_name
+from headrace.writer.lease.lease import Leases, StoreLeases
+from headrace.writer.storage.base import Store
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.foreign_writes import CommitFailed
 
 
 def open_holder(config: Config, pipelines: Iterable[str], current_config: Callable[[], Config]) -> LeaseHolder:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
 
-from writer.clients.supervisor_record import HaltRecord, LeaseWait
-from writer.core import logging
-from writer.core.periodic_thread import PeriodicThread
-from writer.core.text import instant
-from writer.lease.lease import EXPIRES_AFTER, LeaseRecord, Leases, ObservedLease, is_free, observe
+from headrace.writer.clients.supervisor_record import HaltRecord, LeaseWait
+from headrace.writer.core import logging
+from headrace.writer.core.periodic_thread import PeriodicThread
+from headrace.writer.core.text import instant
+from headrace.writer.lease.lease import EXPIRES_AFTER, LeaseRecord, Leases, ObservedLease, is_free, observe
 
 _CLOSE_WITHIN_S = 5.0
 # A lease is renewed so many times before it would expire.

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from writer.lease.kubernetes_api import Api, ApiFailed, Json, Verb
-from writer.lease.lease import LeaseRecord, parse_time
+from headrace.writer.lease.kubernetes_api import Api, ApiFailed, Json, Verb
+from headrace.writer.lease.lease import LeaseRecord, parse_time
 
 # Annotations of a Lease.
 PIPELINE = "headrace/pipeline"

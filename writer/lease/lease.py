@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from writer.storage.base import Mark, Store
+from headrace.writer.storage.base import Mark, Store
 
 # Beside a pipeline's runs, whose names are numbers.
 FOLDER = "_lease"

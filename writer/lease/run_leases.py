@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from writer.clients.supervisor_record import HaltRecord, LeaseWait, find_halt
-from writer.config.loader import ReloadableConfig
-from writer.core import logging
-from writer.core.errors import ConfigError, Draining, Occupied
-from writer.core.text import instant
-from writer.lease.factory import leases_of, open_holder
-from writer.lease.holder import LeaseHolder, LeaseLoss, describe_holder, has_halted
-from writer.lease.lease import Leases
+from headrace.writer.clients.supervisor_record import HaltRecord, LeaseWait, find_halt
+from headrace.writer.config.loader import ReloadableConfig
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError, Draining, Occupied
+from headrace.writer.core.text import instant
+from headrace.writer.lease.factory import leases_of, open_holder
+from headrace.writer.lease.holder import LeaseHolder, LeaseLoss, describe_holder, has_halted
+from headrace.writer.lease.lease import Leases
 
 _LOOK_S = 0.5
 

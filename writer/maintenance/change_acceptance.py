@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-import bucketers
-from writer.clients.driver_endpoint import check_no_driver
-from writer.config.pipelines import Config
-from writer.config.sections.table import layout
-from writer.core.errors import ConfigError
-from writer.core.files import BucketFile
-from writer.maintenance.retention import rows_of
-from writer.table.factory import all_tables
-from writer.table.log.entries import unanswered_changes
-from writer.table.log.foreign_writes import Change, reading
-from writer.table.log.operations.rewinds import Acceptance
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace import bucketers
+from headrace.writer.clients.driver_endpoint import check_no_driver
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import BucketFile
+from headrace.writer.maintenance.retention import rows_of
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.log.entries import unanswered_changes
+from headrace.writer.table.log.foreign_writes import Change, reading
+from headrace.writer.table.log.operations.rewinds import Acceptance
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from writer.clients.driver_endpoint import check_no_driver
-from writer.commit.privacy import RecordedPrivacy, primary_keys
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.privacy.encryption import decrypt_text, encrypt_values
-from writer.privacy.hashing import hash_values
-from writer.privacy.keyring import (
+from headrace.writer.clients.driver_endpoint import check_no_driver
+from headrace.writer.commit.privacy import RecordedPrivacy, primary_keys
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.privacy.encryption import decrypt_text, encrypt_values
+from headrace.writer.privacy.hashing import hash_values
+from headrace.writer.privacy.keyring import (
     PURPOSES,
     KeyId,
     Keyring,
@@ -22,7 +22,7 @@ from writer.privacy.keyring import (
     read_keyring,
     write_keyring,
 )
-from writer.table.factory import main_table
+from headrace.writer.table.factory import main_table
 
 # RFC 4231, test case 2: key, value and their HMAC-SHA-256.
 _HMAC_KEY = b"Jefe"

@@ -10,39 +10,45 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import bucketers
-from bucketers.zone_data import find_zone_data
-from writer.avro.schema_plan import SchemaPlan
-from writer.avro.wire_format import CONFLUENT, Wire
-from writer.batch.bucketing import TimeRule
-from writer.batch.plan import TaskPlan
-from writer.batch.record_steps import Group, LeaveOut, RecordSteps
-from writer.batch.schema_reader import Decoders
-from writer.batch.task import Task
-from writer.batch.task_report import Report
-from writer.commit import builder
-from writer.commit.closed_buckets import closes_buckets
-from writer.commit.event_specs import check_version
-from writer.commit.privacy import RecordedPrivacy, check_policies, check_recorded_paths, open_privacy, record_privacy
-from writer.commit.targets import Targets, add_targets
-from writer.commit.task_plan import build_task_plan
-from writer.config.pipeline import Pipeline, zones_of
-from writer.config.pipelines import Config
-from writer.config.sections.table import layout
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.core.files import StagedFile
-from writer.privacy.path_policies import RecordPolicies, overlay_policies
-from writer.privacy.protected_schema import Privacy
-from writer.schemas.format_detection import judge, unit_of, wire_of
-from writer.schemas.registry import SchemaSource
-from writer.schemas.schema_id_check import IdMeanings
-from writer.schemas.tracker import Admission, Schemas
-from writer.table.factory import main_table
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.log.zone_records import find_zone_changes
-from writer.table.pipeline_tables import Tables
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.bucketers.zone_data import find_zone_data
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.avro.wire_format import CONFLUENT, Wire
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.record_steps import Group, LeaveOut, RecordSteps
+from headrace.writer.batch.schema_reader import Decoders
+from headrace.writer.batch.task import Task
+from headrace.writer.batch.task_report import Report
+from headrace.writer.commit import builder
+from headrace.writer.commit.closed_buckets import closes_buckets
+from headrace.writer.commit.event_specs import check_version
+from headrace.writer.commit.privacy import (
+    RecordedPrivacy,
+    check_policies,
+    check_recorded_paths,
+    open_privacy,
+    record_privacy,
+)
+from headrace.writer.commit.targets import Targets, add_targets
+from headrace.writer.commit.task_plan import build_task_plan
+from headrace.writer.config.pipeline import Pipeline, zones_of
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import StagedFile
+from headrace.writer.privacy.path_policies import RecordPolicies, overlay_policies
+from headrace.writer.privacy.protected_schema import Privacy
+from headrace.writer.schemas.format_detection import judge, unit_of, wire_of
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.schemas.schema_id_check import IdMeanings
+from headrace.writer.schemas.tracker import Admission, Schemas
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.log.zone_records import find_zone_changes
+from headrace.writer.table.pipeline_tables import Tables
+from headrace.writer.table.table import PipelineTable
 
 # The age of an event whose broker timestamp is unknown.
 ANY_AGE = timedelta(days=36_500)

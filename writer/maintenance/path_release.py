@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from writer.clients.driver_endpoint import check_no_driver
-from writer.config.base import did_you_mean
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.privacy.path_policies import (
+from headrace.writer.clients.driver_endpoint import check_no_driver
+from headrace.writer.config.base import did_you_mean
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.privacy.path_policies import (
     COLUMNS,
     COLUMNS_NAME,
     RELEASED,
@@ -19,8 +19,8 @@ from writer.privacy.path_policies import (
     effective_action,
     format_path,
 )
-from writer.privacy.policy import CLEAR, Action
-from writer.table.factory import existing_table
+from headrace.writer.privacy.policy import CLEAR, Action
+from headrace.writer.table.factory import existing_table
 
 ALL_PATHS = "*"
 

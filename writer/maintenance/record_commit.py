@@ -9,25 +9,25 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from writer.avro.schema_plan import SchemaPlan
-from writer.batch.bucketing import TimeRule
-from writer.batch.plan import TaskPlan
-from writer.batch.staging.parquet_files import Destination
-from writer.batch.task_report import EXITS, Counts, Report
-from writer.commit import builder
-from writer.config.pipelines import Config
-from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import TopicPartition
-from writer.maintenance.local_pipeline import LocalPipeline, Piece, open_local_pipeline
-from writer.schemas.registry import SchemaSource
-from writer.table.factory import all_tables
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.operations.operation import Operation
-from writer.table.log.schema_ids import accepted_times
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.pipeline_tables import Tables
-from writer.table.row_removal import REFUSALS, RemovalResult, RowMask, stage_remaining_rows
-from writer.table.table import PipelineTable
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.batch.task_report import EXITS, Counts, Report
+from headrace.writer.commit import builder
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.files import BucketFile, StagedFile
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.maintenance.local_pipeline import LocalPipeline, Piece, open_local_pipeline
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.operations.operation import Operation
+from headrace.writer.table.log.schema_ids import accepted_times
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.pipeline_tables import Tables
+from headrace.writer.table.row_removal import REFUSALS, RemovalResult, RowMask, stage_remaining_rows
+from headrace.writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Which ones is a pure decision. They go in entries of kind rewrite, each fenced by the log; Delta keeps their files until
 vacuum, a Parquet table removes them at once. A bucket's mark is put before its entry: if that is broken off, the next
-run drops it. A driver drops by the retention that is in force for a table (`writer.sealing.retention_wait`).
+run drops it. A driver drops by the retention that is in force for a table (`headrace.writer.sealing.retention_wait`).
 """
 
 import json
@@ -14,21 +14,21 @@ from itertools import chain
 from math import inf
 from uuid import uuid4
 
-import bucketers
-from writer.batch.staging.table_file import read_footer
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.files import BucketFile, BucketKey, group_by_bucket
-from writer.core.units import shift_instant
-from writer.sealing.manifest import FOLDER, bucket_path
-from writer.sealing.retention_wait import RetentionWait, forget_retention, read_retention, write_retention
-from writer.sealing.sealer import sealed_targets
-from writer.storage.base import Store
-from writer.table.factory import main_table, side_table
-from writer.table.log.foreign_writes import FilesGone
-from writer.table.log.operations.rows import RETENTION, RemovedRows, Rewrite
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.writer.batch.staging.table_file import read_footer
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.files import BucketFile, BucketKey, group_by_bucket
+from headrace.writer.core.units import shift_instant
+from headrace.writer.sealing.manifest import FOLDER, bucket_path
+from headrace.writer.sealing.retention_wait import RetentionWait, forget_retention, read_retention, write_retention
+from headrace.writer.sealing.sealer import sealed_targets
+from headrace.writer.storage.base import Store
+from headrace.writer.table.factory import main_table, side_table
+from headrace.writer.table.log.foreign_writes import FilesGone
+from headrace.writer.table.log.operations.rows import RETENTION, RemovedRows, Rewrite
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
 
 # A file beside the manifests of a bucket.
 MARK = "retired.json"

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bucketers.arrow import contiguous
-from writer.avro.column_cast import PLAIN_CAST, cast_values, default_values
-from writer.batch.bucketing import TimeRule, times_of
-from writer.batch.staging import table_file
-from writer.batch.staging.key_window import (
+from headrace.bucketers.arrow import contiguous
+from headrace.writer.avro.column_cast import PLAIN_CAST, cast_values, default_values
+from headrace.writer.batch.bucketing import TimeRule, times_of
+from headrace.writer.batch.staging import table_file
+from headrace.writer.batch.staging.key_window import (
     KAFKA_TIME,
     ComparedBucket,
     column_bounds,
@@ -31,7 +31,7 @@ from writer.batch.staging.key_window import (
     may_match,
     merge_bounds,
 )
-from writer.batch.staging.parquet_files import (
+from headrace.writer.batch.staging.parquet_files import (
     GROUP_BYTES_MAX,
     GROUP_ROWS_MAX,
     Destination,
@@ -40,12 +40,12 @@ from writer.batch.staging.parquet_files import (
     unmeasured_columns,
     value_bounds,
 )
-from writer.batch.staging.sorting import Dedupe, RowBits, TakenLimit, dedupe_columns, mark_repeats, sort_rows
-from writer.core import fault_points
-from writer.core.files import BucketKey, StagedFile
-from writer.storage.base import S3Settings, Store
-from writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
-from writer.storage.locations import store_at
+from headrace.writer.batch.staging.sorting import Dedupe, RowBits, TakenLimit, dedupe_columns, mark_repeats, sort_rows
+from headrace.writer.core import fault_points
+from headrace.writer.core.files import BucketKey, StagedFile
+from headrace.writer.storage.base import S3Settings, Store
+from headrace.writer.storage.disk_space import SCRATCH, TABLE, naming_full_disk, scratch
+from headrace.writer.storage.locations import store_at
 
 # Shares of the target size that a file may have.
 SHARE_MAX = 1.3

@@ -4,14 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from writer.audit.comparison import Comparison, Difference, PartitionPair, compare
-from writer.audit.coverage import coverage, partition_pairs
-from writer.commit.privacy import hidden_columns
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.privacy.record_sealing import RecordScreen
-from writer.table.factory import existing_table
-from writer.table.log.foreign_writes import reading
+from headrace.writer.audit.comparison import Comparison, Difference, PartitionPair, compare
+from headrace.writer.audit.coverage import coverage, partition_pairs
+from headrace.writer.commit.privacy import hidden_columns
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.privacy.record_sealing import RecordScreen
+from headrace.writer.table.factory import existing_table
+from headrace.writer.table.log.foreign_writes import reading
 
 
 @dataclass(frozen=True)

@@ -16,21 +16,27 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import staged_name
-from writer.core.units import show_duration
-from writer.maintenance.vacuum_plan import NeededFiles, Stored, UnneededObject, unneeded_checkpoints, unneeded_in_table
-from writer.storage.base import Store
-from writer.storage.locations import on_s3, store_at
-from writer.storage.nesting import ancestors, is_below, table_folders
-from writer.storage.split import OWN
-from writer.table import held_files
-from writer.table.factory import all_tables
-from writer.table.log import file_lists
-from writer.table.log.entries import SideEntry, parse_commit_info, parse_committed_entry
-from writer.table.pipeline_tables import Tables
-from writer.table.table import PipelineTable
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.files import staged_name
+from headrace.writer.core.units import show_duration
+from headrace.writer.maintenance.vacuum_plan import (
+    NeededFiles,
+    Stored,
+    UnneededObject,
+    unneeded_checkpoints,
+    unneeded_in_table,
+)
+from headrace.writer.storage.base import Store
+from headrace.writer.storage.locations import on_s3, store_at
+from headrace.writer.storage.nesting import ancestors, is_below, table_folders
+from headrace.writer.storage.split import OWN
+from headrace.writer.table import held_files
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.log import file_lists
+from headrace.writer.table.log.entries import SideEntry, parse_commit_info, parse_committed_entry
+from headrace.writer.table.pipeline_tables import Tables
+from headrace.writer.table.table import PipelineTable
 
 _DECODER = "headrace-avro-"
 SCRATCH = ("headrace-stage-", _DECODER, "headrace-rewrite-", "headrace-reprocess-")

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Literal
 
-from writer.storage.nesting import METADATA
+from headrace.writer.storage.nesting import METADATA
 
 Why = Literal["orphan", "removed", "draft", "manifest", "checkpoint", "scratch"]
 DESCRIPTIONS: Mapping[str, str] = {

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from writer.storage.base import Store
+from headrace.writer.storage.base import Store
 
 _FOLDER = "copies"
 _NAME = re.compile(r"(\d{8}T\d{6}Z)-(\d{6})-(\d+)")

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from writer.clients import native_kafka
-from writer.clients.kafka import Cluster
-from writer.config.sections.connections import Kafka
-from writer.core import logging
-from writer.core.log_mark import LogMark
-from writer.core.offsets import Source, TopicPartition
-from writer.kafka_reader.errors import OldRecordFormat, UnsupportedBroker
-from writer.kafka_reader.log_marks import LogMarks
-from writer.kafka_reader.requests.epoch_ends import EpochEnd
-from writer.offsets.log_continuity import (
+from headrace.writer.clients import native_kafka
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.config.sections.connections import Kafka
+from headrace.writer.core import logging
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.kafka_reader.errors import OldRecordFormat, UnsupportedBroker
+from headrace.writer.kafka_reader.log_marks import LogMarks
+from headrace.writer.kafka_reader.requests.epoch_ends import EpochEnd
+from headrace.writer.offsets.log_continuity import (
     Continues,
     DivergencePoint,
     Diverges,
@@ -26,15 +26,15 @@ from writer.offsets.log_continuity import (
     judge,
     read_part_history,
 )
-from writer.offsets.start_decision import LogRange, predecessors_of
-from writer.table.log.log import Action
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.offsets.start_decision import LogRange, predecessors_of
+from headrace.writer.table.log.log import Action
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 Entries = Sequence[tuple[int, Sequence[Action]]]
 
 
 class LogQuestions(Protocol):
-    """What is asked of leaders. Each raises ReadFailed; `writer.kafka_reader.log_marks` asks real ones."""
+    """What is asked of leaders. Each raises ReadFailed; `headrace.writer.kafka_reader.log_marks` asks real ones."""
 
     def leader_epochs(self, topics: Mapping[str, UUID]) -> dict[Source, int]:
         """Return the epoch of each partition's leader."""

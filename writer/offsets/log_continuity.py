@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
-from writer.batch.task_report import RangeRead
-from writer.core.log_mark import LogMark
-from writer.core.offsets import Source, TopicPartition
-from writer.kafka_reader.requests.epoch_ends import EpochEnd
-from writer.table.log.entries import parse_commit_info
-from writer.table.log.log import Action
-from writer.table.log.snapshot import NO_MARK, app_id, mark_names
+from headrace.writer.batch.task_report import RangeRead
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.kafka_reader.requests.epoch_ends import EpochEnd
+from headrace.writer.table.log.entries import parse_commit_info
+from headrace.writer.table.log.log import Action
+from headrace.writer.table.log.snapshot import NO_MARK, app_id, mark_names
 
 
 @dataclass(frozen=True)

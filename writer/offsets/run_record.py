@@ -15,12 +15,12 @@ from importlib.metadata import version
 from typing import Any
 from zlib import crc32
 
-from writer.config.sections.connections import Recovery
-from writer.core import logging
-from writer.core.errors import CheckpointUnusable
-from writer.offsets import checkpoint_backups
-from writer.offsets.spark_checkpoint import Checkpoints, Offsets, offsets_by_topic
-from writer.storage.base import Store
+from headrace.writer.config.sections.connections import Recovery
+from headrace.writer.core import logging
+from headrace.writer.core.errors import CheckpointUnusable
+from headrace.writer.offsets import checkpoint_backups
+from headrace.writer.offsets.spark_checkpoint import Checkpoints, Offsets, offsets_by_topic
+from headrace.writer.storage.base import Store
 
 _FORMAT = 1
 # As many as Spark keeps of its own files (spark.py).

@@ -11,21 +11,21 @@ from functools import partial
 from typing import Literal, assert_never
 from uuid import uuid4
 
-from writer.clients.driver_endpoint import check_no_driver
-from writer.clients.kafka import Cluster, choose_topics
-from writer.config.pipelines import Config
-from writer.core.errors import LogChanged
-from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.core.text import join_first
-from writer.offsets.log_check import log_check
-from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_decision import LogRange, Refuse, incarnation_numbers, recreated_topics
-from writer.offsets.start_offsets import gap_hints, orphan_reason
-from writer.table.factory import main_table
-from writer.table.gap_records import open_gap
-from writer.table.log.operations.gaps import Gap
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
+from headrace.writer.clients.driver_endpoint import check_no_driver
+from headrace.writer.clients.kafka import Cluster, choose_topics
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import LogChanged
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
+from headrace.writer.core.text import join_first
+from headrace.writer.offsets.log_check import log_check
+from headrace.writer.offsets.spark_checkpoint import Checkpoints
+from headrace.writer.offsets.start_decision import LogRange, Refuse, incarnation_numbers, recreated_topics
+from headrace.writer.offsets.start_offsets import gap_hints, orphan_reason
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.gap_records import open_gap
+from headrace.writer.table.log.operations.gaps import Gap
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
 
 Asker = Literal["person", "automatic"]
 # Partitions that a sentence names.

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from writer.core.errors import CheckpointUnusable
-from writer.core.offsets import Source, source_name
-from writer.offsets.start_decision import Refuse
-from writer.storage.base import S3Settings, StoreError, Unanswered
-from writer.storage.locations import store_at
+from headrace.writer.core.errors import CheckpointUnusable
+from headrace.writer.core.offsets import Source, source_name
+from headrace.writer.offsets.start_decision import Refuse
+from headrace.writer.storage.base import S3Settings, StoreError, Unanswered
+from headrace.writer.storage.locations import store_at
 
 Offsets = Mapping[Source, int]
 # Of the files of offsets that Spark writes for a source without a name.

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.core.text import join_first, plural
-from writer.table.log.commits.starts import LogCut
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
+from headrace.writer.core.text import join_first, plural
+from headrace.writer.table.log.commits.starts import LogCut
 
 # Partitions that a sentence names.
 _SHOWN_MAX = 3

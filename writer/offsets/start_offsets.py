@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from writer.clients.kafka import Cluster, Topic
-from writer.config.pipeline import Pipeline
-from writer.core import logging
-from writer.core.errors import FrontierLost, LogChanged, TopicMissing
-from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.core.units import instant, shift_instant
-from writer.offsets.log_check import Diverging, LogCheck, fetch_log_ranges_of_parts
-from writer.offsets.start_decision import (
+from headrace.writer.clients.kafka import Cluster, Topic
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core import logging
+from headrace.writer.core.errors import FrontierLost, LogChanged, TopicMissing
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
+from headrace.writer.core.units import instant, shift_instant
+from headrace.writer.offsets.log_check import Diverging, LogCheck, fetch_log_ranges_of_parts
+from headrace.writer.offsets.start_decision import (
     Begin,
     RecordGap,
     Refuse,
@@ -26,8 +26,8 @@ from writer.offsets.start_decision import (
     refusal,
     topics_without_id,
 )
-from writer.table.log.commits.starts import LogCut
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.log.commits.starts import LogCut
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 # Looks at a log that seems too short: right after a leader has changed it may (KAFKA-7703).
 _LOOKS_MAX = 3

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from writer.clients import kafka_sample
-from writer.clients.driver_endpoint import check_no_driver
-from writer.clients.kafka import Topic, choose_topics
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.core.offsets import Source, TopicPartition
-from writer.offsets.log_check import fetch_log_ranges
-from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_decision import LogRange
-from writer.offsets.topic_adoption_plan import (
+from headrace.writer.clients import kafka_sample
+from headrace.writer.clients.driver_endpoint import check_no_driver
+from headrace.writer.clients.kafka import Topic, choose_topics
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.offsets.log_check import fetch_log_ranges
+from headrace.writer.offsets.spark_checkpoint import Checkpoints
+from headrace.writer.offsets.start_decision import LogRange
+from headrace.writer.offsets.topic_adoption_plan import (
     AdoptionPlan,
     AdoptionRequest,
     TopicMove,
@@ -20,10 +20,10 @@ from writer.offsets.topic_adoption_plan import (
     plan_adoption,
     to_json,
 )
-from writer.table.factory import main_table
-from writer.table.kafka_timestamps import read_kafka_timestamps
-from writer.table.log.commits.starts import Adoption
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.kafka_timestamps import read_kafka_timestamps
+from headrace.writer.table.log.commits.starts import Adoption
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 # Of a partition, the last rows that the table has are compared.
 _ROWS_COMPARED = 50

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from writer.clients.kafka import Topic
-from writer.core.errors import ConfigError
-from writer.core.offsets import Source, TopicPartition
-from writer.offsets.start_decision import LogRange, incarnation_number
+from headrace.writer.clients.kafka import Topic
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.offsets.start_decision import LogRange, incarnation_number
 
 _OFFSETS_HINT = "Give the offset to read on from with --offsets topic:partition=offset, or a group's with --offsets-of"
 

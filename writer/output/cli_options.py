@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from writer.core.config_location import SHOWN, default_config
-from writer.core.errors import ConfigError
-from writer.core.units import duration, parse_instant
+from headrace.writer.core.config_location import SHOWN, default_config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.units import duration, parse_instant
 
 
 def config_argument(meaning: str = "Configuration file (YAML).") -> Any:

@@ -1,7 +1,7 @@
 """What all commands have in common: the tables they work on, `--yes`, `--dry-run`, `--json`, exit codes, reports.
 
-A command is a function with a docstring, in the table of `writer.cli.commands`. Its decorator says its exit codes, and
-reads the rest off its signature:
+A command is a function with a docstring, in the table of `headrace.writer.cli.commands`. Its decorator says its exit
+codes, and reads the rest off its signature:
 
 - a parameter of `Depends(choose)` becomes the options of `choose`, and takes what `choose` returns;
 - `write` gives it `--yes` and `--dry-run`: without them it is called with False and shows what it would change;
@@ -22,8 +22,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 
-from writer.output.report import Report, Screen
-from writer.output.tables import sentence
+from headrace.writer.output.report import Report, Screen
+from headrace.writer.output.tables import sentence
 
 _Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without, it is only shown; on a terminal you are asked.")]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show it, also beside --yes, and do not ask.")]

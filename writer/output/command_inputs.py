@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.output.cli_options import ConfigFile, OfRaw, OnePipeline, OneTarget, OnlyTarget, Pipelines
-from writer.output.command import Depends
-from writer.output.table_choice import ChosenTable, choose_tables, load_table
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.output.cli_options import ConfigFile, OfRaw, OnePipeline, OneTarget, OnlyTarget, Pipelines
+from headrace.writer.output.command import Depends
+from headrace.writer.output.table_choice import ChosenTable, choose_tables, load_table
 
 Result = TypeVar("Result")
 
@@ -124,7 +124,7 @@ def _read_clock() -> datetime:
     return datetime.now(UTC)
 
 
-# Parameters of commands; `writer.output.table_choice` has the rule.
+# Parameters of commands; `headrace.writer.output.table_choice` has the rule.
 Settings = Annotated[Config, Depends(_load)]
 Pipeline = Annotated[ChosenPipeline, Depends(choose_pipeline)]
 PipelineNames = Annotated[ChosenPipelines, Depends(choose_pipelines)]

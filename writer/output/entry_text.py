@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from writer.core.text import describe_limit, join_first, plural, span
-from writer.core.units import show_duration
+from headrace.writer.core.text import describe_limit, join_first, plural, span
+from headrace.writer.core.units import show_duration
 
 _PATHS_NAMED = 6
 

@@ -11,11 +11,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.core.text import plural, span
-from writer.output.health import LEVELS, Health, health
-from writer.output.route_lines import target_order
-from writer.output.status_screen import config_text, screen
-from writer.output.tables import count_cell, ruled_table
+from headrace.writer.core.text import plural, span
+from headrace.writer.output.health import LEVELS, Health, health
+from headrace.writer.output.route_lines import target_order
+from headrace.writer.output.status_screen import config_text, screen
+from headrace.writer.output.tables import count_cell, ruled_table
 
 _T = TypeVar("_T")
 Sort = Literal["worst", "name", "lag", "rows"]

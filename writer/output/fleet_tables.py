@@ -6,9 +6,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from writer.core.units import show_size
-from writer.output.fleet_screen import FleetRow, group_items, group_of, is_several, release_sheet, silent_rows
-from writer.output.route_lines import behind_text, target_order
+from headrace.writer.core.units import show_size
+from headrace.writer.output.fleet_screen import FleetRow, group_items, group_of, is_several, release_sheet, silent_rows
+from headrace.writer.output.route_lines import behind_text, target_order
 
 # A table, and its pipeline.
 _Line = tuple[FleetRow, Mapping[str, Any]]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from writer.core.text import instant, plural, span
+from headrace.writer.core.text import instant, plural, span
 
 Level = Literal["critical", "warning", "ok"]
 # The worst comes first.

@@ -6,7 +6,7 @@ The report is shown first: a file that cannot be written must not take it away.
 from collections.abc import Callable
 from pathlib import Path
 
-from writer.core.errors import ConfigError, HeadraceError, file_error
+from headrace.writer.core.errors import ConfigError, HeadraceError, file_error
 
 
 def check_output_file(option: str, path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from writer.core.errors import HeadraceError
-from writer.core.text import iso
-from writer.output.tables import console, emit, emit_whole, plain
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.text import iso
+from headrace.writer.output.tables import console, emit, emit_whole, plain
 
 # Of a field that the page needs, and that is no key of the JSON: field(metadata=SCREEN_ONLY).
 SCREEN_ONLY = {"screen_only": True}

@@ -5,8 +5,8 @@ from typing import Any
 
 from rich.text import Text
 
-from writer.core.text import plural, span
-from writer.core.units import show_size
+from headrace.writer.core.text import plural, span
+from headrace.writer.core.units import show_size
 
 # A pipeline's lines name at most as many tables.
 _SHOWN = 3

@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from writer.core.text import describe_limit, instant, plural, span
-from writer.core.units import show_size
-from writer.output.health import HEADROOM_BAD_S, HEADROOM_LOW_S, health, is_late
-from writer.output.route_lines import route_lines
-from writer.output.table_lines import buckets_text, contents_text, dead_letters_text, gaps_text, sums_text
-from writer.output.tables import label_grid
-from writer.scaling.spark_settings import in_one_process
+from headrace.writer.core.text import describe_limit, instant, plural, span
+from headrace.writer.core.units import show_size
+from headrace.writer.output.health import HEADROOM_BAD_S, HEADROOM_LOW_S, health, is_late
+from headrace.writer.output.route_lines import route_lines
+from headrace.writer.output.table_lines import buckets_text, contents_text, dead_letters_text, gaps_text, sums_text
+from headrace.writer.output.tables import label_grid
+from headrace.writer.scaling.spark_settings import in_one_process
 
 _BLOCKED_SHOWN = 3
 _SHARES = (0.5, 0.99, 0.999)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.core.text import plural
-from writer.table.factory import main_table
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import plural
+from headrace.writer.table.factory import main_table
 
 # Of the tables of a route that an error names.
 _NAMES_SHOWN = 10

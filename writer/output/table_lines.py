@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.text import Text
 
-from writer.core.text import instant, name_ranges, plural, span
-from writer.core.units import show_size
-from writer.output.health import FAILED_BAD, failed_records
+from headrace.writer.core.text import instant, name_ranges, plural, span
+from headrace.writer.core.units import show_size
+from headrace.writer.output.health import FAILED_BAD, failed_records
 
 # What was read of a table longer ago says so.
 _OLD_S = 60

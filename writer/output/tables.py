@@ -22,7 +22,7 @@ from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
-from writer.core.text import instant as text_instant
+from headrace.writer.core.text import instant as text_instant
 
 # The width without a terminal.
 _PIPE_WIDTH = 160

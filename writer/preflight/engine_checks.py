@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from writer.config.pipeline import Pipeline
-from writer.config.sections.table import Reader
-from writer.core.pages import page_address
-from writer.core.text import join_first
-from writer.engines.types import of_records
-from writer.preflight.finding import Finding, doubtful, good
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.sections.table import Reader
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.text import join_first
+from headrace.writer.engines.types import of_records
+from headrace.writer.preflight.finding import Finding, doubtful, good
 
 # A sentence names at most as many columns.
 _NAMED_MAX = 3

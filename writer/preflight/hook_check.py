@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from datetime import timedelta
 
-from writer.clients.http import RequestFailed
-from writer.config.pipelines import Config
-from writer.hooks.base import HookFailed
-from writer.hooks.dispatcher import build_hook
-from writer.preflight.finding import Finding, doubtful, good, not_checked
+from headrace.writer.clients.http import RequestFailed
+from headrace.writer.config.pipelines import Config
+from headrace.writer.hooks.base import HookFailed
+from headrace.writer.hooks.dispatcher import build_hook
+from headrace.writer.preflight.finding import Finding, doubtful, good, not_checked
 
 # A person waits, so a server has less time than a delivery gives it.
 _TIMEOUT_MAX = timedelta(seconds=10)

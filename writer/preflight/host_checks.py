@@ -12,29 +12,29 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import bucketers
-from bucketers.zone_data import find_zone_data
-from writer.clients import java_artifacts
-from writer.clients.driver_endpoint import ask_driver, read_announcement
-from writer.config.pipeline import Pipeline, zones_of
-from writer.config.pipelines import Config
-from writer.config.sections.connections import Http
-from writer.config.sections.table import Catalog, Table, layout
-from writer.core.catalog_table import CatalogTable, written_locations
-from writer.core.errors import HeadraceError
-from writer.core.pages import page_address
-from writer.core.text import instant, plural
-from writer.core.units import show_size
-from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
-from writer.preflight.version_runs import Versions, judge_versions, read_runs
-from writer.scaling.spark_settings import slots_now_at_most
-from writer.storage.base import S3Settings, StoreError
-from writer.storage.locations import on_s3, store_at
-from writer.storage.probe import probe
-from writer.table import locations
-from writer.table.factory import table_at
-from writer.table.log.zone_records import find_zone_changes
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.bucketers.zone_data import find_zone_data
+from headrace.writer.clients import java_artifacts
+from headrace.writer.clients.driver_endpoint import ask_driver, read_announcement
+from headrace.writer.config.pipeline import Pipeline, zones_of
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.connections import Http
+from headrace.writer.config.sections.table import Catalog, Table, layout
+from headrace.writer.core.catalog_table import CatalogTable, written_locations
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.text import instant, plural
+from headrace.writer.core.units import show_size
+from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
+from headrace.writer.preflight.version_runs import Versions, judge_versions, read_runs
+from headrace.writer.scaling.spark_settings import slots_now_at_most
+from headrace.writer.storage.base import S3Settings, StoreError
+from headrace.writer.storage.locations import on_s3, store_at
+from headrace.writer.storage.probe import probe
+from headrace.writer.table import locations
+from headrace.writer.table.factory import table_at
+from headrace.writer.table.log.zone_records import find_zone_changes
+from headrace.writer.table.table import PipelineTable
 
 # A disk with a smaller free share is a warning.
 _FREE_SHARE_MIN = 0.05
@@ -134,7 +134,7 @@ def _catalog(config: Config, catalog: Catalog, probed: ProbedLocations, *, offli
         probed.no_catalog = "--offline"
         return not_checked("catalog", "--offline")
     # pyiceberg takes a second to import.
-    from writer.table.iceberg.catalog.catalog_client import CatalogClient
+    from headrace.writer.table.iceberg.catalog.catalog_client import CatalogClient
 
     missing = set[str]()
     try:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.core.text import plural
-from writer.maintenance.retention import pipeline_retentions
-from writer.preflight.finding import Finding, doubtful, failure, good, not_checked
-from writer.storage.locations import on_s3
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.text import plural
+from headrace.writer.maintenance.retention import pipeline_retentions
+from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked
+from headrace.writer.storage.locations import on_s3
 
 
 def check_retention(name: str, config: Config, now: datetime, *, offline: bool) -> Iterator[Finding]:

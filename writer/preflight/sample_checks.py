@@ -9,29 +9,29 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import bucketers
-from bucketers.arrow import column
-from bucketers.timestamps import find_refusal
-from writer.avro.schema import timestamp_unit
-from writer.avro.schema_plan import SchemaPlan, WriterSchema
-from writer.avro.schema_text import parse_schema
-from writer.avro.type_visitor import iterate_types
-from writer.avro.wire_format import Wire
-from writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of
-from writer.config.sections.routing import RouteSection
-from writer.core.errors import ConfigError
-from writer.core.pages import page_address
-from writer.core.text import instant, join_first, plural
-from writer.core.units import show_duration
-from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
-from writer.output.tables import legible, short_type
-from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
-from writer.preflight.host_checks import scratch
-from writer.preflight.samples.route_sample import RouteSplit, open_part, split
-from writer.privacy.record_sealing import RecordScreen
-from writer.schemas.format_detection import MixedWire, UnclearWire
-from writer.schemas.registry import SchemaSource
-from writer.sealing.manifest import bucket_path
+from headrace import bucketers
+from headrace.bucketers.arrow import column
+from headrace.bucketers.timestamps import find_refusal
+from headrace.writer.avro.schema import timestamp_unit
+from headrace.writer.avro.schema_plan import SchemaPlan, WriterSchema
+from headrace.writer.avro.schema_text import parse_schema
+from headrace.writer.avro.type_visitor import iterate_types
+from headrace.writer.avro.wire_format import Wire
+from headrace.writer.batch.bucketing import ClockFieldMissing, TimeRule, times_of
+from headrace.writer.config.sections.routing import RouteSection
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.text import instant, join_first, plural
+from headrace.writer.core.units import show_duration
+from headrace.writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample
+from headrace.writer.output.tables import legible, short_type
+from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
+from headrace.writer.preflight.host_checks import scratch
+from headrace.writer.preflight.samples.route_sample import RouteSplit, open_part, split
+from headrace.writer.privacy.record_sealing import RecordScreen
+from headrace.writer.schemas.format_detection import MixedWire, UnclearWire
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.sealing.manifest import bucket_path
 
 SAMPLED = ("wire", "decode", "event_time", "buckets", "spill")
 _TARGETS_NAMED = 6

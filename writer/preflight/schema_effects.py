@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from bucketers.arrow import column as column_of
-from writer.avro import schema as avro
-from writer.avro.column_cast import ColumnPath
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.output.report import RECORD_VALUES
-from writer.schemas.registry import SchemaSource, source
-from writer.schemas.subjects import full_name
-from writer.specs.spec import Spec, spec_of
+from headrace.bucketers.arrow import column as column_of
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.column_cast import ColumnPath
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.output.report import RECORD_VALUES
+from headrace.writer.schemas.registry import SchemaSource, source
+from headrace.writer.schemas.subjects import full_name
+from headrace.writer.specs.spec import Spec, spec_of
 
 # No registry gives this id.
 _NOT_REGISTERED = 0

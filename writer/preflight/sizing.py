@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib.resources import files
 
-from writer.batch.staging.parquet_files import GROUP_BYTES_MAX
-from writer.commit.batch_limits import limits, task_count
-from writer.config.pipeline import Pipeline
-from writer.core.text import join_first, plural, span
-from writer.core.units import show_duration, show_size
+from headrace.writer.batch.staging.parquet_files import GROUP_BYTES_MAX
+from headrace.writer.commit.batch_limits import limits, task_count
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core.text import join_first, plural, span
+from headrace.writer.core.units import show_duration, show_size
 
 # The mean share of the cores. The rest is for bursts, and for catching up after an outage.
 UTILISATION = 0.6
@@ -166,7 +166,7 @@ class SteadyBatch:
 
 def rates() -> Rates:
     """Read the measured rates that come with the package."""
-    document = json.loads((files("writer.preflight") / "rates.json").read_text(encoding="utf-8"))
+    document = json.loads((files("headrace.writer.preflight") / "rates.json").read_text(encoding="utf-8"))
     measured = [MeasuredCost(**cost) for cost in document.pop("measured")]
     beside_steps = {reader: CostBesideSteps(**cost) for reader, cost in document.pop("beside_steps").items()}
     return Rates(**document, measured=measured, beside_steps=beside_steps)

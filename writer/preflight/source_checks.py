@@ -7,34 +7,34 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
-from writer.clients import kafka_sample
-from writer.clients.kafka import Cluster, choose_topics
-from writer.commit.event_specs import find_spec_problems, find_unused_specs
-from writer.commit.privacy import (
+from headrace.writer.avro.schema_plan import RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.clients import kafka_sample
+from headrace.writer.clients.kafka import Cluster, choose_topics
+from headrace.writer.commit.event_specs import find_spec_problems, find_unused_specs
+from headrace.writer.commit.privacy import (
     check_hash_key,
     check_privacy,
     open_privacy,
     recorded_paths,
     recorded_privacy,
 )
-from writer.config.pipeline import Pipeline
-from writer.config.pipelines import Config
-from writer.config.sections.topic_selection import TopicSelection
-from writer.core.errors import ConfigError, HeadraceError, SchemaChanged
-from writer.core.pages import page_address
-from writer.core.text import join_first, plural
-from writer.core.units import show_duration
-from writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
-from writer.output.tables import short_type
-from writer.preflight.engine_checks import readers
-from writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
-from writer.preflight.sample_checks import SAMPLED, route_sample_findings, sample_findings
-from writer.privacy.policy import Action
-from writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaSource, subjects
-from writer.schemas.subjects import UnclearContext, describe_choice
-from writer.schemas.tracker import Schemas
-from writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.topic_selection import TopicSelection
+from headrace.writer.core.errors import ConfigError, HeadraceError, SchemaChanged
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.text import join_first, plural
+from headrace.writer.core.units import show_duration
+from headrace.writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
+from headrace.writer.output.tables import short_type
+from headrace.writer.preflight.engine_checks import readers
+from headrace.writer.preflight.finding import Finding, doubtful, failure, good, not_checked, wrong
+from headrace.writer.preflight.sample_checks import SAMPLED, route_sample_findings, sample_findings
+from headrace.writer.privacy.policy import Action
+from headrace.writer.schemas.registry import ConfluentRegistry, RegistryUnreachable, SchemaSource, subjects
+from headrace.writer.schemas.subjects import UnclearContext, describe_choice
+from headrace.writer.schemas.tracker import Schemas
+from headrace.writer.table.log.foreign_writes import CommitFailed
 
 # A shorter retention does not survive a night.
 _RETENTION_MIN = timedelta(hours=12)

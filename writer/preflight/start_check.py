@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from writer.clients import kafka_sample
-from writer.clients.driver_endpoint import answers
-from writer.clients.kafka import Cluster
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.pages import page_address
-from writer.core.text import plural
-from writer.preflight import host_checks, source_checks
-from writer.preflight.finding import Finding, failure, good, not_checked
-from writer.preflight.hook_check import check_hooks
-from writer.preflight.retention_check import check_retention
-from writer.schemas.registry import SchemaSource, source
-from writer.schemas.registry_client import without_user
+from headrace.writer.clients import kafka_sample
+from headrace.writer.clients.driver_endpoint import answers
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.text import plural
+from headrace.writer.preflight import host_checks, source_checks
+from headrace.writer.preflight.finding import Finding, failure, good, not_checked
+from headrace.writer.preflight.hook_check import check_hooks
+from headrace.writer.preflight.retention_check import check_retention
+from headrace.writer.schemas.registry import SchemaSource, source
+from headrace.writer.schemas.registry_client import without_user
 
 _CHECKS_OF_ALL = ("broker", "registry", "checkpoints", "versions", "jars", "http", "scheduling")
 

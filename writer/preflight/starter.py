@@ -13,22 +13,22 @@ import pyarrow as pa
 import yaml
 from pydantic import BaseModel
 
-from writer.avro.wire_format import Wire
-from writer.clients import kafka_sample
-from writer.config.base import ShortForm
-from writer.config.pipeline import Pipeline
-from writer.config.pipelines import Config
-from writer.config.sections.connections import Kafka, Registry
-from writer.config.sections.kafka_client import Security
-from writer.config.sections.resource_limits import Commit
-from writer.config.sections.table import EventTime, Roll, Table
-from writer.core.errors import ConfigError
-from writer.core.pages import page_address
-from writer.core.text import plural
-from writer.core.units import show_duration, show_size
-from writer.maintenance.local_pipeline import Sample, open_local_pipeline
-from writer.preflight.sample_checks import Times, times_in
-from writer.schemas.registry import source
+from headrace.writer.avro.wire_format import Wire
+from headrace.writer.clients import kafka_sample
+from headrace.writer.config.base import ShortForm
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.connections import Kafka, Registry
+from headrace.writer.config.sections.kafka_client import Security
+from headrace.writer.config.sections.resource_limits import Commit
+from headrace.writer.config.sections.table import EventTime, Roll, Table
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.text import plural
+from headrace.writer.core.units import show_duration, show_size
+from headrace.writer.maintenance.local_pipeline import Sample, open_local_pipeline
+from headrace.writer.preflight.sample_checks import Times, times_in
+from headrace.writer.schemas.registry import source
 
 # Characters of a line of the file.
 _WIDTH = 110

@@ -10,20 +10,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import bucketers
-from writer.clients import kafka_sample
-from writer.clients.kafka import Cluster, choose_topics
-from writer.config.pipeline import Pipeline
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, ExitCode, HeadraceError
-from writer.core.files import BucketKey
-from writer.core.text import instant, plural, span
-from writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
-from writer.preflight.samples.processor_time import MEASURED_S, measure_steps
-from writer.preflight.samples.route_sample import open_part, split
-from writer.preflight.samples.staged_sample import StagedSample, raw_record_bytes, stage_sample
-from writer.preflight.sizing import StepCost, Traffic
-from writer.schemas.registry import SchemaSource, source
+from headrace import bucketers
+from headrace.writer.clients import kafka_sample
+from headrace.writer.clients.kafka import Cluster, choose_topics
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError, ExitCode, HeadraceError
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.text import instant, plural, span
+from headrace.writer.maintenance.local_pipeline import LocalPipeline, open_local_pipeline
+from headrace.writer.preflight.samples.processor_time import MEASURED_S, measure_steps
+from headrace.writer.preflight.samples.route_sample import open_part, split
+from headrace.writer.preflight.samples.staged_sample import StagedSample, raw_record_bytes, stage_sample
+from headrace.writer.preflight.sizing import StepCost, Traffic
+from headrace.writer.schemas.registry import SchemaSource, source
 
 _WINDOW = timedelta(hours=1)
 # The window has as many slices, to find the busiest.

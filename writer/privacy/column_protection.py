@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous
-from writer.privacy.encryption import encrypt_values
-from writer.privacy.hashing import hash_values
-from writer.privacy.keyring import Keyring, KeySource, open_keyring
-from writer.privacy.policy import Action, PrivacyError
+from headrace.bucketers.arrow import contiguous
+from headrace.writer.privacy.encryption import encrypt_values
+from headrace.writer.privacy.hashing import hash_values
+from headrace.writer.privacy.keyring import Keyring, KeySource, open_keyring
+from headrace.writer.privacy.policy import Action, PrivacyError
 
 ColumnPath = tuple[str, ...]
 ColumnActions = Mapping[ColumnPath, Action]

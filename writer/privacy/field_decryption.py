@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from bucketers.arrow import contiguous
-from writer.core.errors import ConfigError
-from writer.privacy.column_protection import ColumnPath, change_children
-from writer.privacy.hashing import has_repeats
-from writer.privacy.keyring import KeyWrap, WrapSource
+from headrace.bucketers.arrow import contiguous
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.privacy.column_protection import ColumnPath, change_children
+from headrace.writer.privacy.hashing import has_repeats
+from headrace.writer.privacy.keyring import KeyWrap, WrapSource
 
 # Type of a KMS that is no more than a secret.
 LOCAL_KMS = "local-kms"

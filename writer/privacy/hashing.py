@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous
+from headrace.bucketers.arrow import contiguous
 
 # Of SHA-256.
 _BLOCK_BYTES = 64

@@ -23,8 +23,8 @@ from typing import Literal, NoReturn, Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from writer.core.errors import ConfigError, file_error
-from writer.privacy.encryption import KEY_BYTES
+from headrace.writer.core.errors import ConfigError, file_error
+from headrace.writer.privacy.encryption import KEY_BYTES
 
 Purpose = Literal["hash", "encrypt"]
 PURPOSES: tuple[Purpose, ...] = ("hash", "encrypt")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from writer.privacy.policy import CLEAR, Action, Policies, strictest
+from headrace.writer.privacy.policy import CLEAR, Action, Policies, strictest
 
 # Names of fields, as a configuration joins them by dots.
 Path = tuple[str, ...]

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, count
 from typing import Any, Protocol
 
-from writer.privacy.column_protection import ColumnPath, Protection, check_map_keys
-from writer.privacy.keyring import KeySource
-from writer.privacy.path_policies import (
+from headrace.writer.privacy.column_protection import ColumnPath, Protection, check_map_keys
+from headrace.writer.privacy.keyring import KeySource
+from headrace.writer.privacy.path_policies import (
     Path,
     PathPolicies,
     PathPolicy,
@@ -17,7 +17,7 @@ from writer.privacy.path_policies import (
     policy_of_path,
     strictest_policy,
 )
-from writer.privacy.policy import (
+from headrace.writer.privacy.policy import (
     CLEAR,
     Action,
     Policies,
@@ -26,7 +26,7 @@ from writer.privacy.policy import (
     Unprotects,
     strictest,
 )
-from writer.privacy.union_branches import (
+from headrace.writer.privacy.union_branches import (
     PROMOTED,
     branch_names,
     group_by_fields,

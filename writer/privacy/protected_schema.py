@@ -8,11 +8,11 @@ has something protected inside, has no default, which would stand in the clear.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bucketers.arrow import suggest_name
-from writer.privacy.column_protection import Protection
-from writer.privacy.field_decryption import Decryption
-from writer.privacy.keyring import KeySource, WrapSource
-from writer.privacy.path_policies import (
+from headrace.bucketers.arrow import suggest_name
+from headrace.writer.privacy.column_protection import Protection
+from headrace.writer.privacy.field_decryption import Decryption
+from headrace.writer.privacy.keyring import KeySource, WrapSource
+from headrace.writer.privacy.path_policies import (
     COLUMNS,
     COLUMNS_NAME,
     PATHS_MAX,
@@ -28,7 +28,7 @@ from writer.privacy.path_policies import (
     policies_of_today,
     policy_of_path,
 )
-from writer.privacy.policy import (
+from headrace.writer.privacy.policy import (
     Action,
     Policies,
     PrivacyError,
@@ -36,14 +36,14 @@ from writer.privacy.policy import (
     TooManyPaths,
     Unprotects,
 )
-from writer.privacy.policy_visitor import PolicyVisitor, Record
-from writer.privacy.record_sealing import RecordSealing
-from writer.privacy.union_branches import (
+from headrace.writer.privacy.policy_visitor import PolicyVisitor, Record
+from headrace.writer.privacy.record_sealing import RecordSealing
+from headrace.writer.privacy.union_branches import (
     full_names,
     is_protected_name,
     names_branch,
 )
-from writer.specs.spec import Spec, spec_of
+from headrace.writer.specs.spec import Spec, spec_of
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous
-from writer.privacy.encryption import VERSION, CannotDecrypt, decrypt_text, encrypt_values, key_id_of
-from writer.privacy.keyring import Keyring, KeySource, open_keyring
+from headrace.bucketers.arrow import contiguous
+from headrace.writer.privacy.encryption import VERSION, CannotDecrypt, decrypt_text, encrypt_values, key_id_of
+from headrace.writer.privacy.keyring import Keyring, KeySource, open_keyring
 
 HIDDEN = b"(protected)"
 _SEALED = f"{VERSION}.".encode()

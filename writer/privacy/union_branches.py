@@ -7,7 +7,7 @@ type of its own, so that a table never gives it the column of a branch whose val
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from writer.privacy.path_policies import Path
+from headrace.writer.privacy.path_policies import Path
 
 # Namespace of the types of protected values.
 PROTECTED = "headrace.protected."

@@ -16,11 +16,11 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from writer.config.sections.connections import Autoscaler
-from writer.core import logging
-from writer.core.periodic_thread import PeriodicThread
-from writer.scaling.scale_steps import Executor, ExecutorTarget, remaining_executors, steps
-from writer.storage.base import Store
+from headrace.writer.config.sections.connections import Autoscaler
+from headrace.writer.core import logging
+from headrace.writer.core.periodic_thread import PeriodicThread
+from headrace.writer.scaling.scale_steps import Executor, ExecutorTarget, remaining_executors, steps
+from headrace.writer.storage.base import Store
 
 LOOK_S = 1.0
 REQUEST_FILE = "executors.json"

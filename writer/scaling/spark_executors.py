@@ -9,7 +9,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.scaling.scale_steps import Executor
+from headrace.writer.scaling.scale_steps import Executor
 
 _DRIVER = "driver"
 

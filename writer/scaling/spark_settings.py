@@ -5,9 +5,9 @@ import os
 import re
 from collections.abc import Mapping
 
-from writer.config.pipelines import Config
-from writer.config.sections.connections import Autoscaler
-from writer.config.sections.resource_limits import Scheduling
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.connections import Autoscaler
+from headrace.writer.config.sections.resource_limits import Scheduling
 
 # Tasks share ranges out by number; with several for each they get equal parts.
 _RANGES_PER_SLOT = 3

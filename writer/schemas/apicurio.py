@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from writer.avro.wire_format import Ids
-from writer.clients.http import Answer, RequestFailed
-from writer.schemas.references import Reference, RegisteredSchema, inline_references
-from writer.schemas.registry_client import (
+from headrace.writer.avro.wire_format import Ids
+from headrace.writer.clients.http import Answer, RequestFailed
+from headrace.writer.schemas.references import Reference, RegisteredSchema, inline_references
+from headrace.writer.schemas.registry_client import (
     SHOWN,
     Login,
     ReferenceNotFound,
@@ -22,7 +22,7 @@ from writer.schemas.registry_client import (
     read_versions,
     unreachable_error,
 )
-from writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, oldest_first, with_apicurio_groups
+from headrace.writer.schemas.subjects import DEFAULT_GROUP, Subjects, fits, oldest_first, with_apicurio_groups
 
 # Versions of a schema, or artifacts, in one answer.
 _PAGE = 500

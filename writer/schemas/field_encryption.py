@@ -16,17 +16,17 @@ from confluent_kafka.schema_registry.rules.encryption.dek_registry.dek_registry_
 )
 from confluent_kafka.schema_registry.wildcard_matcher import wildcard_match
 
-from writer.avro import schema
-from writer.avro.type_visitor import TypePart, iterate_types
-from writer.avro.wire_format import is_guid
-from writer.core.errors import ConfigError
-from writer.privacy.column_protection import ColumnPath
-from writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, EncryptedFields, Kek
-from writer.privacy.path_policies import Path
-from writer.privacy.policy import CONFLUENT_TAGS, Policies, PrivacyError
-from writer.privacy.protected_schema import Privacy
-from writer.schemas.registry import ConfluentRegistry
-from writer.schemas.registry_client import is_absence_code
+from headrace.writer.avro import schema
+from headrace.writer.avro.type_visitor import TypePart, iterate_types
+from headrace.writer.avro.wire_format import is_guid
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.privacy.column_protection import ColumnPath
+from headrace.writer.privacy.field_decryption import ALGORITHMS, DataKey, Decryption, EncryptedFields, Kek
+from headrace.writer.privacy.path_policies import Path
+from headrace.writer.privacy.policy import CONFLUENT_TAGS, Policies, PrivacyError
+from headrace.writer.privacy.protected_schema import Privacy
+from headrace.writer.schemas.registry import ConfluentRegistry
+from headrace.writer.schemas.registry_client import is_absence_code
 
 _ENCRYPT = "ENCRYPT"
 _PAYLOAD = "ENCRYPT_PAYLOAD"

@@ -7,19 +7,19 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
-from writer.avro.schema_text import read_json
-from writer.avro.wire_format import CONFLUENT, Ids, show_id
-from writer.clients.driver_endpoint import check_no_driver
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.core.text import plural
-from writer.core.units import microseconds
-from writer.schemas.format_detection import wire_of
-from writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
-from writer.schemas.schema_id_check import IdMeanings, avro_fingerprint, registry_name
-from writer.table.factory import main_table
-from writer.table.log import schema_ids
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.avro.schema_text import read_json
+from headrace.writer.avro.wire_format import CONFLUENT, Ids, show_id
+from headrace.writer.clients.driver_endpoint import check_no_driver
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import plural
+from headrace.writer.core.units import microseconds
+from headrace.writer.schemas.format_detection import wire_of
+from headrace.writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
+from headrace.writer.schemas.schema_id_check import IdMeanings, avro_fingerprint, registry_name
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log import schema_ids
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 # An id, and the kind of ids that it is one of.
 KindAndId = tuple[Ids, int]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from writer.avro.schema_text import (
+from headrace.writer.avro.schema_text import (
     KEYWORDS,
     NAMED,
     PRIMITIVES,

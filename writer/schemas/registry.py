@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
-from writer.avro.fingerprint import crc_fingerprint
-from writer.avro.schema_text import UnsupportedSchema
-from writer.avro.wire_format import Ids, is_guid, show_id
-from writer.clients.http import RequestFailed
-from writer.config.sections.connections import Registry
-from writer.core import logging
-from writer.core.errors import ConfigError, file_error
-from writer.privacy.field_decryption import DataKey
-from writer.schemas.apicurio import ApicurioRegistry
-from writer.schemas.references import Reference, RegisteredSchema, inline_references
-from writer.schemas.registry_client import (
+from headrace.writer.avro.fingerprint import crc_fingerprint
+from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.avro.wire_format import Ids, is_guid, show_id
+from headrace.writer.clients.http import RequestFailed
+from headrace.writer.config.sections.connections import Registry
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError, file_error
+from headrace.writer.privacy.field_decryption import DataKey
+from headrace.writer.schemas.apicurio import ApicurioRegistry
+from headrace.writer.schemas.references import Reference, RegisteredSchema, inline_references
+from headrace.writer.schemas.registry_client import (
     Login,
     ReferenceNotFound,
     RegistryClient,
@@ -33,7 +33,7 @@ from writer.schemas.registry_client import (
     unreachable_error,
     without_user,
 )
-from writer.schemas.subjects import (
+from headrace.writer.schemas.subjects import (
     DEFAULT_CONTEXT,
     DEFAULT_GROUP,
     Subjects,

@@ -18,12 +18,12 @@ from functools import partial
 from itertools import chain, zip_longest
 from typing import Any, TypeVar
 
-from writer.core import logging
-from writer.core.backoff import Backoff
-from writer.core.errors import Draining
-from writer.core.text import instant, join_first
-from writer.schemas.registry_client import REQUESTS_AT_ONCE, RegistryUnreachable, SchemaNotFound
-from writer.storage.base import Store
+from headrace.writer.core import logging
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.errors import Draining
+from headrace.writer.core.text import instant, join_first
+from headrace.writer.schemas.registry_client import REQUESTS_AT_ONCE, RegistryUnreachable, SchemaNotFound
+from headrace.writer.storage.base import Store
 
 # Between two questions to a registry that does not answer.
 _BACKOFF = Backoff(1, 30)

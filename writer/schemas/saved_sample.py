@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro.schema_text import UnsupportedSchema, read_json
-from writer.avro.wire_format import Ids, Part, show_id
-from writer.clients.kafka_sample import RECORDS
-from writer.core.errors import ConfigError, file_error
-from writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
+from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.avro.wire_format import Ids, Part, show_id
+from headrace.writer.clients.kafka_sample import RECORDS
+from headrace.writer.core.errors import ConfigError, file_error
+from headrace.writer.schemas.registry import SchemaNotFound, SchemaSource, of_keys, with_ids
 
 _FORMAT = 1
 _MARK = "headrace_sample"

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlsplit
 
-from writer.avro.fingerprint import schema_fingerprint
-from writer.avro.schema import UnsupportedSchema
-from writer.avro.wire_format import Ids, show_id
-from writer.config.sections.connections import Registry
-from writer.core.units import instant
-from writer.schemas.registry import SchemaSource
-from writer.table.log import schema_ids
-from writer.table.log.schema_ids import Transactions
+from headrace.writer.avro.fingerprint import schema_fingerprint
+from headrace.writer.avro.schema import UnsupportedSchema
+from headrace.writer.avro.wire_format import Ids, show_id
+from headrace.writer.config.sections.connections import Registry
+from headrace.writer.core.units import instant
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.table.log import schema_ids
+from headrace.writer.table.log.schema_ids import Transactions
 
 _PORTS = {"http": 80, "https": 443}
 

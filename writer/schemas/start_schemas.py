@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from writer.avro.schema_text import UnsupportedSchema, read_json
-from writer.schemas.subjects import full_name
+from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.schemas.subjects import full_name
 
 # Versions of each record that a start admits, whatever their fields are.
 NEWEST_COUNT = 20

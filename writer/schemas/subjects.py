@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from writer.avro import schema_text
-from writer.avro.schema_text import UnsupportedSchema, read_json
-from writer.avro.wire_format import Part
-from writer.config.sections.connections import FULL_NAME, Strategy
-from writer.core.errors import ConfigError
+from headrace.writer.avro import schema_text
+from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.avro.wire_format import Part
+from headrace.writer.config.sections.connections import FULL_NAME, Strategy
+from headrace.writer.core.errors import ConfigError
 
 # Group of Apicurio's artifacts; Confluent's API has no other.
 DEFAULT_GROUP = "default"

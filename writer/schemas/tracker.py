@@ -11,21 +11,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro.schema_plan import PROVENANCE, ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
-from writer.avro.schema_text import UnsupportedSchema, read_json
-from writer.avro.union_members import TABLE, UnionMembers, union_members, with_members
-from writer.avro.wire_format import CONFLUENT, Part, Wire, show_id
-from writer.batch.record_columns import RecordColumns
-from writer.batch.schema_reader import KeyPlan
-from writer.batch.task_report import Report
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.privacy.field_decryption import Decryption
-from writer.privacy.keyring import KeyringPlace, KeySource
-from writer.privacy.path_policies import RecordPolicies, is_any_protected
-from writer.privacy.policy import Policies
-from writer.privacy.protected_schema import Privacy
-from writer.schemas.registry import (
+from headrace.writer.avro.schema_plan import PROVENANCE, ColumnRules, RejectedSchema, SchemaPlan, WriterSchema
+from headrace.writer.avro.schema_text import UnsupportedSchema, read_json
+from headrace.writer.avro.union_members import TABLE, UnionMembers, union_members, with_members
+from headrace.writer.avro.wire_format import CONFLUENT, Part, Wire, show_id
+from headrace.writer.batch.record_columns import RecordColumns
+from headrace.writer.batch.schema_reader import KeyPlan
+from headrace.writer.batch.task_report import Report
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.privacy.field_decryption import Decryption
+from headrace.writer.privacy.keyring import KeyringPlace, KeySource
+from headrace.writer.privacy.path_policies import RecordPolicies, is_any_protected
+from headrace.writer.privacy.policy import Policies
+from headrace.writer.privacy.protected_schema import Privacy
+from headrace.writer.schemas.registry import (
     ConfluentRegistry,
     RegistryUnreachable,
     SchemaNotFound,
@@ -33,8 +33,8 @@ from writer.schemas.registry import (
     of_keys,
     with_ids,
 )
-from writer.schemas.registry_client import ReferenceNotFound
-from writer.schemas.registry_hold import (
+from headrace.writer.schemas.registry_client import ReferenceNotFound
+from headrace.writer.schemas.registry_hold import (
     IdQuestion,
     NotAsked,
     RegistryHold,
@@ -42,10 +42,10 @@ from writer.schemas.registry_hold import (
     UnknownIds,
     ignore_wait,
 )
-from writer.schemas.schema_id_check import IdMeanings
-from writer.schemas.start_schemas import choose_start_schemas
-from writer.specs.spec import Spec
-from writer.storage.base import Store
+from headrace.writer.schemas.schema_id_check import IdMeanings
+from headrace.writer.schemas.start_schemas import choose_start_schemas
+from headrace.writer.specs.spec import Spec
+from headrace.writer.storage.base import Store
 
 # A rejected schema is requested again after this time, which is as long as the default timeout.
 ASK_AGAIN = timedelta(minutes=5)
@@ -327,7 +327,7 @@ class Schemas:
         if not isinstance(self._original_source, ConfluentRegistry):
             return plan
         # It imports Confluent's client of registries, which takes a tenth of a second.
-        from writer.schemas.field_encryption import decryption_of
+        from headrace.writer.schemas.field_encryption import decryption_of
 
         decryption = decryption_of(self._original_source, schema_id, text, self._topics, privacy) or Decryption()
         return plan.with_decryptions({**privacy.decryptions, schema_id: replace(decryption, is_settled=is_settled)})

@@ -10,17 +10,23 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
-import bucketers
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.core.files import BucketKey, group_by_bucket
-from writer.sealing.bucket_selection import BucketSelection, choose_buckets
-from writer.sealing.bucket_states import BucketState, ListedBucket, bucket_state, list_bucket, state_without_rows
-from writer.sealing.manifest import Manifest, bucket_path
-from writer.sealing.rules import is_closed
-from writer.sealing.sealer import BucketSnapshot, Sealer
-from writer.sealing.watermark import watermark
-from writer.storage.locations import on_s3
+from headrace import bucketers
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import BucketKey, group_by_bucket
+from headrace.writer.sealing.bucket_selection import BucketSelection, choose_buckets
+from headrace.writer.sealing.bucket_states import (
+    BucketState,
+    ListedBucket,
+    bucket_state,
+    list_bucket,
+    state_without_rows,
+)
+from headrace.writer.sealing.manifest import Manifest, bucket_path
+from headrace.writer.sealing.rules import is_closed
+from headrace.writer.sealing.sealer import BucketSnapshot, Sealer
+from headrace.writer.sealing.watermark import watermark
+from headrace.writer.storage.locations import on_s3
 
 _MANIFESTS_AT_ONCE = 16
 # Between two reads of the table's log.

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-import bucketers
-from bucketers import Bucketer, Composite, EventTime, TimeBucketer
-from writer.batch.staging.bucket_folders import hive_value
-from writer.core.errors import ConfigError
-from writer.core.files import BucketKey
-from writer.sealing.manifest import bucket_path
+from headrace import bucketers
+from headrace.bucketers import Bucketer, Composite, EventTime, TimeBucketer
+from headrace.writer.batch.staging.bucket_folders import hive_value
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import BucketKey
+from headrace.writer.sealing.manifest import bucket_path
 
 Interval = tuple[datetime, datetime]
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from writer.config.sections.bucket_upkeep import Seal
-from writer.core.files import BucketFile, BucketKey
-from writer.core.text import instant, span
-from writer.core.units import shift_instant
-from writer.sealing.manifest import Manifest, bucket_path
-from writer.sealing.rules import SealBlocked, SealDecision, SealLater, SealNow, Unsealed, is_closed
-from writer.sealing.unsealed import Interval, UnsealedIndex, explain_wrong_rows
-from writer.sealing.watermark import Watermark
+from headrace.writer.config.sections.bucket_upkeep import Seal
+from headrace.writer.core.files import BucketFile, BucketKey
+from headrace.writer.core.text import instant, span
+from headrace.writer.core.units import shift_instant
+from headrace.writer.sealing.manifest import Manifest, bucket_path
+from headrace.writer.sealing.rules import SealBlocked, SealDecision, SealLater, SealNow, Unsealed, is_closed
+from headrace.writer.sealing.unsealed import Interval, UnsealedIndex, explain_wrong_rows
+from headrace.writer.sealing.watermark import Watermark
 
 # Of a bucket that has rows.
 StateWithRows = Literal["open", "closed", "blocked", "reopened", "sealed"]

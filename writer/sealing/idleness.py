@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Protocol
 
-from writer.config.sections.bucket_upkeep import Seal
-from writer.core.offsets import Source
-from writer.core.units import shift_instant
-from writer.sealing.sealer import BucketSnapshot
-from writer.sealing.watermark import KafkaEnds, Watermark
+from headrace.writer.config.sections.bucket_upkeep import Seal
+from headrace.writer.core.offsets import Source
+from headrace.writer.core.units import shift_instant
+from headrace.writer.sealing.sealer import BucketSnapshot
+from headrace.writer.sealing.watermark import KafkaEnds, Watermark
 
 # An answer counts as recent for so long, where it is only shown.
 _RECENT_S = 30.0

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from writer.batch.staging.bucket_folders import bucket_folder
-from writer.core.errors import HeadraceError
-from writer.core.files import BucketKey
-from writer.core.units import from_iso, to_iso
-from writer.storage.base import Store
+from headrace.writer.batch.staging.bucket_folders import bucket_folder
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.units import from_iso, to_iso
+from headrace.writer.storage.base import Store
 
 FOLDER = "_headrace/sealed"
 FORMAT = 1

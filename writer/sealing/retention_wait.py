@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from writer.core.text import instant, iso, plural
-from writer.core.units import show_duration, show_size
-from writer.storage.base import Store
+from headrace.writer.core.text import instant, iso, plural
+from headrace.writer.core.units import show_duration, show_size
+from headrace.writer.storage.base import Store
 
 RECORD = "_headrace/retention.json"
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from writer.config.sections.bucket_upkeep import Seal
-from writer.core.errors import HeadraceError
-from writer.core.files import BucketKey
-from writer.core.units import shift_instant
-from writer.sealing.manifest import Reason
-from writer.sealing.watermark import PartitionEventTime, highest_watermark, watermark
+from headrace.writer.config.sections.bucket_upkeep import Seal
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.units import shift_instant
+from headrace.writer.sealing.manifest import Reason
+from headrace.writer.sealing.watermark import PartitionEventTime, highest_watermark, watermark
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,19 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import uuid4
 
-import bucketers
-from bucketers import interval
-from writer.batch.staging.bucket_folders import bucket_folder
-from writer.config.pipeline import Pipeline
-from writer.config.pipelines import Config
-from writer.core import fault_points, logging
-from writer.core.errors import HeadraceError
-from writer.core.files import BucketFile, BucketKey, group_by_bucket
-from writer.core.offsets import Source
-from writer.core.units import instant
-from writer.sealing.bucket_states import BucketCounts, SealFacts, bucket_counts
-from writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path
-from writer.sealing.rules import (
+from headrace import bucketers
+from headrace.bucketers import interval
+from headrace.writer.batch.staging.bucket_folders import bucket_folder
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import fault_points, logging
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.files import BucketFile, BucketKey, group_by_bucket
+from headrace.writer.core.offsets import Source
+from headrace.writer.core.units import instant
+from headrace.writer.sealing.bucket_states import BucketCounts, SealFacts, bucket_counts
+from headrace.writer.sealing.manifest import Manifest, Manifests, Reason, bucket_path
+from headrace.writer.sealing.rules import (
     MissingRange,
     SealBlocked,
     SealDecision,
@@ -28,7 +28,7 @@ from writer.sealing.rules import (
     choose_seals,
     is_closed,
 )
-from writer.sealing.unsealed import (
+from headrace.writer.sealing.unsealed import (
     BucketQuestions,
     IndexCheckpoint,
     UnsealedIndex,
@@ -37,15 +37,15 @@ from writer.sealing.unsealed import (
     index_files,
     missing_ranges_of,
 )
-from writer.sealing.watermark import PartitionEventTime, Watermark
-from writer.table.factory import all_tables, main_table
-from writer.table.gap_records import gap_records
-from writer.table.log.entries import parse_commit_info
-from writer.table.log.foreign_writes import NothingToClose
-from writer.table.log.log import Action
-from writer.table.log.operations.seals import Closing, Sealing
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.pipeline_tables import Tables
+from headrace.writer.sealing.watermark import PartitionEventTime, Watermark
+from headrace.writer.table.factory import all_tables, main_table
+from headrace.writer.table.gap_records import gap_records
+from headrace.writer.table.log.entries import parse_commit_info
+from headrace.writer.table.log.foreign_writes import NothingToClose
+from headrace.writer.table.log.log import Action
+from headrace.writer.table.log.operations.seals import Closing, Sealing
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.pipeline_tables import Tables
 
 # Entries of the log that the next process reads again.
 _ENTRIES_UNSAVED_MAX = 50

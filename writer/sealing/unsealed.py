@@ -14,15 +14,15 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from writer.core.files import BucketFile, BucketKey, group_by_bucket
-from writer.core.units import from_iso
-from writer.sealing.manifest import Manifest, Reason
-from writer.sealing.rules import MissingRange, Unsealed, is_closed
-from writer.storage.base import Store
-from writer.table.ledger import gap_record
-from writer.table.ledger.gap_record import GapRecord
-from writer.table.log.entries import bucket_of, file_changes, parse_commit_info
-from writer.table.log.log import Action
+from headrace.writer.core.files import BucketFile, BucketKey, group_by_bucket
+from headrace.writer.core.units import from_iso
+from headrace.writer.sealing.manifest import Manifest, Reason
+from headrace.writer.sealing.rules import MissingRange, Unsealed, is_closed
+from headrace.writer.storage.base import Store
+from headrace.writer.table.ledger import gap_record
+from headrace.writer.table.ledger.gap_record import GapRecord
+from headrace.writer.table.log.entries import bucket_of, file_changes, parse_commit_info
+from headrace.writer.table.log.log import Action
 
 INDEX = "_headrace/unsealed.json"
 FORMAT = 1

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 
-from writer.core.offsets import Source, TopicPartition
-from writer.core.units import shift_instant
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.core.units import shift_instant
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous, suggest_name
-from bucketers.timestamps import within_years
-from writer.specs.growth import GUARDS, check_guards, guard_calls, register_guards
-from writer.specs.spec import SpecError
+from headrace.bucketers.arrow import contiguous, suggest_name
+from headrace.bucketers.timestamps import within_years
+from headrace.writer.specs.growth import GUARDS, check_guards, guard_calls, register_guards
+from headrace.writer.specs.spec import SpecError
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 # Of the years 1 to 9999.

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.specs.spec import SpecError
+from headrace.writer.specs.spec import SpecError
 
 # Bytes that one call may make of one record, or add to it.
 BYTES_MAX = 99_999

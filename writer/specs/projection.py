@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from bucketers.arrow import contiguous, suggest_name
-from writer.specs.spec import Path, SpecError
+from headrace.bucketers.arrow import contiguous, suggest_name
+from headrace.writer.specs.spec import Path, SpecError
 
 
 def select_columns(columns: pa.Schema, include: Sequence[str], exclude: Sequence[str]) -> pa.Schema:

@@ -19,10 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import contiguous, fields_of, suggest_name
-from writer.specs.expressions import TIMESTAMP, Expressions, SqlExpression, quote_path
-from writer.specs.projection import Leaf, check_names, leaves, member_names, project_values, select_columns
-from writer.specs.spec import Spec, SpecError
+from headrace.bucketers.arrow import contiguous, fields_of, suggest_name
+from headrace.writer.specs.expressions import TIMESTAMP, Expressions, SqlExpression, quote_path
+from headrace.writer.specs.projection import Leaf, check_names, leaves, member_names, project_values, select_columns
+from headrace.writer.specs.spec import Spec, SpecError
 
 # What leaves records out, in this order.
 RULES = ("where", "sample")

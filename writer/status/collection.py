@@ -8,16 +8,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from writer.clients.driver_endpoint import find_announcement, pipeline_of, status_at
-from writer.clients.kafka import BrokerUnreachable, Cluster, probe_cluster
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.core.text import iso
-from writer.output.health import health
-from writer.status import from_table
-from writer.status.document import document
-from writer.status.model import View
+from headrace.writer.clients.driver_endpoint import find_announcement, pipeline_of, status_at
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster, probe_cluster
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.text import iso
+from headrace.writer.output.health import health
+from headrace.writer.status import from_table
+from headrace.writer.status.document import document
+from headrace.writer.status.model import View
 
 # A person waits for the answer.
 _KAFKA_TIMEOUT_MAX = timedelta(seconds=5)

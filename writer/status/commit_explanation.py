@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from writer.audit.table_history import read_pipeline_history
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.core.offsets import OffsetRange
-from writer.table.factory import existing_table
-from writer.table.log.entries import Entry
+from headrace.writer.audit.table_history import read_pipeline_history
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.table.factory import existing_table
+from headrace.writer.table.log.entries import Entry
 
 # Entries of the log that are looked at first: the last commit is nearly always among them.
 _NEWEST_ENTRIES = 50

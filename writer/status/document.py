@@ -6,23 +6,23 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Literal
 
-from writer.batch.lateness import BOUNDS_S
-from writer.clients.supervisor_record import HaltRecord
-from writer.core.offsets import OffsetRange
-from writer.core.text import iso
-from writer.hooks.outbox import Health
-from writer.output.health import health
-from writer.output.route_lines import target_order
-from writer.schemas.registry_hold import RegistryWait
-from writer.sealing.bucket_states import BucketCounts, ListedBucket
-from writer.status.lag import lag_sample
-from writer.status.lag_sample import round_seconds
-from writer.status.model import OUTCOMES, Batch, Commit, Totals, View
-from writer.status.pause import Pause
-from writer.status.rate_limit import LimitState
-from writer.status.rates import RATE_WINDOW, Rates, rates
-from writer.status.table_facts import TableContents
-from writer.table.pipeline_tables import TargetState
+from headrace.writer.batch.lateness import BOUNDS_S
+from headrace.writer.clients.supervisor_record import HaltRecord
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.core.text import iso
+from headrace.writer.hooks.outbox import Health
+from headrace.writer.output.health import health
+from headrace.writer.output.route_lines import target_order
+from headrace.writer.schemas.registry_hold import RegistryWait
+from headrace.writer.sealing.bucket_states import BucketCounts, ListedBucket
+from headrace.writer.status.lag import lag_sample
+from headrace.writer.status.lag_sample import round_seconds
+from headrace.writer.status.model import OUTCOMES, Batch, Commit, Totals, View
+from headrace.writer.status.pause import Pause
+from headrace.writer.status.rate_limit import LimitState
+from headrace.writer.status.rates import RATE_WINDOW, Rates, rates
+from headrace.writer.status.table_facts import TableContents
+from headrace.writer.table.pipeline_tables import TargetState
 
 Source = Literal["driver", "lake"]
 _NOT_APPLIED = "no driver has given it what was committed for it; a start does"

@@ -6,31 +6,31 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from writer.clients.kafka import BrokerUnreachable, Cluster, Topic, choose_topics
-from writer.clients.supervisor_record import HaltRecord, find_halt
-from writer.config.pipeline import Pipeline
-from writer.config.pipelines import Config
-from writer.config.sections.topic_selection import TopicSelection
-from writer.core.errors import HeadraceError
-from writer.core.offsets import Source, TopicPartition
-from writer.hooks.dispatcher import hook_health
-from writer.hooks.outbox import Health
-from writer.offsets.start_decision import incarnation_number, log_change
-from writer.sealing.bucket_states import BucketCounts, add_counts
-from writer.sealing.idleness import LogEndWatch, frontier_by_source
-from writer.sealing.sealer import Sealer, sealed_targets
-from writer.sealing.watermark import Watermark, watermark
-from writer.status.lag import date_frontier, read_history, read_log_bounds
-from writer.status.model import Commit, Logs, Totals, View, event_time_newest_of
-from writer.status.pause import find_pause
-from writer.status.progress import COMMITS_KEPT
-from writer.status.rate_limit import EffectiveLimit, LimitState, configured_limit, effective_limit
-from writer.status.table_facts import GapFacts, TableFactsReader
-from writer.table.factory import all_tables, main_table
-from writer.table.log.entries import Entry
-from writer.table.log.foreign_writes import CommitFailed, one_line
-from writer.table.log.snapshot import LogFormatTooNew, PipelineSnapshot
-from writer.table.pipeline_tables import Tables, TargetState
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster, Topic, choose_topics
+from headrace.writer.clients.supervisor_record import HaltRecord, find_halt
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.topic_selection import TopicSelection
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.hooks.dispatcher import hook_health
+from headrace.writer.hooks.outbox import Health
+from headrace.writer.offsets.start_decision import incarnation_number, log_change
+from headrace.writer.sealing.bucket_states import BucketCounts, add_counts
+from headrace.writer.sealing.idleness import LogEndWatch, frontier_by_source
+from headrace.writer.sealing.sealer import Sealer, sealed_targets
+from headrace.writer.sealing.watermark import Watermark, watermark
+from headrace.writer.status.lag import date_frontier, read_history, read_log_bounds
+from headrace.writer.status.model import Commit, Logs, Totals, View, event_time_newest_of
+from headrace.writer.status.pause import find_pause
+from headrace.writer.status.progress import COMMITS_KEPT
+from headrace.writer.status.rate_limit import EffectiveLimit, LimitState, configured_limit, effective_limit
+from headrace.writer.status.table_facts import GapFacts, TableFactsReader
+from headrace.writer.table.factory import all_tables, main_table
+from headrace.writer.table.log.entries import Entry
+from headrace.writer.table.log.foreign_writes import CommitFailed, one_line
+from headrace.writer.table.log.snapshot import LogFormatTooNew, PipelineSnapshot
+from headrace.writer.table.pipeline_tables import Tables, TargetState
 
 _TABLES_AT_ONCE = 8
 # Entries of the table's log that are read for the totals since the last start.

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from math import inf
 
-from writer.clients.kafka import Cluster, choose_topics
-from writer.config.sections.topic_selection import TopicSelection
-from writer.core import logging
-from writer.core.errors import HeadraceError, TopicMissing
-from writer.core.offsets import Source
-from writer.core.periodic_thread import PeriodicThread
-from writer.core.text import join_first, plural
-from writer.offsets.start_decision import log_change
-from writer.status.lag_sample import Lag, LagSample
-from writer.status.model import Dates, Logs, Sample
-from writer.status.progress import Progress
-from writer.status.rates import RATE_WINDOW
+from headrace.writer.clients.kafka import Cluster, choose_topics
+from headrace.writer.config.sections.topic_selection import TopicSelection
+from headrace.writer.core import logging
+from headrace.writer.core.errors import HeadraceError, TopicMissing
+from headrace.writer.core.offsets import Source
+from headrace.writer.core.periodic_thread import PeriodicThread
+from headrace.writer.core.text import join_first, plural
+from headrace.writer.offsets.start_decision import log_change
+from headrace.writer.status.lag_sample import Lag, LagSample
+from headrace.writer.status.model import Dates, Logs, Sample
+from headrace.writer.status.progress import Progress
+from headrace.writer.status.rates import RATE_WINDOW
 
 # Rates are asked for over these windows.
 _HISTORY = (timedelta(minutes=10), timedelta(minutes=2), RATE_WINDOW)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from writer.core.text import iso
+from headrace.writer.core.text import iso
 
 # Intervals without a sample: Kafka does not answer, or the thread that asks it hangs.
 _STALE_AFTER = 3

@@ -8,20 +8,20 @@ from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any, Literal
 
-from writer.batch.lateness import Lateness
-from writer.batch.task_report import RAW
-from writer.clients.supervisor_record import HaltRecord, LeaseWait
-from writer.config.sections.resource_limits import Scheduling
-from writer.core.offsets import OffsetRange, Source
-from writer.hooks.outbox import Health
-from writer.schemas.registry_hold import RegistryWait
-from writer.sealing.bucket_states import BucketCounts, ListedBucket
-from writer.sealing.retention_wait import RetentionWait
-from writer.status.lag_sample import AppendedRecords
-from writer.status.pause import Pause
-from writer.status.rate_limit import LimitState
-from writer.status.table_facts import GapFacts, TableContents
-from writer.table.pipeline_tables import TargetState
+from headrace.writer.batch.lateness import Lateness
+from headrace.writer.batch.task_report import RAW
+from headrace.writer.clients.supervisor_record import HaltRecord, LeaseWait
+from headrace.writer.config.sections.resource_limits import Scheduling
+from headrace.writer.core.offsets import OffsetRange, Source
+from headrace.writer.hooks.outbox import Health
+from headrace.writer.schemas.registry_hold import RegistryWait
+from headrace.writer.sealing.bucket_states import BucketCounts, ListedBucket
+from headrace.writer.sealing.retention_wait import RetentionWait
+from headrace.writer.status.lag_sample import AppendedRecords
+from headrace.writer.status.pause import Pause
+from headrace.writer.status.rate_limit import LimitState
+from headrace.writer.status.table_facts import GapFacts, TableContents
+from headrace.writer.table.pipeline_tables import TargetState
 
 OUTCOMES = ("read", "rows", "late_table", "dead_letters", "quarantined", "tombstones", "filtered")
 # What the log calls an outcome, where it is not the same.

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from writer.core import logging
-from writer.core.errors import Draining, ExitCode, HeadraceError
-from writer.core.periodic_thread import Await, PeriodicThread
-from writer.core.text import instant, iso
-from writer.storage.base import Store, StoreError
+from headrace.writer.core import logging
+from headrace.writer.core.errors import Draining, ExitCode, HeadraceError
+from headrace.writer.core.periodic_thread import Await, PeriodicThread
+from headrace.writer.core.text import instant, iso
+from headrace.writer.storage.base import Store, StoreError
 
 # Delta's readers and VACUUM pass over names that begin with an underscore.
 CONTROL = "_headrace/control.json"

@@ -10,12 +10,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from writer.avro.schema_plan import RejectedSchema, WriterSchema
-from writer.core.files import BucketKey
-from writer.core.offsets import OffsetRange, Source
-from writer.core.periodic_thread import Await
-from writer.sealing.retention_wait import RetentionWait
-from writer.status.model import (
+from headrace.writer.avro.schema_plan import RejectedSchema, WriterSchema
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.offsets import OffsetRange, Source
+from headrace.writer.core.periodic_thread import Await
+from headrace.writer.sealing.retention_wait import RetentionWait
+from headrace.writer.status.model import (
     DECODERS,
     DURATION_BOUNDS,
     Batch,
@@ -27,7 +27,7 @@ from writer.status.model import (
     event_time_newest,
     event_time_newest_of,
 )
-from writer.status.table_facts import GapFacts
+from headrace.writer.status.table_facts import GapFacts
 
 # For rates and a look back. The table's log has all of them.
 COMMITS_KEPT = 20

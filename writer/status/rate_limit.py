@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from writer.commit.rate_limit import NO_LIMIT, BatchUse, RateLimit, batch_use, wait_s
-from writer.config.sections.resource_limits import Commit
-from writer.core import logging
-from writer.core.errors import Draining
-from writer.core.text import describe_limit, instant, iso
-from writer.storage.base import Store, StoreError
+from headrace.writer.commit.rate_limit import NO_LIMIT, BatchUse, RateLimit, batch_use, wait_s
+from headrace.writer.config.sections.resource_limits import Commit
+from headrace.writer.core import logging
+from headrace.writer.core.errors import Draining
+from headrace.writer.core.text import describe_limit, instant, iso
+from headrace.writer.storage.base import Store, StoreError
 
 OVERRIDE = "_headrace/rate_limit.json"
 # Seconds between two looks at the limit while a batch waits.

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from writer.status.lag_sample import LagSample
-from writer.status.model import Commit, View
+from headrace.writer.status.lag_sample import LagSample
+from headrace.writer.status.model import Commit, View
 
 RATE_WINDOW = timedelta(minutes=1)
 

@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from writer.config.pipelines import Config
-from writer.core.files import BucketFile
-from writer.core.offsets import OffsetSet, Source, TopicPartition
-from writer.table.factory import all_tables
-from writer.table.gap_records import gap_records
-from writer.table.ledger.gap_record import GapRecord
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.pipeline_tables import Tables
-from writer.table.table import PipelineTable
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.files import BucketFile
+from headrace.writer.core.offsets import OffsetSet, Source, TopicPartition
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.gap_records import gap_records
+from headrace.writer.table.ledger.gap_record import GapRecord
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.pipeline_tables import Tables
+from headrace.writer.table.table import PipelineTable
 
 # A pause is so many times as long as a listing of files, which costs processor time that the stream needs.
 _PAUSE_FACTOR = 50

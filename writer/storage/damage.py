@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from pydantic import ValidationError
 
-from writer.core.errors import HeadraceError
+from headrace.writer.core.errors import HeadraceError
 
 _TEXT_MAX = 200
 

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from writer.core.units import show_size
-from writer.storage.base import StoreError
+from headrace.writer.core.units import show_size
+from headrace.writer.storage.base import StoreError
 
 FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Java has the same texts.

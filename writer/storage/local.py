@@ -9,10 +9,18 @@ from uuid import uuid4
 
 from pyarrow import fs
 
-from writer.core import fault_points
-from writer.core.errors import may_pass
-from writer.storage.base import Mark, NotExclusive, OutcomeUnknown, StoredObject, StoreError, Unanswered, always
-from writer.storage.disk_space import FULL_DISK_ERRORS, show_free_space
+from headrace.writer.core import fault_points
+from headrace.writer.core.errors import may_pass
+from headrace.writer.storage.base import (
+    Mark,
+    NotExclusive,
+    OutcomeUnknown,
+    StoredObject,
+    StoreError,
+    Unanswered,
+    always,
+)
+from headrace.writer.storage.disk_space import FULL_DISK_ERRORS, show_free_space
 
 # What file systems without hard links answer.
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}

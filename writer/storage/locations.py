@@ -2,8 +2,8 @@
 
 import re
 
-from writer.storage.base import S3Settings, Store
-from writer.storage.local import LocalStore
+from headrace.writer.storage.base import S3Settings, Store
+from headrace.writer.storage.local import LocalStore
 
 _S3 = "s3://"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -42,7 +42,7 @@ def on_s3(location: str) -> bool:
 def store_at(location: str, s3: S3Settings | None = None) -> Store:
     """Return the store of what lies below a location: an absolute path, or s3://bucket/prefix."""
     if on_s3(location):
-        from writer.storage.s3 import S3Store
+        from headrace.writer.storage.s3 import S3Store
 
         return S3Store(location, s3 or S3Settings())
     return LocalStore(location)
@@ -52,7 +52,7 @@ def delta_options(location: str, s3: S3Settings | None = None) -> dict[str, str]
     """Return delta-rs's options for a location; None for a path."""
     if not on_s3(location):
         return None
-    from writer.storage.s3 import resolve_settings
+    from headrace.writer.storage.s3 import resolve_settings
 
     settings = resolve_settings(s3 or S3Settings())
     options = {

@@ -4,8 +4,8 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from writer.core.errors import ConfigError, HeadraceError
-from writer.storage.base import NotExclusive, Store, StoreError, Unanswered
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.storage.base import NotExclusive, Store, StoreError, Unanswered
 
 _RACERS = 4
 _CONTENT = b"headrace\n"

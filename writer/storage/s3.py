@@ -30,8 +30,8 @@ from botocore.exceptions import (
 )
 from pyarrow import fs
 
-from writer.core.backoff import Backoff
-from writer.storage.base import (
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.storage.base import (
     Mark,
     NotExclusive,
     OutcomeUnknown,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from pyarrow import fs
 
-from writer.storage.base import Mark, Store, StoredObject, always
+from headrace.writer.storage.base import Mark, Store, StoredObject, always
 
 OWN = "_headrace"
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from writer.core.errors import HeadraceError
-from writer.core.text import instant
-from writer.storage.base import Store
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.text import instant
+from headrace.writer.storage.base import Store
 
 FOLDER = "_headrace/gaps"
 LEASE = timedelta(minutes=2)

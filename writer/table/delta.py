@@ -9,13 +9,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
-from writer.core.files import BucketFile, BucketKey
-from writer.storage import disk_space
-from writer.storage.base import S3Settings
-from writer.storage.locations import delta_options, store_at
-from writer.storage.nesting import METADATA, is_iceberg
-from writer.table.log import file_listing
-from writer.table.log.log import Log, State, TableVersion
+from headrace.writer.core.files import BucketFile, BucketKey
+from headrace.writer.storage import disk_space
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.locations import delta_options, store_at
+from headrace.writer.storage.nesting import METADATA, is_iceberg
+from headrace.writer.table.log import file_listing
+from headrace.writer.table.log.log import Log, State, TableVersion
 
 if TYPE_CHECKING:
     # It imports pandas, half a second.

@@ -3,26 +3,26 @@
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from writer.config.pipelines import Config
-from writer.config.sections.table import Table
-from writer.core.catalog_table import CatalogTable
-from writer.storage.base import S3Settings
-from writer.storage.locations import store_at
-from writer.table.delta import LOG as DELTA_LOG, Delta
-from writer.table.log.appender import RETRY_TIMEOUT
-from writer.table.log.foreign_writes import reading
-from writer.table.log.log import Log
-from writer.table.log.snapshot import TargetRecord
-from writer.table.log.table_format import Format
-from writer.table.parquet import LOG, Parquet
-from writer.table.pipeline_tables import Tables
-from writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import Table
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.locations import store_at
+from headrace.writer.table.delta import LOG as DELTA_LOG, Delta
+from headrace.writer.table.log.appender import RETRY_TIMEOUT
+from headrace.writer.table.log.foreign_writes import reading
+from headrace.writer.table.log.log import Log
+from headrace.writer.table.log.snapshot import TargetRecord
+from headrace.writer.table.log.table_format import Format
+from headrace.writer.table.parquet import LOG, Parquet
+from headrace.writer.table.pipeline_tables import Tables
+from headrace.writer.table.table import CHECKPOINT_INTERVAL, PipelineTable
 
 # Functions import Iceberg's modules when they need them: pyiceberg takes a second.
 if TYPE_CHECKING:
-    from writer.table.iceberg.adoption import ForeignTable
-    from writer.table.iceberg.conversion import Conversion
-    from writer.table.iceberg.table_names import TableNames
+    from headrace.writer.table.iceberg.adoption import ForeignTable
+    from headrace.writer.table.iceberg.conversion import Conversion
+    from headrace.writer.table.iceberg.table_names import TableNames
 
 
 def table_at(
@@ -39,7 +39,7 @@ def table_at(
     if format_ == "delta":
         form: Format = Delta(location, checkpoint_interval, s3)
     elif format_ == "iceberg":
-        from writer.table.iceberg.iceberg import Iceberg
+        from headrace.writer.table.iceberg.iceberg import Iceberg
 
         assert catalog is not None, "the configuration has a catalog where a table is Iceberg's"
         form = Iceberg(location, catalog, s3)
@@ -96,8 +96,8 @@ def conversion(name: str, config: Config, location: str, table: Table | None = N
 
     `table`: settings of a target of the route; None: as the configuration has them for the location.
     """
-    from writer.table.iceberg.conversion import Conversion
-    from writer.table.iceberg.iceberg import Iceberg
+    from headrace.writer.table.iceberg.conversion import Conversion
+    from headrace.writer.table.iceberg.iceberg import Iceberg
 
     s3 = config.s3.settings
     catalog_table = config.in_catalog(table, location) if table else config.catalog_place(name, location)
@@ -116,15 +116,15 @@ def table_names(name: str, config: Config) -> "TableNames | None":
     catalog_table = config.catalog_place(name, location)
     if catalog_table is None:
         return None
-    from writer.table.iceberg.table_names import TableNames
+    from headrace.writer.table.iceberg.table_names import TableNames
 
     return TableNames(catalog_table, location, config.s3.settings)
 
 
 def foreign_table(name: str, config: Config) -> "ForeignTable":
     """Return the Iceberg table that a pipeline is to adopt."""
-    from writer.table.iceberg.adoption import ForeignTable
-    from writer.table.iceberg.iceberg import Iceberg
+    from headrace.writer.table.iceberg.adoption import ForeignTable
+    from headrace.writer.table.iceberg.iceberg import Iceberg
 
     location = config.pipelines[name].table.location
     catalog_table = config.catalog_place(name, location)

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.table.ledger.gap_record import GapRecord, merge_gap_records
-from writer.table.ledger.segment import LedgerSegment
-from writer.table.ledger.segment_reader import RowCounts, no_row_counts, read_segments
-from writer.table.ledger.segment_store import LedgerStore
-from writer.table.log.operations.gaps import Gap
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.table.ledger.gap_record import GapRecord, merge_gap_records
+from headrace.writer.table.ledger.segment import LedgerSegment
+from headrace.writer.table.ledger.segment_reader import RowCounts, no_row_counts, read_segments
+from headrace.writer.table.ledger.segment_store import LedgerStore
+from headrace.writer.table.log.operations.gaps import Gap
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
 
 # Characters by which a gap record may be named.
 _ID_MIN = 4

@@ -9,12 +9,12 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import fs
 
-from writer.avro.union_members import UnionMemberConflict, join_members, union_members, with_members
-from writer.core.files import HELD_LATE, StagedFile, staged_name
-from writer.storage.base import Store
-from writer.table.log.entries import SideEntry
-from writer.table.log.foreign_writes import CommitFailed, reading
-from writer.table.table import PipelineTable
+from headrace.writer.avro.union_members import UnionMemberConflict, join_members, union_members, with_members
+from headrace.writer.core.files import HELD_LATE, StagedFile, staged_name
+from headrace.writer.storage.base import Store
+from headrace.writer.table.log.entries import SideEntry
+from headrace.writer.table.log.foreign_writes import CommitFailed, reading
+from headrace.writer.table.table import PipelineTable
 
 FOLDER = "_headrace/held"
 

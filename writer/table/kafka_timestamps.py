@@ -5,11 +5,11 @@ from datetime import datetime
 
 import pyarrow.compute as pc
 
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.staging import table_file
-from writer.core.offsets import TopicPartition
-from writer.table.log.foreign_writes import reading
-from writer.table.table import PipelineTable
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.batch.staging import table_file
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.table.log.foreign_writes import reading
+from headrace.writer.table.table import PipelineTable
 
 _BATCH_ROWS = 2**16
 

@@ -5,14 +5,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from writer.config.pipeline import Pipeline
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.core.pages import page_address
-from writer.storage.base import Store, StoreError, Unanswered
-from writer.storage.locations import on_s3, parse_location, store_at
-from writer.storage.nesting import (
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.pages import page_address
+from headrace.writer.storage.base import Store, StoreError, Unanswered
+from headrace.writer.storage.locations import on_s3, parse_location, store_at
+from headrace.writer.storage.nesting import (
     METADATA,
     TABLE_MARKERS,
     Location,
@@ -24,8 +24,8 @@ from writer.storage.nesting import (
     location_of,
     parts,
 )
-from writer.table.factory import main_table, side_table, table_names
-from writer.table.log.foreign_writes import reading
+from headrace.writer.table.factory import main_table, side_table, table_names
+from headrace.writer.table.log.foreign_writes import reading
 
 FIX = (
     "Give each a folder of its own, side by side; inside a table only below a name that begins with _ or . "

@@ -17,16 +17,16 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
-from writer.batch.staging.bucket_folders import hive_value
-from writer.core import fault_points
-from writer.core.files import BucketFile, BucketKey, staged_name
-from writer.storage.base import Store
-from writer.storage.locations import on_s3
-from writer.storage.nesting import is_below, table_folders
-from writer.table.log import file_listing
-from writer.table.log.entries import creation_actions
-from writer.table.log.foreign_writes import ForeignChange
-from writer.table.log.log import Log, State, TableVersion
+from headrace.writer.batch.staging.bucket_folders import hive_value
+from headrace.writer.core import fault_points
+from headrace.writer.core.files import BucketFile, BucketKey, staged_name
+from headrace.writer.storage.base import Store
+from headrace.writer.storage.locations import on_s3
+from headrace.writer.storage.nesting import is_below, table_folders
+from headrace.writer.table.log import file_listing
+from headrace.writer.table.log.entries import creation_actions
+from headrace.writer.table.log.foreign_writes import ForeignChange
+from headrace.writer.table.log.log import Log, State, TableVersion
 
 if TYPE_CHECKING:
     # It imports pandas, half a second.

@@ -8,15 +8,15 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
-from writer.core import fault_points
-from writer.core.backoff import Backoff
-from writer.core.errors import HeadraceError
-from writer.core.files import StagedFile
-from writer.table import held_files
-from writer.table.log.entries import SideEntry
-from writer.table.log.foreign_writes import CommitFailed, reading
-from writer.table.log.snapshot import PipelineSnapshot, TargetRecord
-from writer.table.table import PipelineTable
+from headrace.writer.core import fault_points
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.files import StagedFile
+from headrace.writer.table import held_files
+from headrace.writer.table.log.entries import SideEntry
+from headrace.writer.table.log.foreign_writes import CommitFailed, reading
+from headrace.writer.table.log.snapshot import PipelineSnapshot, TargetRecord
+from headrace.writer.table.table import PipelineTable
 
 # Targets that are applied to at the same time.
 _THREADS = 8

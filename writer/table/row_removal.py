@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.batch.bucketing import TimeRule, times_of
-from writer.batch.staging import table_file
-from writer.batch.staging.parquet_files import Destination, OpenFile, unmeasured_columns
-from writer.core.errors import SchemaChanged
-from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import OffsetSet, Span, TopicPartition, merge_spans
-from writer.storage.base import Store
-from writer.table.log.appender import LostRace, TableConverted, TableSuperseded
-from writer.table.log.entries import remove_action
-from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles, Overtaken, TableUnwritable
-from writer.table.log.log import Action
+from headrace.writer.batch.bucketing import TimeRule, times_of
+from headrace.writer.batch.staging import table_file
+from headrace.writer.batch.staging.parquet_files import Destination, OpenFile, unmeasured_columns
+from headrace.writer.core.errors import SchemaChanged
+from headrace.writer.core.files import BucketFile, StagedFile
+from headrace.writer.core.offsets import OffsetSet, Span, TopicPartition, merge_spans
+from headrace.writer.storage.base import Store
+from headrace.writer.table.log.appender import LostRace, TableConverted, TableSuperseded
+from headrace.writer.table.log.entries import remove_action
+from headrace.writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles, Overtaken, TableUnwritable
+from headrace.writer.table.log.log import Action
 
 _BATCH_ROWS = 65_536
 _PREFIX = "replay"

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from writer.core.errors import ConfigError, HeadraceError, may_pass
-from writer.core.files import BucketFile, BucketKey, StagedFile, staged_name
-from writer.core.offsets import OffsetSet
-from writer.core.pages import page_address
-from writer.storage.base import Unanswered
-from writer.table import takeover
-from writer.table.ledger.segment_store import LedgerStore, LedgerUnreadable
-from writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
-from writer.table.log.commits import privacy, settings, starts, successions
-from writer.table.log.entries import Entry, SideEntry, metadata_actions, parse_entry
-from writer.table.log.foreign_writes import CommitFailed, one_line, reading
-from writer.table.log.log import TableVersion
-from writer.table.log.snapshot import OWNER, PipelineSnapshot, closed_values
-from writer.table.log.table_format import Format
-from writer.table.row_removal import RemovalResult, stage_without_offsets
-from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
+from headrace.writer.core.errors import ConfigError, HeadraceError, may_pass
+from headrace.writer.core.files import BucketFile, BucketKey, StagedFile, staged_name
+from headrace.writer.core.offsets import OffsetSet
+from headrace.writer.core.pages import page_address
+from headrace.writer.storage.base import Unanswered
+from headrace.writer.table import takeover
+from headrace.writer.table.ledger.segment_store import LedgerStore, LedgerUnreadable
+from headrace.writer.table.log.appender import RETRY_TIMEOUT, Appender, LostRace, Swap
+from headrace.writer.table.log.commits import privacy, settings, starts, successions
+from headrace.writer.table.log.entries import Entry, SideEntry, metadata_actions, parse_entry
+from headrace.writer.table.log.foreign_writes import CommitFailed, one_line, reading
+from headrace.writer.table.log.log import TableVersion
+from headrace.writer.table.log.snapshot import OWNER, PipelineSnapshot, closed_values
+from headrace.writer.table.log.table_format import Format
+from headrace.writer.table.row_removal import RemovalResult, stage_without_offsets
+from headrace.writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 
 if TYPE_CHECKING:
     # It imports pandas, half a second.

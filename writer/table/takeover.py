@@ -7,12 +7,12 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from writer.table.log.appender import Appender, LostRace
-from writer.table.log.entries import metadata_actions
-from writer.table.log.foreign_writes import CommitFailed, one_line, unwritable_protocol
-from writer.table.log.log import Action, State
-from writer.table.log.snapshot import FORMAT, OWNER, PipelineSnapshot, format_name
-from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
+from headrace.writer.table.log.appender import Appender, LostRace
+from headrace.writer.table.log.entries import metadata_actions
+from headrace.writer.table.log.foreign_writes import CommitFailed, one_line, unwritable_protocol
+from headrace.writer.table.log.log import Action, State
+from headrace.writer.table.log.snapshot import FORMAT, OWNER, PipelineSnapshot, format_name
+from headrace.writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 
 _FEATURES = ("readerFeatures", "writerFeatures")
 _COPY = "Copy its rows into a new table of reader 1, writer 2, then adopt that one"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
 
-from writer.config.sections.connections import OpenTelemetry
-from writer.status.model import OUTCOMES, Commit
+from headrace.writer.config.sections.connections import OpenTelemetry
+from headrace.writer.status.model import OUTCOMES, Commit
 
 # The wait for records, before the batch.
 _WAIT = "wait"

@@ -10,9 +10,9 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 
-from writer.config.pipelines import Config
-from writer.config.sections.connections import OpenLineage
-from writer.status.model import Commit
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.connections import OpenLineage
+from headrace.writer.status.model import Commit
 
 PRODUCER = "https://github.com/headrace/headrace"
 

@@ -8,13 +8,13 @@ from datetime import timedelta
 from functools import partial
 from queue import Empty, Full, Queue
 
-from writer.config.pipeline import Pipeline
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.status.model import Commit
-from writer.status.progress import Progress
-from writer.telemetry import batch_trace, lineage_events
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.status.model import Commit
+from headrace.writer.status.progress import Progress
+from headrace.writer.telemetry import batch_trace, lineage_events
 
 Send = Callable[[Commit], None]
 # How long to send what waits of a pipeline whose configuration changed, or that was taken out.

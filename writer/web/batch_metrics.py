@@ -1,8 +1,8 @@
 """The metrics of batches and commits, and the sums over what they carried."""
 
-from writer.batch.lateness import LATE_POLICIES
-from writer.status.model import GAP_CAUSES, OUTCOMES
-from writer.web.metric_types import Metric, Reading, Value, Window, by_name, plain
+from headrace.writer.batch.lateness import LATE_POLICIES
+from headrace.writer.status.model import GAP_CAUSES, OUTCOMES
+from headrace.writer.web.metric_types import Metric, Reading, Value, Window, by_name, plain
 
 
 def _filter_counts(reading: Reading) -> list[Value]:

@@ -15,13 +15,23 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
 
-from writer.config.sections.connections import Http
-from writer.status.document import document, overview
-from writer.status.model import View
-from writer.status.progress import Progress
-from writer.web import page
-from writer.web.http_server import NOT_HERE, TEXT, Answer, Guarded, Post, answering, has_token, json_answer, nothing
-from writer.web.metrics_export import exposition
+from headrace.writer.config.sections.connections import Http
+from headrace.writer.status.document import document, overview
+from headrace.writer.status.model import View
+from headrace.writer.status.progress import Progress
+from headrace.writer.web import page
+from headrace.writer.web.http_server import (
+    NOT_HERE,
+    TEXT,
+    Answer,
+    Guarded,
+    Post,
+    answering,
+    has_token,
+    json_answer,
+    nothing,
+)
+from headrace.writer.web.metrics_export import exposition
 
 _INDEX = b"headrace; a browser is shown a page here\n\n/metrics\n/healthz\n/readyz\n/rolloutz\n/status\n/buckets\n"
 _TOKEN_WANTED = b"this needs the token of the supervisor\n"

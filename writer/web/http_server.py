@@ -16,11 +16,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from writer.clients import tls
-from writer.config.sections.connections import Http
-from writer.core import logging
-from writer.core.errors import ConfigError, HeadraceError
-from writer.web.page import content, policy
+from headrace.writer.clients import tls
+from headrace.writer.config.sections.connections import Http
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.web.page import content, policy
 
 # Of every response: no caching, no content sniffing, no framing, no referrer.
 HEADERS: Mapping[str, str] = {

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.output.tables import plain
-from writer.preflight.samples.preview import newest_records
-from writer.preflight.samples.preview_text import Step
-from writer.web.http_server import TEXT, Answer, Guarded, has_token, json_answer
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.output.tables import plain
+from headrace.writer.preflight.samples.preview import newest_records
+from headrace.writer.preflight.samples.preview_text import Step
+from headrace.writer.web.http_server import TEXT, Answer, Guarded, has_token, json_answer
 
 _PATH = "/records"
 _STEPS: tuple[Step, ...] = ("raw", "decoded", "assigned")

@@ -6,8 +6,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Generic, Literal, TypeVar
 
-from writer.status.lag_sample import Lag
-from writer.status.model import View
+from headrace.writer.status.lag_sample import Lag
+from headrace.writer.status.model import View
 
 PARTITION = ("pipeline", "topic", "partition")
 # What a number counts or measures; "1" is of a flag, a number of a name, or a sign.

@@ -1,8 +1,8 @@
 """The catalogue of metrics, from which a driver's `/metrics` and docs/METRICS.md are made."""
 
-from writer.web.batch_metrics import BATCH_METRICS
-from writer.web.metric_types import Metric, Reading
-from writer.web.pipeline_metrics import PIPELINE_METRICS
-from writer.web.table_metrics import TABLE_METRICS
+from headrace.writer.web.batch_metrics import BATCH_METRICS
+from headrace.writer.web.metric_types import Metric, Reading
+from headrace.writer.web.pipeline_metrics import PIPELINE_METRICS
+from headrace.writer.web.table_metrics import TABLE_METRICS
 
 CATALOGUE: tuple[Metric[Reading], ...] = (*PIPELINE_METRICS, *BATCH_METRICS, *TABLE_METRICS)

@@ -14,12 +14,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from writer.status.lag import partition_lags
-from writer.status.model import DURATION_BOUNDS
-from writer.status.progress import Progress
-from writer.web.http_server import NOT_HERE, TEXT, Answer, Get, json_answer
-from writer.web.metric_types import Metric, Reading, Source, Value
-from writer.web.metrics_catalogue import CATALOGUE
+from headrace.writer.status.lag import partition_lags
+from headrace.writer.status.model import DURATION_BOUNDS
+from headrace.writer.status.progress import Progress
+from headrace.writer.web.http_server import NOT_HERE, TEXT, Answer, Get, json_answer
+from headrace.writer.web.metric_types import Metric, Reading, Source, Value
+from headrace.writer.web.metrics_catalogue import CATALOGUE
 
 
 class _StaticCollector(Collector):

@@ -17,7 +17,7 @@ _FILE = "page.html"
 @cache
 def content() -> bytes:
     """Return the page."""
-    return files("writer.web").joinpath(_FILE).read_bytes()
+    return files("headrace.writer.web").joinpath(_FILE).read_bytes()
 
 
 def policy(page: str) -> str:

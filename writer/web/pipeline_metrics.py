@@ -1,6 +1,6 @@
 """The metrics of a pipeline as a process: its state, its starts and limits, Kafka's logs, and its receivers."""
 
-from writer.web.metric_types import PARTITION, Metric, Reading, Value, Window, by_name, by_partition, plain
+from headrace.writer.web.metric_types import PARTITION, Metric, Reading, Value, Window, by_name, by_partition, plain
 
 
 def _source_age(reading: Reading) -> list[Value]:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from writer.sealing.bucket_states import BucketCounts
-from writer.status.table_facts import GapFacts, TableContents
-from writer.table.pipeline_tables import TargetState
-from writer.web.metric_types import Metric, Reading, Value, Window, by_name, plain
+from headrace.writer.sealing.bucket_states import BucketCounts
+from headrace.writer.status.table_facts import GapFacts, TableContents
+from headrace.writer.table.pipeline_tables import TargetState
+from headrace.writer.web.metric_types import Metric, Reading, Value, Window, by_name, plain
 
 _TARGET = ("pipeline", "target")
 

@@ -11,26 +11,32 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from recovery.backfill import archive_source, source_factory
-from recovery.backfill.chunk_commit import ChunkCommit
-from recovery.backfill.fill_gaps import BackfillRequest, GapOutcome, fill_gaps, read_gap_records, select_gap_records
-from recovery.backfill.source import Source
-from recovery.cli.fix.gap_choice import find_gaps
-from recovery.cli.fix.wait_line import WaitLine
-from writer.commit.builder import bytes_per_row
-from writer.core.errors import ConfigError
-from writer.core.offsets import OffsetRange
-from writer.core.text import join_first, plural
-from writer.core.units import duration, show_size
-from writer.maintenance.record_commit import RecordTable
-from writer.output.cli_options import By
-from writer.output.command import command
-from writer.output.command_inputs import ChosenPipelines, PipelineNames
-from writer.output.report import SCREEN_ONLY, Report, Screen, json_value
-from writer.output.tables import sentence
-from writer.schemas import registry
-from writer.table.gap_records import ID_SHOWN
-from writer.table.ledger.gap_record import GapRecord
+from headrace.recovery.backfill import archive_source, source_factory
+from headrace.recovery.backfill.chunk_commit import ChunkCommit
+from headrace.recovery.backfill.fill_gaps import (
+    BackfillRequest,
+    GapOutcome,
+    fill_gaps,
+    read_gap_records,
+    select_gap_records,
+)
+from headrace.recovery.backfill.source import Source
+from headrace.recovery.cli.fix.gap_choice import find_gaps
+from headrace.recovery.cli.fix.wait_line import WaitLine
+from headrace.writer.commit.builder import bytes_per_row
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.core.text import join_first, plural
+from headrace.writer.core.units import duration, show_size
+from headrace.writer.maintenance.record_commit import RecordTable
+from headrace.writer.output.cli_options import By
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import ChosenPipelines, PipelineNames
+from headrace.writer.output.report import SCREEN_ONLY, Report, Screen, json_value
+from headrace.writer.output.tables import sentence
+from headrace.writer.schemas import registry
+from headrace.writer.table.gap_records import ID_SHOWN
+from headrace.writer.table.ledger.gap_record import GapRecord
 
 # Rows a second of one process, where nothing was measured: decoding, writing, small chunks.
 ROWS_A_SECOND = 60_000

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from writer.core.errors import ConfigError
-from writer.output.command_inputs import ChosenPipelines
-from writer.table.factory import existing_table
-from writer.table.gap_records import ID_SHOWN, NoSuchGap, find_gap_records, gap_records
-from writer.table.ledger.gap_record import GapRecord
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.output.command_inputs import ChosenPipelines
+from headrace.writer.table.factory import existing_table
+from headrace.writer.table.gap_records import ID_SHOWN, NoSuchGap, find_gap_records, gap_records
+from headrace.writer.table.ledger.gap_record import GapRecord
 
 
 class AmbiguousGap(ConfigError):

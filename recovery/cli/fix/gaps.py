@@ -9,25 +9,25 @@ from uuid import uuid4
 import typer
 from rich.console import Console
 
-from recovery import identity
-from recovery.cli.fix.gap_choice import find_gap
-from writer.clients.kafka_sample import open_cluster
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.core.offsets import OffsetRange
-from writer.core.text import instant, plural
-from writer.offsets import skip_to_latest, start_decision
-from writer.output.cli_options import By
-from writer.output.command import command
-from writer.output.command_inputs import Pipeline, PipelineNames
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import Column, TextTable, numbers, sentence
-from writer.table.backfill_locks import BackfillLocks
-from writer.table.factory import existing_table
-from writer.table.gap_records import ID_SHOWN, gap_records, gap_records_in_snapshot
-from writer.table.ledger.gap_record import GapEnd, GapRecord
-from writer.table.log.operations.gaps import Loss
-from writer.table.table import PipelineTable
+from headrace.recovery import identity
+from headrace.recovery.cli.fix.gap_choice import find_gap
+from headrace.writer.clients.kafka_sample import open_cluster
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.core.text import instant, plural
+from headrace.writer.offsets import skip_to_latest, start_decision
+from headrace.writer.output.cli_options import By
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Pipeline, PipelineNames
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import Column, TextTable, numbers, sentence
+from headrace.writer.table.backfill_locks import BackfillLocks
+from headrace.writer.table.factory import existing_table
+from headrace.writer.table.gap_records import ID_SHOWN, gap_records, gap_records_in_snapshot
+from headrace.writer.table.ledger.gap_record import GapEnd, GapRecord
+from headrace.writer.table.log.operations.gaps import Loss
+from headrace.writer.table.table import PipelineTable
 
 _COLUMNS = [
     *(Column(title) for title in ("pipeline", "gap", "state", "opened", "cause")),

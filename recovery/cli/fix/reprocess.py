@@ -9,17 +9,24 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from recovery.cli.fix.wait_line import WaitLine
-from recovery.reprocess.bucket_swap import BucketOutcome
-from recovery.reprocess.run import BucketPreview, Origin, ReprocessRequest, ReprocessResult, ReprocessRun, SourceChoice
-from writer.core.text import plural
-from writer.output.cli_options import By, buckets_help
-from writer.output.command import command
-from writer.output.command_inputs import Pipeline
-from writer.output.report import SCREEN_ONLY, Report, Screen, json_value
-from writer.output.tables import Column, TextTable, numbers, sentence
-from writer.schemas.registry import source
-from writer.sealing.manifest import bucket_path
+from headrace.recovery.cli.fix.wait_line import WaitLine
+from headrace.recovery.reprocess.bucket_swap import BucketOutcome
+from headrace.recovery.reprocess.run import (
+    BucketPreview,
+    Origin,
+    ReprocessRequest,
+    ReprocessResult,
+    ReprocessRun,
+    SourceChoice,
+)
+from headrace.writer.core.text import plural
+from headrace.writer.output.cli_options import By, buckets_help
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Pipeline
+from headrace.writer.output.report import SCREEN_ONLY, Report, Screen, json_value
+from headrace.writer.output.tables import Column, TextTable, numbers, sentence
+from headrace.writer.schemas.registry import source
+from headrace.writer.sealing.manifest import bucket_path
 
 _BUCKET_COLUMN = Column("bucket", width_min=20)
 _TITLES = ("read", "stay", "moved", "dead letters", "filtered", "no record", "version")

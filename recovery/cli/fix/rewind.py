@@ -8,18 +8,18 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from recovery.rewind.execution import BucketPreview, RewindExecution, RewindPreview
-from writer.config.pipelines import Config
-from writer.core.files import BucketKey
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.core.text import instant, plural
-from writer.output.cli_options import version_or_time
-from writer.output.command import command
-from writer.output.command_inputs import Pipeline
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import Column, TextTable, count_cell, numbers, sentence
-from writer.sealing.manifest import bucket_path
-from writer.table.log.foreign_writes import Change
+from headrace.recovery.rewind.execution import BucketPreview, RewindExecution, RewindPreview
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.core.text import instant, plural
+from headrace.writer.output.cli_options import version_or_time
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Pipeline
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import Column, TextTable, count_cell, numbers, sentence
+from headrace.writer.sealing.manifest import bucket_path
+from headrace.writer.table.log.foreign_writes import Change
 
 _BUCKETS_SHOWN = 20
 

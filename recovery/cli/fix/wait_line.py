@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from writer.output.report import Report
+from headrace.writer.output.report import Report
 
 
 @dataclass(frozen=True)

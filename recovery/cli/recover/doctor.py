@@ -10,20 +10,20 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from recovery.checkpoints.checks import Check, leads_to, preflight
-from recovery.checkpoints.facts import collect_checkpoint_facts, collect_pipeline_facts
-from recovery.escalation.levels import RecoveryLevel
-from writer.clients import kafka_sample
-from writer.clients.kafka import probe_cluster
-from writer.config.loader import load
-from writer.core.config_location import SHOWN, default_config
-from writer.core.errors import ConfigError
-from writer.output.cli_options import Pipelines
-from writer.output.command import command
-from writer.output.report import SCREEN_ONLY, Report
-from writer.preflight.finding import MARKS, PLAIN_MARKS
-from writer.storage.base import S3Settings, StoreError
-from writer.storage.locations import parse_location
+from headrace.recovery.checkpoints.checks import Check, leads_to, preflight
+from headrace.recovery.checkpoints.facts import collect_checkpoint_facts, collect_pipeline_facts
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.writer.clients import kafka_sample
+from headrace.writer.clients.kafka import probe_cluster
+from headrace.writer.config.loader import load
+from headrace.writer.core.config_location import SHOWN, default_config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.output.cli_options import Pipelines
+from headrace.writer.output.command import command
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.preflight.finding import MARKS, PLAIN_MARKS
+from headrace.writer.storage.base import S3Settings, StoreError
+from headrace.writer.storage.locations import parse_location
 
 _REMEDIES: Mapping[RecoveryLevel, str] = {
     RecoveryLevel.WAIT: "wait until it answers",

@@ -10,28 +10,36 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from recovery.escalation.decide import DependencyUnavailable, Event, Failed, Frontier, Policy, attempt_times, decide
-from recovery.escalation.levels import RecoveryLevel
-from recovery.escalation.state import Memory, read
-from recovery.supervisor import frontier_check
-from recovery.supervisor.main import supervise
-from recovery.supervisor.pipeline_state import describe
-from recovery.supervisor.recovery_actions import actions
-from recovery.supervisor.settings import policy, with_short_timeouts
-from writer.config.loader import ReloadableConfig
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.core.signals import on_hangup
-from writer.core.text import instant
-from writer.core.units import show_duration
-from writer.lease.factory import leases_of, pipeline_store
-from writer.lease.lease import LeaseRecord
-from writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
-from writer.output.command import command
-from writer.output.command_inputs import PipelineNames
-from writer.output.report import Report
-from writer.output.tables import label_grid
+from headrace.recovery.escalation.decide import (
+    DependencyUnavailable,
+    Event,
+    Failed,
+    Frontier,
+    Policy,
+    attempt_times,
+    decide,
+)
+from headrace.recovery.escalation.levels import RecoveryLevel
+from headrace.recovery.escalation.state import Memory, read
+from headrace.recovery.supervisor import frontier_check
+from headrace.recovery.supervisor.main import supervise
+from headrace.recovery.supervisor.pipeline_state import describe
+from headrace.recovery.supervisor.recovery_actions import actions
+from headrace.recovery.supervisor.settings import policy, with_short_timeouts
+from headrace.writer.config.loader import ReloadableConfig
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.signals import on_hangup
+from headrace.writer.core.text import instant
+from headrace.writer.core.units import show_duration
+from headrace.writer.lease.factory import leases_of, pipeline_store
+from headrace.writer.lease.lease import LeaseRecord
+from headrace.writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import PipelineNames
+from headrace.writer.output.report import Report
+from headrace.writer.output.tables import label_grid
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers.arrow import floor_divide
-from writer.avro import schema as avro
+from headrace.bucketers.arrow import floor_divide
+from headrace.writer.avro import schema as avro
 
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 # Years 1 to 9999, first and last value: what Delta's and every engine's timestamp can hold.

@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.avro import schema as avro
-from writer.avro.decoding.arrow_types import TableColumn, convert_column, first_reasons
-from writer.avro.decoding.corrupt_values import suspects
-from writer.avro.decoding.shortest_bytes import find_other_bytes
-from writer.avro.decoding.value_writer import write_long
-from writer.avro.wire_format import CONFLUENT
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.arrow_types import TableColumn, convert_column, first_reasons
+from headrace.writer.avro.decoding.corrupt_values import suspects
+from headrace.writer.avro.decoding.shortest_bytes import find_other_bytes
+from headrace.writer.avro.decoding.value_writer import write_long
+from headrace.writer.avro.wire_format import CONFLUENT
 
 NONCE_BYTES = 8
 _SYNC = b"headrace-sync-16"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from writer.avro import schema as avro
+from headrace.writer.avro import schema as avro
 
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

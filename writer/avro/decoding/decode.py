@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.avro import schema as avro
-from writer.avro.decoding.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder
-from writer.avro.decoding.corrupt_values import suspects
-from writer.avro.decoding.record_decoder import DecodedBlock, SingleDecoder
-from writer.avro.decoding.value_writer import write_samples
-from writer.avro.wire_format import header
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.block_decoder import BlockRefused, DecoderUnresponsive, NativeDecoder
+from headrace.writer.avro.decoding.corrupt_values import suspects
+from headrace.writer.avro.decoding.record_decoder import DecodedBlock, SingleDecoder
+from headrace.writer.avro.decoding.value_writer import write_samples
+from headrace.writer.avro.wire_format import header
 
 # Arrow's binary arrays end at 2 GiB; half of it leaves room for the nonces.
 BLOCK_BYTES_MAX = 2**30

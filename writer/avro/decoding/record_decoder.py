@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro import schema as avro
-from writer.avro.decoding.value_reader import TRUNCATED, DamagedValue, compile_reader
-from writer.avro.wire_format import CONFLUENT
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.value_reader import TRUNCATED, DamagedValue, compile_reader
+from headrace.writer.avro.wire_format import CONFLUENT
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from writer.avro import schema as avro
-from writer.avro.decoding.arrow_types import (
+from headrace.writer.avro import schema as avro
+from headrace.writer.avro.decoding.arrow_types import (
     DATE_RANGE_DAYS,
     NO_DECIMAL,
     NOT_A_TIME,

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Iterator
 
-from writer.avro import schema as avro
+from headrace.writer.avro import schema as avro
 
 # Bits of a number, in each of its bytes.
 _GROUP = 0x7F

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from urllib.parse import quote, unquote
 
-from writer.core.files import BucketKey
+from headrace.writer.core.files import BucketKey
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # The limit of file systems.

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bucketers.arrow import column, contiguous
-from writer.batch.staging.parquet_files import value_bounds
-from writer.batch.staging.sorting import PLACE, Dedupe, RowBits, query_rows, scratch_file
+from headrace.bucketers.arrow import column, contiguous
+from headrace.writer.batch.staging.parquet_files import value_bounds
+from headrace.writer.batch.staging.sorting import PLACE, Dedupe, RowBits, query_rows, scratch_file
 
 KAFKA_TIME = "_kafka_time"
 # The least and the greatest value of columns; None: not known.

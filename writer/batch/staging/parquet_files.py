@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from writer.batch.staging.bucket_folders import bucket_folder
-from writer.core.files import BucketKey, StagedFile, staged_name
-from writer.core.offsets import Source
-from writer.storage.base import Store
+from headrace.writer.batch.staging.bucket_folders import bucket_folder
+from headrace.writer.core.files import BucketKey, StagedFile, staged_name
+from headrace.writer.core.offsets import Source
+from headrace.writer.storage.base import Store
 
 # A log entry stays small also for tables of many hundred columns.
 COLUMNS_MAX = 40

@@ -5,13 +5,13 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import bucketers
-from bucketers.arrow import contiguous
-from writer.avro.schema_plan import PROVENANCE
-from writer.avro.wire_format import HEADERS
-from writer.batch.staging.parquet_files import Destination
-from writer.batch.staging.spill_buffer import Stage
-from writer.core.files import StagedFile
+from headrace import bucketers
+from headrace.bucketers.arrow import contiguous
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.avro.wire_format import HEADERS
+from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.batch.staging.spill_buffer import Stage
+from headrace.writer.core.files import StagedFile
 
 RAW_BUCKET = {"type": "event_time", "width": timedelta(days=1), "zone": "UTC"}
 RAW_BUCKET_COLUMNS = bucketers.build(RAW_BUCKET).columns

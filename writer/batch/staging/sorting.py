@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bucketers.arrow import column
-from writer.core import fault_points
+from headrace.bucketers.arrow import column
+from headrace.writer.core import fault_points
 
 # The columns in whose order records came; no two share one place.
 PLACE = ("_kafka_time", "_topic", "_incarnation", "_partition", "_offset")

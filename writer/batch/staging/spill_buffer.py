@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bucketers import Buckets
-from writer.batch.staging.parquet_files import BucketFiles, Destination
-from writer.core.files import BucketKey, StagedFile
+from headrace.bucketers import Buckets
+from headrace.writer.batch.staging.parquet_files import BucketFiles, Destination
+from headrace.writer.core.files import BucketKey, StagedFile
 
 
 @dataclass

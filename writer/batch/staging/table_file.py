@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from writer.batch.staging.parquet_files import open_file
-from writer.storage.base import Store
-from writer.storage.damage import naming_damage
+from headrace.writer.batch.staging.parquet_files import open_file
+from headrace.writer.storage.base import Store
+from headrace.writer.storage.damage import naming_damage
 
 # What Iceberg's clients write for a column whose name Iceberg reserves, and its name in files of headrace.
 NAMES_IN_ICEBERG = {"_partition": "_kafka_partition"}

@@ -8,20 +8,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.core.text import plural
-from writer.maintenance.deletion import pipeline_deletion
-from writer.maintenance.deletion.dead_letter_deletion import DeadLetters
-from writer.maintenance.deletion.pipeline_deletion import DeletionRequest, TableDeletion
-from writer.maintenance.deletion.row_deletion import DeletionResult
-from writer.maintenance.deletion.row_keys import Keys, read_keys, where as condition
-from writer.output.command import Depends, command
-from writer.output.command_inputs import Now, Table
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import Column, TextTable, numbers, sentence
-from writer.schemas.registry import SchemaSource, source
-from writer.sealing.manifest import bucket_path
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import plural
+from headrace.writer.maintenance.deletion import pipeline_deletion
+from headrace.writer.maintenance.deletion.dead_letter_deletion import DeadLetters
+from headrace.writer.maintenance.deletion.pipeline_deletion import DeletionRequest, TableDeletion
+from headrace.writer.maintenance.deletion.row_deletion import DeletionResult
+from headrace.writer.maintenance.deletion.row_keys import Keys, read_keys, where as condition
+from headrace.writer.output.command import Depends, command
+from headrace.writer.output.command_inputs import Now, Table
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import Column, TextTable, numbers, sentence
+from headrace.writer.schemas.registry import SchemaSource, source
+from headrace.writer.sealing.manifest import bucket_path
 
 _RAW_LEFT = (
     "Records of which no row is left (by dedupe, retention or another client's DELETE), those that event specs left "

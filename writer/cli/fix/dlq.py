@@ -10,26 +10,26 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from writer.commit.privacy import record_screen
-from writer.config.pipelines import Config
-from writer.core.errors import SchemaChanged
-from writer.core.offsets import Span
-from writer.core.text import instant, iso, plural
-from writer.maintenance.dead_letters.listing import (
+from headrace.writer.commit.privacy import record_screen
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import SchemaChanged
+from headrace.writer.core.offsets import Span
+from headrace.writer.core.text import instant, iso, plural
+from headrace.writer.maintenance.dead_letters.listing import (
     DeadLetterGroup,
     RecordPosition,
     decode_dead_letters,
     first_dead_letters,
     group_dead_letters,
 )
-from writer.maintenance.dead_letters.replay import DeadLetterReplay
-from writer.maintenance.dead_letters.selection import Selection
-from writer.output.cli_options import time_of
-from writer.output.command import Depends, command
-from writer.output.command_inputs import Pipeline
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import Column, TextTable, hanging, legible, plain, sentence, visible
-from writer.schemas.registry import RegistryUnreachable, source
+from headrace.writer.maintenance.dead_letters.replay import DeadLetterReplay
+from headrace.writer.maintenance.dead_letters.selection import Selection
+from headrace.writer.output.cli_options import time_of
+from headrace.writer.output.command import Depends, command
+from headrace.writer.output.command_inputs import Pipeline
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import Column, TextTable, hanging, legible, plain, sentence, visible
+from headrace.writer.schemas.registry import RegistryUnreachable, source
 
 _BYTES_PER_LINE = 16
 _BYTES_SHOWN = 8 * _BYTES_PER_LINE

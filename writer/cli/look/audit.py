@@ -11,20 +11,20 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.audit.audit import Audit, TargetCount, audit as audit_table
-from writer.audit.offset_count import FileOffsets
-from writer.audit.reconciliation import PartitionSummary, Problem
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import Span, TopicPartition
-from writer.core.text import plural
-from writer.hooks.audit_result import send_audit
-from writer.output.cli_options import version_or_time
-from writer.output.command import command
-from writer.output.command_inputs import ChosenPipelines, PipelineNames, join_failures
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import ruled_table, show_pages
-from writer.table.ledger.gap_record import Outcome
-from writer.table.ledger.segment import Answer, CutRange
+from headrace.writer.audit.audit import Audit, TargetCount, audit as audit_table
+from headrace.writer.audit.offset_count import FileOffsets
+from headrace.writer.audit.reconciliation import PartitionSummary, Problem
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.offsets import Span, TopicPartition
+from headrace.writer.core.text import plural
+from headrace.writer.hooks.audit_result import send_audit
+from headrace.writer.output.cli_options import version_or_time
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import ChosenPipelines, PipelineNames, join_failures
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import ruled_table, show_pages
+from headrace.writer.table.ledger.gap_record import Outcome
+from headrace.writer.table.ledger.segment import Answer, CutRange
 
 # What becomes of a record, in the order of the columns.
 _OUTCOME_NAMES = {

@@ -10,17 +10,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from writer.core.files import BucketKey
-from writer.core.text import instant
-from writer.core.units import show_size
-from writer.output.cli_options import OnlyBuckets, time_of
-from writer.output.command import command
-from writer.output.command_inputs import Tables
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import Column, TextTable, count_cell, hanging, numbers, sentence
-from writer.sealing.bucket_listing import BucketListing
-from writer.sealing.bucket_selection import parse_buckets
-from writer.sealing.bucket_states import ListedBucket, StateName, StateWithRows
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.text import instant
+from headrace.writer.core.units import show_size
+from headrace.writer.output.cli_options import OnlyBuckets, time_of
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Tables
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import Column, TextTable, count_cell, hanging, numbers, sentence
+from headrace.writer.sealing.bucket_listing import BucketListing
+from headrace.writer.sealing.bucket_selection import parse_buckets
+from headrace.writer.sealing.bucket_states import ListedBucket, StateName, StateWithRows
 
 _STYLES = {"open": "cyan", "closed": "yellow", "blocked": "red", "sealed": "green", "reopened": "magenta"}
 

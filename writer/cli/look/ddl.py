@@ -10,17 +10,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.config.pipeline import Pipeline
-from writer.core.errors import ConfigError
-from writer.engines.caveats import Engine, notes
-from writer.engines.registration import registration
-from writer.engines.table_description import describe_table
-from writer.output.command import command
-from writer.output.command_inputs import Tables
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.table_choice import ChosenTable
-from writer.output.tables import is_printable
-from writer.table.factory import main_table
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.engines.caveats import Engine, notes
+from headrace.writer.engines.registration import registration
+from headrace.writer.engines.table_description import describe_table
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Tables
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.table_choice import ChosenTable
+from headrace.writer.output.tables import is_printable
+from headrace.writer.table.factory import main_table
 
 _HOUR = timedelta(hours=1)
 

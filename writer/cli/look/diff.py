@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from writer.audit.comparison import Comparison, PartitionPair
-from writer.config.loader import load
-from writer.core.errors import ConfigError
-from writer.core.text import plural
-from writer.maintenance.table_diff import diff_tables
-from writer.output.command import command
-from writer.output.command_inputs import Pipeline
-from writer.output.report import RECORD_VALUES, Report
-from writer.output.tables import Column, TextTable, cell, numbers, sentence
-from writer.table.locations import shadow_config
+from headrace.writer.audit.comparison import Comparison, PartitionPair
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import plural
+from headrace.writer.maintenance.table_diff import diff_tables
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Pipeline
+from headrace.writer.output.report import RECORD_VALUES, Report
+from headrace.writer.output.tables import Column, TextTable, cell, numbers, sentence
+from headrace.writer.table.locations import shadow_config
 
 # Columns of a terminal for a value.
 _VALUE_WIDTH = 40

@@ -14,18 +14,18 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from writer.core.errors import HeadraceError
-from writer.core.text import instant, iso, plural
-from writer.core.units import from_iso, show_size
-from writer.output.command import command
-from writer.output.command_inputs import ChosenPipelines, PipelineNames
-from writer.output.entry_text import batch_end_reason, describe_entry, describe_rate_wait, gap_reason
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import label_grid, ruled_table, show_pages
-from writer.status.commit_explanation import Explanation, KafkaOffset, NoSuchOffset, find_explanation
-from writer.status.document import gap_record
-from writer.status.model import OUTCOMES, Totals
-from writer.table.log.entries import Entry
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.text import instant, iso, plural
+from headrace.writer.core.units import from_iso, show_size
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import ChosenPipelines, PipelineNames
+from headrace.writer.output.entry_text import batch_end_reason, describe_entry, describe_rate_wait, gap_reason
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import label_grid, ruled_table, show_pages
+from headrace.writer.status.commit_explanation import Explanation, KafkaOffset, NoSuchOffset, find_explanation
+from headrace.writer.status.document import gap_record
+from headrace.writer.status.model import OUTCOMES, Totals
+from headrace.writer.table.log.entries import Entry
 
 # In the order in which a task takes them.
 _STEPS = ("fetch", "skip", "raw", "split", "decode", "shape", "conform", "assign", "stage", "columnar")

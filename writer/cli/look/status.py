@@ -13,16 +13,16 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from writer.config.loader import load
-from writer.core.units import show_duration
-from writer.output import fleet_screen, fleet_tables
-from writer.output.cli_options import ConfigFile, Pipelines, duration_of
-from writer.output.command import Depends, command
-from writer.output.fleet_screen import Sort
-from writer.output.report import Report, Screen
-from writer.output.status_screen import line
-from writer.output.tables import emit, show
-from writer.status.collection import check_code, collect_releases, collect_status, exit_code, open_cluster
+from headrace.writer.config.loader import load
+from headrace.writer.core.units import show_duration
+from headrace.writer.output import fleet_screen, fleet_tables
+from headrace.writer.output.cli_options import ConfigFile, Pipelines, duration_of
+from headrace.writer.output.command import Depends, command
+from headrace.writer.output.fleet_screen import Sort
+from headrace.writer.output.report import Report, Screen
+from headrace.writer.output.status_screen import line
+from headrace.writer.output.tables import emit, show
+from headrace.writer.status.collection import check_code, collect_releases, collect_status, exit_code, open_cluster
 
 # Pipelines of which all lines are shown.
 _BLOCKS_MAX = 4
@@ -46,7 +46,7 @@ class StatusView:
 
 @dataclass(frozen=True)
 class StatusReport(Report):
-    """How pipelines are at one moment. `state`: the document of `writer.status.collection`."""
+    """How pipelines are at one moment. `state`: the document of `headrace.writer.status.collection`."""
 
     state: Mapping[str, Any]
     view: StatusView = field(default_factory=StatusView)

@@ -8,19 +8,19 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from writer.cli.look.buckets import WatermarkLine, watermark_line
-from writer.core.files import BucketKey
-from writer.core.text import instant, plural
-from writer.core.units import show_duration
-from writer.output.cli_options import buckets_help, duration_of
-from writer.output.command import command
-from writer.output.command_inputs import Table
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import hanging, sentence
-from writer.sealing.bucket_listing import AwaitedBucket, BucketListing, SealWait
-from writer.sealing.bucket_selection import parse_buckets
-from writer.sealing.bucket_states import StateName
-from writer.sealing.manifest import Manifest
+from headrace.writer.cli.look.buckets import WatermarkLine, watermark_line
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.text import instant, plural
+from headrace.writer.core.units import show_duration
+from headrace.writer.output.cli_options import buckets_help, duration_of
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Table
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import hanging, sentence
+from headrace.writer.sealing.bucket_listing import AwaitedBucket, BucketListing, SealWait
+from headrace.writer.sealing.bucket_selection import parse_buckets
+from headrace.writer.sealing.bucket_states import StateName
+from headrace.writer.sealing.manifest import Manifest
 
 # Buckets that are awaited still, for a person; --json has all.
 _BUCKETS_SHOWN = 20

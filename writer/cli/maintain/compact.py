@@ -5,20 +5,20 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-import bucketers
-from writer.config.pipelines import Config
-from writer.core.files import BucketKey
-from writer.core.text import plural
-from writer.core.units import show_size
-from writer.maintenance.compaction.compactor import CompactionResult
-from writer.maintenance.compaction.request import CompactionRun
-from writer.output.cli_options import OnlyBuckets
-from writer.output.command import command
-from writer.output.command_inputs import TableOrRaw
-from writer.output.report import SCREEN_ONLY, Report, Screen
-from writer.output.tables import Column, TextTable, numbers, sentence
-from writer.sealing.bucket_selection import parse_buckets
-from writer.sealing.manifest import bucket_path
+from headrace import bucketers
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.text import plural
+from headrace.writer.core.units import show_size
+from headrace.writer.maintenance.compaction.compactor import CompactionResult
+from headrace.writer.maintenance.compaction.request import CompactionRun
+from headrace.writer.output.cli_options import OnlyBuckets
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import TableOrRaw
+from headrace.writer.output.report import SCREEN_ONLY, Report, Screen
+from headrace.writer.output.tables import Column, TextTable, numbers, sentence
+from headrace.writer.sealing.bucket_selection import parse_buckets
+from headrace.writer.sealing.manifest import bucket_path
 
 _BUCKET_COLUMN = Column("bucket", width_max=48)
 _NOTHING_TO_DO = "the files are as they should be"

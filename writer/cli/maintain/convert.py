@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 
 from rich.console import Console
 
-from writer.clients.driver_endpoint import check_no_driver
-from writer.config.pipelines import Config
-from writer.core.text import plural
-from writer.core.units import show_size
-from writer.maintenance.migration.conversion import PipelineConversion, TableConversion
-from writer.output.command import command
-from writer.output.command_inputs import Pipeline
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import sentence
+from headrace.writer.clients.driver_endpoint import check_no_driver
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.text import plural
+from headrace.writer.core.units import show_size
+from headrace.writer.maintenance.migration.conversion import PipelineConversion, TableConversion
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Pipeline
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import sentence
 
 _FORMATS = {"delta": "a Delta table", "parquet": "a table in Parquet format"}
 _READERS = {

@@ -8,20 +8,20 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-import bucketers
-from writer.core.files import BucketKey
-from writer.core.text import instant, span
-from writer.hooks.delivery import HookDelivery
-from writer.hooks.dispatcher import choose_deliveries, deliver_pending, deliveries, skip_buckets
-from writer.hooks.outbox import OutboxContent, OutboxEntry
-from writer.output.cli_options import buckets_help, duration_of
-from writer.output.command import command
-from writer.output.command_inputs import Table, Tables
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.table_choice import ChosenTable
-from writer.output.tables import Column, TextTable, hanging, sentence
-from writer.sealing.bucket_selection import parse_buckets
-from writer.sealing.manifest import bucket_path
+from headrace import bucketers
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.text import instant, span
+from headrace.writer.hooks.delivery import HookDelivery
+from headrace.writer.hooks.dispatcher import choose_deliveries, deliver_pending, deliveries, skip_buckets
+from headrace.writer.hooks.outbox import OutboxContent, OutboxEntry
+from headrace.writer.output.cli_options import buckets_help, duration_of
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Table, Tables
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.table_choice import ChosenTable
+from headrace.writer.output.tables import Column, TextTable, hanging, sentence
+from headrace.writer.sealing.bucket_selection import parse_buckets
+from headrace.writer.sealing.manifest import bucket_path
 
 # Of a hook, for a person; --json has all.
 _ENTRIES_SHOWN = 10

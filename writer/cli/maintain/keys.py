@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.text import join_first
-from writer.maintenance.key_rotation import KeyCheck, KeyRotation, ListedKey, check_keys
-from writer.output.command import command
-from writer.output.command_inputs import Settings
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import sentence
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.text import join_first
+from headrace.writer.maintenance.key_rotation import KeyCheck, KeyRotation, ListedKey, check_keys
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Settings
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import sentence
 
 _PIPELINES_NAMED = 3
 

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.maintenance.path_release import PathRelease, ProtectedPath, ReleaseRequest, list_protected_paths
-from writer.output.cli_options import By, default_author
-from writer.output.command import command
-from writer.output.command_inputs import Pipeline
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import Column, TextTable, sentence
-from writer.privacy.path_policies import COLUMNS_NAME, format_path, format_record
-from writer.privacy.policy import Action
-from writer.table.factory import existing_table
+from headrace.writer.maintenance.path_release import PathRelease, ProtectedPath, ReleaseRequest, list_protected_paths
+from headrace.writer.output.cli_options import By, default_author
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Pipeline
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import Column, TextTable, sentence
+from headrace.writer.privacy.path_policies import COLUMNS_NAME, format_path, format_record
+from headrace.writer.privacy.policy import Action
+from headrace.writer.table.factory import existing_table
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.cli.look.diff import DiffReport, diff_report
-from writer.cli.maintain.shadow import OtherFile
-from writer.clients.driver_endpoint import check_no_driver
-from writer.config.loader import load
-from writer.config.pipelines import Config
-from writer.core.pages import page_address
-from writer.core.text import plural
-from writer.maintenance.migration.promotion import Promotion, PromotionRequest, review_promotion
-from writer.output.cli_options import ConfigFile
-from writer.output.command import Depends, command
-from writer.output.command_inputs import Pipeline
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import sentence
+from headrace.writer.cli.look.diff import DiffReport, diff_report
+from headrace.writer.cli.maintain.shadow import OtherFile
+from headrace.writer.clients.driver_endpoint import check_no_driver
+from headrace.writer.config.loader import load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.text import plural
+from headrace.writer.maintenance.migration.promotion import Promotion, PromotionRequest, review_promotion
+from headrace.writer.output.cli_options import ConfigFile
+from headrace.writer.output.command import Depends, command
+from headrace.writer.output.command_inputs import Pipeline
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import sentence
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,20 @@ from datetime import datetime, timedelta
 
 from rich.console import Console
 
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.core.files import BucketKey
-from writer.core.text import instant, plural
-from writer.core.units import show_duration, show_size
-from writer.maintenance.retention import ExpiredBucket, Retention, count_rows, table_retentions
-from writer.output.command import command
-from writer.output.command_inputs import Now, TablesOrRaw
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.table_choice import ChosenTable
-from writer.output.tables import Column, TextTable, count_cell, numbers, sentence
-from writer.sealing.manifest import bucket_path
-from writer.sealing.retention_wait import RetentionWait
-from writer.table.factory import existing_table
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.text import instant, plural
+from headrace.writer.core.units import show_duration, show_size
+from headrace.writer.maintenance.retention import ExpiredBucket, Retention, count_rows, table_retentions
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Now, TablesOrRaw
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.table_choice import ChosenTable
+from headrace.writer.output.tables import Column, TextTable, count_cell, numbers, sentence
+from headrace.writer.sealing.manifest import bucket_path
+from headrace.writer.sealing.retention_wait import RetentionWait
+from headrace.writer.table.factory import existing_table
 
 # For a person; --json has all.
 _BUCKETS_SHOWN = 20

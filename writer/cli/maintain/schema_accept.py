@@ -8,15 +8,15 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from writer.avro.wire_format import show_id
-from writer.core.text import instant, plural
-from writer.output.cli_options import time_of
-from writer.output.command import command
-from writer.output.command_inputs import ChosenPipeline, Pipeline
-from writer.output.report import Report
-from writer.output.tables import Column, TextTable, sentence
-from writer.schemas.meaning_acceptance import MeaningAcceptance, SchemaMeaning, show_fingerprint
-from writer.schemas.registry import SchemaSource, source
+from headrace.writer.avro.wire_format import show_id
+from headrace.writer.core.text import instant, plural
+from headrace.writer.output.cli_options import time_of
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import ChosenPipeline, Pipeline
+from headrace.writer.output.report import Report
+from headrace.writer.output.tables import Column, TextTable, sentence
+from headrace.writer.schemas.meaning_acceptance import MeaningAcceptance, SchemaMeaning, show_fingerprint
+from headrace.writer.schemas.registry import SchemaSource, source
 
 _STATES = {
     "same": "means what it did",

@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from writer.core.pages import page_address
-from writer.core.text import plural
-from writer.output.command import command
-from writer.output.command_inputs import Pipeline
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import hanging, plain, sentence
-from writer.preflight.schema_effects import SchemaEffect, SpecEffect, plan_schema
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.text import plural
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Pipeline
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import hanging, plain, sentence
+from headrace.writer.preflight.schema_effects import SchemaEffect, SpecEffect, plan_schema
 
 _FIXES = {
     "dead_letter": "Give the field a type that fits, or another name; "

@@ -8,18 +8,18 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-import bucketers
-from writer.core.errors import ConfigError
-from writer.core.text import instant, plural
-from writer.driver.sealing.seal_request import BlockedBucket, SealRequest, seal_buckets
-from writer.output.cli_options import buckets_help, time_of
-from writer.output.command import command
-from writer.output.command_inputs import Now, Table
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.table_choice import ChosenTable
-from writer.output.tables import Column, TextTable, hanging, numbers, sentence
-from writer.sealing.bucket_selection import BucketSelection, parse_buckets
-from writer.sealing.manifest import Manifest
+from headrace import bucketers
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import instant, plural
+from headrace.writer.driver.sealing.seal_request import BlockedBucket, SealRequest, seal_buckets
+from headrace.writer.output.cli_options import buckets_help, time_of
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Now, Table
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.table_choice import ChosenTable
+from headrace.writer.output.tables import Column, TextTable, hanging, numbers, sentence
+from headrace.writer.sealing.bucket_selection import BucketSelection, parse_buckets
+from headrace.writer.sealing.manifest import Manifest
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.audit.coverage import Coverage, coverage
-from writer.cli.run.run import run_writer
-from writer.config.loader import ReloadableConfig, load
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.errors import ExitCode
-from writer.core.signals import on_hangup
-from writer.core.text import plural
-from writer.maintenance.migration.shadow import revive_shadow, shadow_start_offsets, shadow_writer_config
-from writer.output.cli_options import ConfigFile
-from writer.output.command import command
-from writer.output.command_inputs import Pipeline
-from writer.output.report import Report
-from writer.output.tables import Column, TextTable, count_cell, numbers, sentence
+from headrace.writer.audit.coverage import Coverage, coverage
+from headrace.writer.cli.run.run import run_writer
+from headrace.writer.config.loader import ReloadableConfig, load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ExitCode
+from headrace.writer.core.signals import on_hangup
+from headrace.writer.core.text import plural
+from headrace.writer.maintenance.migration.shadow import revive_shadow, shadow_start_offsets, shadow_writer_config
+from headrace.writer.output.cli_options import ConfigFile
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Pipeline
+from headrace.writer.output.report import Report
+from headrace.writer.output.tables import Column, TextTable, count_cell, numbers, sentence
 
 OtherFile = Annotated[
     Path | None,

@@ -7,15 +7,15 @@ from typing import Any
 
 from rich.console import Console
 
-from writer.config.pipelines import Config
-from writer.core.offsets import TopicPartition
-from writer.core.text import instant, join_first, plural
-from writer.maintenance.change_acceptance import ChangeAcceptance, ChangeEffect
-from writer.maintenance.migration.table_adoption import TableAdoption
-from writer.output.command import command
-from writer.output.command_inputs import Pipeline
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import sentence
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.core.text import instant, join_first, plural
+from headrace.writer.maintenance.change_acceptance import ChangeAcceptance, ChangeEffect
+from headrace.writer.maintenance.migration.table_adoption import TableAdoption
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Pipeline
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import sentence
 
 _PARTITIONS_NAMED = 5
 

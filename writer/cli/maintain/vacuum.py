@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.core.text import instant, plural
-from writer.core.units import duration, show_duration, show_size
-from writer.maintenance.vacuum import VacuumLocation, find_unneeded, remove
-from writer.maintenance.vacuum_plan import DESCRIPTIONS, UnneededObject
-from writer.output.command import command
-from writer.output.command_inputs import Now, Pipeline
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import Column, TextTable, numbers, sentence
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import instant, plural
+from headrace.writer.core.units import duration, show_duration, show_size
+from headrace.writer.maintenance.vacuum import VacuumLocation, find_unneeded, remove
+from headrace.writer.maintenance.vacuum_plan import DESCRIPTIONS, UnneededObject
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Now, Pipeline
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import Column, TextTable, numbers, sentence
 
 _OTHER_TABLE = "a table of its own or a link: what lies there is not looked at"
 _OBJECT_COLUMNS = [Column("what"), *numbers("objects", "size"), Column("oldest"), Column("why")]

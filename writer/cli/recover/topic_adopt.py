@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.core.errors import ConfigError
-from writer.core.offsets import Source, TopicPartition
-from writer.core.text import plural
-from writer.offsets.topic_adoption import TopicAdoption
-from writer.offsets.topic_adoption_plan import AdoptionPlan, AdoptionRequest, TopicMove, to_json
-from writer.output.command import command
-from writer.output.command_inputs import Pipeline
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import Column, TextTable, count_cell, numbers, sentence
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import Source, TopicPartition
+from headrace.writer.core.text import plural
+from headrace.writer.offsets.topic_adoption import TopicAdoption
+from headrace.writer.offsets.topic_adoption_plan import AdoptionPlan, AdoptionRequest, TopicMove, to_json
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import Pipeline
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import Column, TextTable, count_cell, numbers, sentence
 
 _OFFSET = re.compile(r"(?P<topic>[^:=]+):(?P<partition>\d+)=(?P<offset>\d+)")
 

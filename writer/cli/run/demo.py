@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from writer.config.sections.table import TableFormat
-from writer.core.signals import SignalCode
-from writer.demo.main import show
-from writer.output.command import command
+from headrace.writer.config.sections.table import TableFormat
+from headrace.writer.core.signals import SignalCode
+from headrace.writer.demo.main import show
+from headrace.writer.output.command import command
 
 
 @command(exits={0: "every event is accounted for", 1: "not", 2: "something that it needs is missing"})

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from writer.config.loader import checked
-from writer.config.sections.kafka_client import Mechanism, Protocol
-from writer.core.config_location import FILE
-from writer.core.errors import ConfigError
-from writer.output.command import Depends, command
-from writer.output.report import Screen
-from writer.output.tables import sentence
-from writer.preflight.starter import settings, summary, text
+from headrace.writer.config.loader import checked
+from headrace.writer.config.sections.kafka_client import Mechanism, Protocol
+from headrace.writer.core.config_location import FILE
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.output.command import Depends, command
+from headrace.writer.output.report import Screen
+from headrace.writer.output.tables import sentence
+from headrace.writer.preflight.starter import settings, summary, text
 
 # Characters of a pipeline's name.
 _NAME_MAX = 63

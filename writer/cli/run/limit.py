@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.core.text import iso
-from writer.core.units import size
-from writer.output.cli_options import By, default_author
-from writer.output.command import command
-from writer.output.command_inputs import ChosenPipelines, PipelineNames
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import sentence
-from writer.status import rate_limit
-from writer.status.rate_limit import EffectiveLimit, Override
-from writer.table.factory import main_table
+from headrace.writer.core.text import iso
+from headrace.writer.core.units import size
+from headrace.writer.output.cli_options import By, default_author
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import ChosenPipelines, PipelineNames
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import sentence
+from headrace.writer.status import rate_limit
+from headrace.writer.status.rate_limit import EffectiveLimit, Override
+from headrace.writer.table.factory import main_table
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.output.cli_options import default_author
-from writer.output.command import command
-from writer.output.command_inputs import PipelineNames
-from writer.output.report import Report
-from writer.output.tables import sentence
-from writer.status import pause as pauses
-from writer.status.pause import Pause
-from writer.table.factory import main_table
+from headrace.writer.output.cli_options import default_author
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import PipelineNames
+from headrace.writer.output.report import Report
+from headrace.writer.output.tables import sentence
+from headrace.writer.status import pause as pauses
+from headrace.writer.status.pause import Pause
+from headrace.writer.table.factory import main_table
 
 
 @dataclass(frozen=True)

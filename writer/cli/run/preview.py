@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from writer.config.loader import load, load_pipelines
-from writer.core.errors import ConfigError
-from writer.output.cli_options import ConfigFile, OnePipeline, OneTarget
-from writer.output.command import command
-from writer.output.report import Screen
-from writer.preflight.samples.preview import PreviewRequest, TopicSelection, preview_file, preview_topics
-from writer.preflight.samples.preview_text import Step
+from headrace.writer.config.loader import load, load_pipelines
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.output.cli_options import ConfigFile, OnePipeline, OneTarget
+from headrace.writer.output.command import command
+from headrace.writer.output.report import Screen
+from headrace.writer.preflight.samples.preview import PreviewRequest, TopicSelection, preview_file, preview_topics
+from headrace.writer.preflight.samples.preview_text import Step
 
 
 @command(

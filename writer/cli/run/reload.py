@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from writer.config.loader import load
-from writer.core.errors import ConfigError, HeadraceError
-from writer.driver.reload_request import request_reload
-from writer.maintenance.retention import Retention, pipeline_retentions
-from writer.output.cli_options import ConfigFile, duration_of
-from writer.output.command import command
-from writer.output.report import Report, Screen, json_value
-from writer.output.tables import label_grid, sentence
-from writer.sealing.retention_wait import RetentionWait
+from headrace.writer.config.loader import load
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.driver.reload_request import request_reload
+from headrace.writer.maintenance.retention import Retention, pipeline_retentions
+from headrace.writer.output.cli_options import ConfigFile, duration_of
+from headrace.writer.output.command import command
+from headrace.writer.output.report import Report, Screen, json_value
+from headrace.writer.output.tables import label_grid, sentence
+from headrace.writer.sealing.retention_wait import RetentionWait
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,22 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from writer.config.loader import ReloadableConfig, load
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.errors import ConfigError, ExitCode, exit_code, most_severe
-from writer.core.signals import on_hangup
-from writer.core.text import join_first
-from writer.driver import main as job, supervisor_channel
-from writer.driver.restart_policy import sentence
-from writer.lease.run_leases import RunLeases, open_run_leases
-from writer.offsets.spark_checkpoint import Checkpoints
-from writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
-from writer.output.command import command
-from writer.output.report import Report
-from writer.output.tables import sentence as show_sentence
-from writer.table.factory import main_table
-from writer.table.log.foreign_writes import reading
+from headrace.writer.config.loader import ReloadableConfig, load
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError, ExitCode, exit_code, most_severe
+from headrace.writer.core.signals import on_hangup
+from headrace.writer.core.text import join_first
+from headrace.writer.driver import main as job, supervisor_channel
+from headrace.writer.driver.restart_policy import sentence
+from headrace.writer.lease.run_leases import RunLeases, open_run_leases
+from headrace.writer.offsets.spark_checkpoint import Checkpoints
+from headrace.writer.output.cli_options import ConfigFile, Pipelines, WatchConfig
+from headrace.writer.output.command import command
+from headrace.writer.output.report import Report
+from headrace.writer.output.tables import sentence as show_sentence
+from headrace.writer.table.factory import main_table
+from headrace.writer.table.log.foreign_writes import reading
 
 # Of a table's offsets, for a person.
 _PARTITIONS_SHOWN = 20

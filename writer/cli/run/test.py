@@ -12,14 +12,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from writer.core.errors import ConfigError, HeadraceError, file_error
-from writer.output.command import command
-from writer.output.output_file import output_file_error
-from writer.output.report import SCREEN_ONLY, Report, Screen
-from writer.output.tables import sentence
+from headrace.writer.core.errors import ConfigError, HeadraceError, file_error
+from headrace.writer.output.command import command
+from headrace.writer.output.output_file import output_file_error
+from headrace.writer.output.report import SCREEN_ONLY, Report, Screen
+from headrace.writer.output.tables import sentence
 
 if TYPE_CHECKING:
-    from writer.preflight.testing.runner import FileResult, TestRun
+    from headrace.writer.preflight.testing.runner import FileResult, TestRun
 
 # pytest's exit codes for tests that failed, and for a file that cannot be used.
 _TESTS_FAILED = 1
@@ -158,7 +158,7 @@ def _check_exist(files: list[str]) -> None:
 def _run(files: list[str], options: list[str], workers: str | None, *, quiet: bool) -> "TestRun":
     """Run the tests. Returns what they found. `quiet`: print nothing."""
     # pytest is an extra.
-    from writer.preflight.testing import runner
+    from headrace.writer.preflight.testing import runner
 
     return runner.run_pytest(files, options, workers=workers, quiet=quiet)
 

@@ -9,13 +9,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from writer.clients import kafka_sample
-from writer.output.command import command
-from writer.output.command_inputs import PipelineNames
-from writer.output.report import SCREEN_ONLY, Report
-from writer.output.tables import hanging, ruled_table, show
-from writer.preflight.sizing import UTILISATION, Line, Sizing, add_up, rates, size as compute_size
-from writer.preflight.traffic import measure_traffic
+from headrace.writer.clients import kafka_sample
+from headrace.writer.output.command import command
+from headrace.writer.output.command_inputs import PipelineNames
+from headrace.writer.output.report import SCREEN_ONLY, Report
+from headrace.writer.output.tables import hanging, ruled_table, show
+from headrace.writer.preflight.sizing import UTILISATION, Line, Sizing, add_up, rates, size as compute_size
+from headrace.writer.preflight.traffic import measure_traffic
 
 # Columns for a line's name and its value.
 _NAME_WIDTH = 33

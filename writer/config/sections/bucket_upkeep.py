@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from writer.batch.lateness import LATE_POLICIES, LatePolicy, LateTier
-from writer.batch.staging.sorting import Dedupe as Rule, TakenLimit
-from writer.config.base import Strict
-from writer.config.sections.table import Location
-from writer.core.units import Duration, Slack
+from headrace.writer.batch.lateness import LATE_POLICIES, LatePolicy, LateTier
+from headrace.writer.batch.staging.sorting import Dedupe as Rule, TakenLimit
+from headrace.writer.config.base import Strict
+from headrace.writer.config.sections.table import Location
+from headrace.writer.core.units import Duration, Slack
 
 
 class LateRule(Strict):

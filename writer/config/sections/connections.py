@@ -11,13 +11,19 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from writer.config.base import ShortForm, Strict, did_you_mean
-from writer.config.sections.kafka_client import Address, KafkaOptions, Security, check_native, options_of_librdkafka
-from writer.config.sections.topic_selection import TopicSelection
-from writer.core.pages import page_address
-from writer.core.units import Duration
-from writer.kafka_reader.connection import addresses
-from writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
+from headrace.writer.config.base import ShortForm, Strict, did_you_mean
+from headrace.writer.config.sections.kafka_client import (
+    Address,
+    KafkaOptions,
+    Security,
+    check_native,
+    options_of_librdkafka,
+)
+from headrace.writer.config.sections.topic_selection import TopicSelection
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.units import Duration
+from headrace.writer.kafka_reader.connection import addresses
+from headrace.writer.storage.base import S3_RETRY_TIMEOUT, S3Settings
 
 # Names of Spark's and Hadoop's settings whose values are secrets; with `file` or `provider` behind them they are none.
 _SECRET = re.compile(

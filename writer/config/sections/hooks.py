@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from writer.config.base import Strict
-from writer.config.safe_names import make_identifier
-from writer.core.units import Duration
+from headrace.writer.config.base import Strict
+from headrace.writer.config.safe_names import make_identifier
+from headrace.writer.core.units import Duration
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _HTTP = re.compile(r"https?://[^/\s@]+(/\S*)?")

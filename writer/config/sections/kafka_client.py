@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from writer.config.base import Strict, did_you_mean
+from headrace.writer.config.base import Strict, did_you_mean
 
 Protocol = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]
 Mechanism = Literal["plain", "scram-sha-256", "scram-sha-512"]

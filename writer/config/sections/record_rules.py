@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from writer.config.base import Strict
-from writer.privacy.keyring import KeyringPlace, KeySource, WrapSource
-from writer.privacy.policy import Action, Policies
-from writer.specs.spec import Sample, Spec
-from writer.specs.step import TYPE_NAMES, cast_type
+from headrace.writer.config.base import Strict
+from headrace.writer.privacy.keyring import KeyringPlace, KeySource, WrapSource
+from headrace.writer.privacy.policy import Action, Policies
+from headrace.writer.specs.spec import Sample, Spec
+from headrace.writer.specs.step import TYPE_NAMES, cast_type
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

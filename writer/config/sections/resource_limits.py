@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from writer.config.base import Strict
-from writer.core.units import Duration, Size
+from headrace.writer.config.base import Strict
+from headrace.writer.core.units import Duration, Size
 
 
 class Commit(Strict):

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from writer.batch.route import By, RouteRule
-from writer.config.base import ShortForm, Strict, did_you_mean
-from writer.config.safe_names import make_folder_name, make_identifier, make_namespace_folder_name
-from writer.config.sections.bucket_upkeep import Compact, Seal
-from writer.config.sections.hooks import HookSettings
-from writer.config.sections.record_format import Columns
-from writer.config.sections.table import (
+from headrace.writer.batch.route import By, RouteRule
+from headrace.writer.config.base import ShortForm, Strict, did_you_mean
+from headrace.writer.config.safe_names import make_folder_name, make_identifier, make_namespace_folder_name
+from headrace.writer.config.sections.bucket_upkeep import Compact, Seal
+from headrace.writer.config.sections.hooks import HookSettings
+from headrace.writer.config.sections.record_format import Columns
+from headrace.writer.config.sections.table import (
     CATALOG_NAME,
     BucketSpec,
     EventTime,
@@ -21,8 +21,8 @@ from writer.config.sections.table import (
     Schemas,
     TableFormat,
 )
-from writer.core.units import Duration, Size
-from writer.storage.locations import parse_location
+from headrace.writer.core.units import Duration, Size
+from headrace.writer.storage.locations import parse_location
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = ("name", "namespace", "full_name")

@@ -7,16 +7,16 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-import bucketers
-from writer.batch.bucketing import TimeRule
-from writer.batch.staging.bucket_folders import HIVE_NULL, folder_bytes_max
-from writer.config.base import ShortForm, Strict
-from writer.config.safe_names import make_identifier
-from writer.config.sections.record_format import ClockRule
-from writer.core.catalog_table import RETRY_TIMEOUT, CatalogTable
-from writer.core.pages import page_address
-from writer.core.units import Duration, Size, duration, show_duration
-from writer.storage.locations import parse_location
+from headrace import bucketers
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.staging.bucket_folders import HIVE_NULL, folder_bytes_max
+from headrace.writer.config.base import ShortForm, Strict
+from headrace.writer.config.safe_names import make_identifier
+from headrace.writer.config.sections.record_format import ClockRule
+from headrace.writer.core.catalog_table import RETRY_TIMEOUT, CatalogTable
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.units import Duration, Size, duration, show_duration
+from headrace.writer.storage.locations import parse_location
 
 _HIVE_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Bytes that S3 copies before its client gives the request up.

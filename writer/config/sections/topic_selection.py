@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
-from writer.config.base import Strict
-from writer.core.units import parse_instant
+from headrace.writer.config.base import Strict
+from headrace.writer.core.units import parse_instant
 
 # Beginning of the topics that Kafka keeps for itself.
 _INTERNAL = "__"

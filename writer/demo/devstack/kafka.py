@@ -10,8 +10,8 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from writer.clients import java_artifacts
-from writer.demo.devstack.process import (
+from headrace.writer.clients import java_artifacts
+from headrace.writer.demo.devstack.process import (
     LOOPBACK,
     Process,
     Server,

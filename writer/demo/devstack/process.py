@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-from writer.core.errors import HeadraceError
+from headrace.writer.core.errors import HeadraceError
 
 # Below Linux's ephemeral range (32768 up): a client that keeps dialling a port of that range while its server restarts
 # can be given that very port as its own, connect to itself, and keep the server out.

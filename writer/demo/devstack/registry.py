@@ -4,9 +4,17 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
-from writer.clients import java_artifacts
-from writer.clients.http import RequestFailed, ask
-from writer.demo.devstack.process import LOOPBACK, Process, Server, ServerFailed, free_ports, java_options, require_free
+from headrace.writer.clients import java_artifacts
+from headrace.writer.clients.http import RequestFailed, ask
+from headrace.writer.demo.devstack.process import (
+    LOOPBACK,
+    Process,
+    Server,
+    ServerFailed,
+    free_ports,
+    java_options,
+    require_free,
+)
 
 HEAP_MEGABYTES = 256
 # Its class files are of that version.

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from writer.demo.devstack.kafka import Broker
-from writer.demo.devstack.process import Server, ServerFailed
-from writer.demo.devstack.registry import Registry
+from headrace.writer.demo.devstack.kafka import Broker
+from headrace.writer.demo.devstack.process import Server, ServerFailed
+from headrace.writer.demo.devstack.registry import Registry
 
 __all__ = ["Broker", "Registry", "ServerFailed", "Stack"]
 

@@ -16,11 +16,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from writer.config.sections.table import TableFormat
-from writer.core.errors import ConfigError
-from writer.core.signals import SignalCode
-from writer.demo.devstack.process import Process
-from writer.demo.devstack.stack import ServerFailed, Stack
+import headrace
+from headrace.writer.config.sections.table import TableFormat
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.signals import SignalCode
+from headrace.writer.demo.devstack.process import Process
+from headrace.writer.demo.devstack.stack import ServerFailed, Stack
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
@@ -171,7 +172,7 @@ class Workspace:
 
     def launch_writer(self) -> Writer:
         """Start `headrace run` on the configuration."""
-        path = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [str(Path(headrace.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {
             # The writer runs the same headrace, in a directory of its own.
             "PYTHONPATH": os.pathsep.join(path),
@@ -185,7 +186,7 @@ class Workspace:
                 env[name] = str(Path(given).absolute())
         self._writer = Writer(
             "the writer",
-            [sys.executable, "-m", "writer.cli", "run", self.config],
+            [sys.executable, "-m", "headrace.writer.cli", "run", self.config],
             cwd=self._scratch,
             log=self.directory / "writer.log",
             env=env,

@@ -7,25 +7,25 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.batch.task_report import Report
-from writer.clients import notifications
-from writer.clients.kafka import BrokerUnreachable, next_records
-from writer.commit import builder
-from writer.commit.closed_buckets import slowest_event_time
-from writer.commit.failed_records_limit import check_failed_records
-from writer.commit.missing_offsets import RecordsMissed, check_answers, choose_questions
-from writer.core import fault_points, logging
-from writer.core.errors import Draining, LogMoved
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange, Source, TopicPartition
-from writer.driver.batches.commit_report import round_phases
-from writer.driver.batches.pipeline_parts import PipelineParts
-from writer.driver.batches.tasks import BatchDecision
-from writer.offsets import start_decision
-from writer.offsets.spark_checkpoint import Offsets
-from writer.table.log.foreign_writes import BucketsClosed, CommitFailed, PrivacyChanged
-from writer.table.log.operations.rows import Batch
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.batch.task_report import Report
+from headrace.writer.clients import notifications
+from headrace.writer.clients.kafka import BrokerUnreachable, next_records
+from headrace.writer.commit import builder
+from headrace.writer.commit.closed_buckets import slowest_event_time
+from headrace.writer.commit.failed_records_limit import check_failed_records
+from headrace.writer.commit.missing_offsets import RecordsMissed, check_answers, choose_questions
+from headrace.writer.core import fault_points, logging
+from headrace.writer.core.errors import Draining, LogMoved
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange, Source, TopicPartition
+from headrace.writer.driver.batches.commit_report import round_phases
+from headrace.writer.driver.batches.pipeline_parts import PipelineParts
+from headrace.writer.driver.batches.tasks import BatchDecision
+from headrace.writer.offsets import start_decision
+from headrace.writer.offsets.spark_checkpoint import Offsets
+from headrace.writer.table.log.foreign_writes import BucketsClosed, CommitFailed, PrivacyChanged
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 
 class BatchProcessor:

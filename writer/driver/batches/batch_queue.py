@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from writer.config.sections.resource_limits import Scheduling
-from writer.core.errors import Draining
+from headrace.writer.config.sections.resource_limits import Scheduling
+from headrace.writer.core.errors import Draining
 
 # Batches beyond the slots: the tasks of such a batch are planned before a slot is free.
 _SPARE_BATCHES = 1

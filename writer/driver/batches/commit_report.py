@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.clients import notifications
-from writer.config.sections.routing import RouteSection
-from writer.core import logging
-from writer.status.model import WITHOUT_TABLE, Totals, without_records
-from writer.status.progress import Progress
-from writer.table.log.operations.rows import Batch
-from writer.table.pipeline_tables import TargetState
+from headrace.writer.clients import notifications
+from headrace.writer.config.sections.routing import RouteSection
+from headrace.writer.core import logging
+from headrace.writer.status.model import WITHOUT_TABLE, Totals, without_records
+from headrace.writer.status.progress import Progress
+from headrace.writer.table.log.operations.rows import Batch
+from headrace.writer.table.pipeline_tables import TargetState
 
 
 def round_phases(seconds: Mapping[str, float]) -> dict[str, float]:

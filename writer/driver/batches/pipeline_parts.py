@@ -6,30 +6,30 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-import bucketers
-from writer.clients import notifications
-from writer.clients.kafka import Cluster
-from writer.commit.batch_limits import BatchEndings
-from writer.commit.privacy import open_privacy
-from writer.commit.targets import Targets
-from writer.config.pipelines import Config
-from writer.core.offsets import TopicPartition
-from writer.driver.batches.batch_queue import BatchQueue
-from writer.driver.batches.commit_report import CommitReport
-from writer.driver.batches.tasks import Tasks, build_reader
-from writer.offsets.log_check import log_check
-from writer.offsets.run_record import RunRecorder
-from writer.offsets.spark_checkpoint import Checkpoints
-from writer.offsets.start_offsets import StartPosition
-from writer.schemas.format_detection import DetectedFormat
-from writer.schemas.registry import SchemaSource
-from writer.schemas.schema_id_check import IdMeanings
-from writer.schemas.tracker import Schemas
-from writer.status.pause import PauseGate
-from writer.status.progress import Progress
-from writer.status.rate_limit import Throttle
-from writer.table.factory import all_tables
-from writer.table.log.foreign_writes import CommitFailed
+from headrace import bucketers
+from headrace.writer.clients import notifications
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.commit.batch_limits import BatchEndings
+from headrace.writer.commit.privacy import open_privacy
+from headrace.writer.commit.targets import Targets
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.driver.batches.batch_queue import BatchQueue
+from headrace.writer.driver.batches.commit_report import CommitReport
+from headrace.writer.driver.batches.tasks import Tasks, build_reader
+from headrace.writer.offsets.log_check import log_check
+from headrace.writer.offsets.run_record import RunRecorder
+from headrace.writer.offsets.spark_checkpoint import Checkpoints
+from headrace.writer.offsets.start_offsets import StartPosition
+from headrace.writer.schemas.format_detection import DetectedFormat
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.schemas.schema_id_check import IdMeanings
+from headrace.writer.schemas.tracker import Schemas
+from headrace.writer.status.pause import PauseGate
+from headrace.writer.status.progress import Progress
+from headrace.writer.status.rate_limit import Throttle
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.log.foreign_writes import CommitFailed
 
 
 @dataclass

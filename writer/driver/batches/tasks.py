@@ -8,29 +8,29 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
-import bucketers
-from writer.batch.plan import TaskPlan
-from writer.batch.task_report import Report
-from writer.commit import builder
-from writer.commit.batch_limits import task_count
-from writer.commit.closed_buckets import buckets_closed_between, closes_buckets
-from writer.commit.privacy import record_privacy
-from writer.commit.targets import Targets, add_targets
-from writer.commit.task_plan import build_task_plan
-from writer.config.pipeline import Pipeline
-from writer.config.sections.connections import Kafka
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, Source
-from writer.driver.readers.native_reader import NativeReader
-from writer.driver.readers.spark_reader import SparkReader
-from writer.offsets.log_check import LogQuestions
-from writer.scaling.spark_executors import slots
-from writer.schemas.format_detection import DetectedFormat
-from writer.schemas.tracker import Schemas
-from writer.status.progress import Progress
-from writer.storage.base import S3Settings
-from writer.table.log.foreign_writes import PrivacyChanged
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.task_report import Report
+from headrace.writer.commit import builder
+from headrace.writer.commit.batch_limits import task_count
+from headrace.writer.commit.closed_buckets import buckets_closed_between, closes_buckets
+from headrace.writer.commit.privacy import record_privacy
+from headrace.writer.commit.targets import Targets, add_targets
+from headrace.writer.commit.task_plan import build_task_plan
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.sections.connections import Kafka
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, Source
+from headrace.writer.driver.readers.native_reader import NativeReader
+from headrace.writer.driver.readers.spark_reader import SparkReader
+from headrace.writer.offsets.log_check import LogQuestions
+from headrace.writer.scaling.spark_executors import slots
+from headrace.writer.schemas.format_detection import DetectedFormat
+from headrace.writer.schemas.tracker import Schemas
+from headrace.writer.status.progress import Progress
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.table.log.foreign_writes import PrivacyChanged
+from headrace.writer.table.table import PipelineTable
 
 # Of Parquet, until a commit has shown it.
 _BYTES_PER_ROW_GUESS = 60

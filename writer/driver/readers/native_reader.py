@@ -4,20 +4,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from writer.batch import range_task
-from writer.batch.plan import TaskPlan
-from writer.batch.range_task import ReadPlan, share_ranges
-from writer.batch.task_report import Report
-from writer.clients import native_kafka
-from writer.commit import builder
-from writer.config.sections.connections import Kafka
-from writer.core.errors import HeadraceError, LogMoved
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, Source
-from writer.kafka_reader.columns import ColumnChoice
-from writer.kafka_reader.errors import LogDiverged, LostRecords, TopicGone
-from writer.kafka_reader.requests.metadata import Metadata
-from writer.offsets.log_continuity import find_break, last_marks
+from headrace.writer.batch import range_task
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.range_task import ReadPlan, share_ranges
+from headrace.writer.batch.task_report import Report
+from headrace.writer.clients import native_kafka
+from headrace.writer.commit import builder
+from headrace.writer.config.sections.connections import Kafka
+from headrace.writer.core.errors import HeadraceError, LogMoved
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, Source
+from headrace.writer.kafka_reader.columns import ColumnChoice
+from headrace.writer.kafka_reader.errors import LogDiverged, LostRecords, TopicGone
+from headrace.writer.kafka_reader.requests.metadata import Metadata
+from headrace.writer.offsets.log_continuity import find_break, last_marks
 
 # After these a new start finds out what the log is now.
 _LOG_CHANGES = (LostRecords.__name__, LogDiverged.__name__, TopicGone.__name__)

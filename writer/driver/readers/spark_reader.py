@@ -6,19 +6,19 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from writer.batch import task
-from writer.batch.plan import TaskPlan
-from writer.batch.task_report import Report
-from writer.clients import native_kafka
-from writer.commit import builder
-from writer.core import logging
-from writer.core.errors import LogMoved
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, Source, source_name
-from writer.driver.readers.native_reader import NativeReader
-from writer.driver.restart_policy import causes, java_trace
-from writer.kafka_reader.errors import OldRecordFormat, UnsupportedBroker
-from writer.offsets.log_check import LogQuestions
+from headrace.writer.batch import task
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.task_report import Report
+from headrace.writer.clients import native_kafka
+from headrace.writer.commit import builder
+from headrace.writer.core import logging
+from headrace.writer.core.errors import LogMoved
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, Source, source_name
+from headrace.writer.driver.readers.native_reader import NativeReader
+from headrace.writer.driver.restart_policy import causes, java_trace
+from headrace.writer.kafka_reader.errors import OldRecordFormat, UnsupportedBroker
+from headrace.writer.offsets.log_check import LogQuestions
 
 KAFKA_OPTIONS = {
     # Spark asks the broker for both ends of the log at each poll. At Kafka's 500 records a poll that is most of the

@@ -6,22 +6,22 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from writer.clients.kafka import Cluster
-from writer.config.pipelines import Config
-from writer.core.errors import HeadraceError
-from writer.driver.pipeline import PipelineRun
-from writer.driver.sealing.rounds import RetriedSteps, Rounds, Seals, Trouble
-from writer.driver.sealing.steps import Closer, Step, beside_seals, seal_due
-from writer.hooks.dispatcher import HookDispatcher, deliveries
-from writer.hooks.outbox import Health
-from writer.maintenance.compaction.compactor import Compactor, Run, here, in_spark
-from writer.maintenance.compaction.plan import RewritePace
-from writer.maintenance.retention import PeriodicRetention, settle_retentions
-from writer.sealing.bucket_states import BucketCounts, add_counts
-from writer.sealing.idleness import LogEndWatch
-from writer.sealing.sealer import BucketSnapshot, Sealer, sealed_targets
-from writer.status.progress import Progress
-from writer.table.factory import all_tables, main_table
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.driver.pipeline import PipelineRun
+from headrace.writer.driver.sealing.rounds import RetriedSteps, Rounds, Seals, Trouble
+from headrace.writer.driver.sealing.steps import Closer, Step, beside_seals, seal_due
+from headrace.writer.hooks.dispatcher import HookDispatcher, deliveries
+from headrace.writer.hooks.outbox import Health
+from headrace.writer.maintenance.compaction.compactor import Compactor, Run, here, in_spark
+from headrace.writer.maintenance.compaction.plan import RewritePace
+from headrace.writer.maintenance.retention import PeriodicRetention, settle_retentions
+from headrace.writer.sealing.bucket_states import BucketCounts, add_counts
+from headrace.writer.sealing.idleness import LogEndWatch
+from headrace.writer.sealing.sealer import BucketSnapshot, Sealer, sealed_targets
+from headrace.writer.status.progress import Progress
+from headrace.writer.table.factory import all_tables, main_table
 
 # At tables of a route, while no commit comes: what they cost does not grow with their number.
 _LOOKS_PER_S = 4

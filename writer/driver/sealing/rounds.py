@@ -12,15 +12,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
-from writer.core import logging
-from writer.core.backoff import Backoff
-from writer.core.errors import HeadraceError
-from writer.core.periodic_thread import PeriodicThread
-from writer.driver.restart_policy import sentence
-from writer.driver.sealing.steps import Step
-from writer.sealing.bucket_listing import BucketOverview
-from writer.sealing.sealer import BucketSnapshot, Sealer
-from writer.status.progress import Progress
+from headrace.writer.core import logging
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.periodic_thread import PeriodicThread
+from headrace.writer.driver.restart_policy import sentence
+from headrace.writer.driver.sealing.steps import Step
+from headrace.writer.sealing.bucket_listing import BucketOverview
+from headrace.writer.sealing.sealer import BucketSnapshot, Sealer
+from headrace.writer.status.progress import Progress
 
 # Seconds between two rounds, when no commit wakes them.
 _TICK_S = 5.0

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from writer.clients.kafka import BrokerUnreachable, Cluster
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketKey, group_by_bucket
-from writer.core.text import instant
-from writer.driver.sealing.steps import Closer, beside_seals, numbers_now
-from writer.maintenance.compaction.compactor import here
-from writer.sealing.bucket_selection import BucketSelection
-from writer.sealing.idleness import LogEndWatch
-from writer.sealing.manifest import Manifest, Reason, bucket_path
-from writer.sealing.rules import Close, SealBlocked, SealDecision, SealLater, SealNow
-from writer.sealing.sealer import BucketSnapshot, Sealer
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.files import BucketKey, group_by_bucket
+from headrace.writer.core.text import instant
+from headrace.writer.driver.sealing.steps import Closer, beside_seals, numbers_now
+from headrace.writer.maintenance.compaction.compactor import here
+from headrace.writer.sealing.bucket_selection import BucketSelection
+from headrace.writer.sealing.idleness import LogEndWatch
+from headrace.writer.sealing.manifest import Manifest, Reason, bucket_path
+from headrace.writer.sealing.rules import Close, SealBlocked, SealDecision, SealLater, SealNow
+from headrace.writer.sealing.sealer import BucketSnapshot, Sealer
 
 _BY_COMMAND: Reason = "command"
 # A person waits for the answer of Kafka.

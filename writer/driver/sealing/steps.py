@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.maintenance.compaction.compactor import Run
-from writer.maintenance.compaction.late_rows import compactor_of
-from writer.offsets.start_decision import incarnation_numbers
-from writer.sealing.idleness import LogEndWatch, frontier_by_source, is_held_back
-from writer.sealing.rules import AskKafka, Close, KeepOpen, SealNow, choose_close
-from writer.sealing.sealer import BucketSnapshot, Sealer
-from writer.sealing.watermark import PartitionEventTime, watermark
-from writer.table.log.foreign_writes import Resealed
+from headrace.writer.clients.kafka import BrokerUnreachable, Cluster, choose_topics
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.maintenance.compaction.compactor import Run
+from headrace.writer.maintenance.compaction.late_rows import compactor_of
+from headrace.writer.offsets.start_decision import incarnation_numbers
+from headrace.writer.sealing.idleness import LogEndWatch, frontier_by_source, is_held_back
+from headrace.writer.sealing.rules import AskKafka, Close, KeepOpen, SealNow, choose_close
+from headrace.writer.sealing.sealer import BucketSnapshot, Sealer
+from headrace.writer.sealing.watermark import PartitionEventTime, watermark
+from headrace.writer.table.log.foreign_writes import Resealed
 
 # Does what is due. Raises HeadraceError, OSError.
 Step = Callable[[Sealer, datetime], None]

@@ -6,36 +6,36 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from bucketers.zone_data import find_zone_data
-from writer.avro.schema_plan import PROVENANCE, SchemaPlan
-from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW_COLUMNS
-from writer.clients import notifications
-from writer.clients.kafka import Cluster
-from writer.commit.event_specs import check_specs, find_unused_specs
-from writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy
-from writer.config.pipeline import Pipeline, zones_of
-from writer.config.pipelines import Config
-from writer.config.sections.table import layout
-from writer.core import logging
-from writer.core.catalog_table import written_locations
-from writer.core.errors import ConfigError
-from writer.offsets import start_offsets
-from writer.offsets.spark_checkpoint import NewRun, Resume
-from writer.offsets.start_offsets import StartPosition
-from writer.privacy.keyring import KeyringPlace, KeySource
-from writer.privacy.policy import fingerprint as policies_fingerprint
-from writer.schemas.tracker import Schemas
-from writer.specs.spec import fingerprint, to_json
-from writer.storage.locations import store_at
-from writer.storage.probe import probe
-from writer.table.gap_records import open_gap
-from writer.table.locations import target_locations
-from writer.table.log.operations.gaps import Gap
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.log.zone_records import find_zone_changes
-from writer.table.pipeline_tables import Tables
-from writer.table.table import PipelineTable
+from headrace.bucketers.zone_data import find_zone_data
+from headrace.writer.avro.schema_plan import PROVENANCE, SchemaPlan
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.batch.staging.raw_records import RAW_BUCKET, RAW_BUCKET_COLUMNS, RAW_COLUMNS
+from headrace.writer.clients import notifications
+from headrace.writer.clients.kafka import Cluster
+from headrace.writer.commit.event_specs import check_specs, find_unused_specs
+from headrace.writer.commit.privacy import RecordedPrivacy, check_hash_key, check_privacy
+from headrace.writer.config.pipeline import Pipeline, zones_of
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core import logging
+from headrace.writer.core.catalog_table import written_locations
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.offsets import start_offsets
+from headrace.writer.offsets.spark_checkpoint import NewRun, Resume
+from headrace.writer.offsets.start_offsets import StartPosition
+from headrace.writer.privacy.keyring import KeyringPlace, KeySource
+from headrace.writer.privacy.policy import fingerprint as policies_fingerprint
+from headrace.writer.schemas.tracker import Schemas
+from headrace.writer.specs.spec import fingerprint, to_json
+from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.probe import probe
+from headrace.writer.table.gap_records import open_gap
+from headrace.writer.table.locations import target_locations
+from headrace.writer.table.log.operations.gaps import Gap
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.log.zone_records import find_zone_changes
+from headrace.writer.table.pipeline_tables import Tables
+from headrace.writer.table.table import PipelineTable
 
 
 def probe_locations(name: str, config: Config) -> None:

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from writer.clients import notifications
-from writer.commit import batch_limits, builder
-from writer.commit.batch_limits import BatchEndings
-from writer.commit.privacy import RecordedPrivacy, protected_paths, recorded_paths, recorded_privacy
-from writer.config.sections.table import layout
-from writer.core import logging
-from writer.core.offsets import Source
-from writer.driver.batches.pipeline_parts import PipelineParts
-from writer.driver.start import topic_choice
-from writer.driver.start.pipeline_start import (
+from headrace.writer.clients import notifications
+from headrace.writer.commit import batch_limits, builder
+from headrace.writer.commit.batch_limits import BatchEndings
+from headrace.writer.commit.privacy import RecordedPrivacy, protected_paths, recorded_paths, recorded_privacy
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core import logging
+from headrace.writer.core.offsets import Source
+from headrace.writer.driver.batches.pipeline_parts import PipelineParts
+from headrace.writer.driver.start import topic_choice
+from headrace.writer.driver.start.pipeline_start import (
     check_rules,
     choose_run_id,
     make_tables,
@@ -24,15 +24,15 @@ from writer.driver.start.pipeline_start import (
     record_gap,
     set_rules,
 )
-from writer.offsets import start_decision, start_offsets
-from writer.offsets.spark_checkpoint import NewRun, Resume
-from writer.scaling.spark_settings import records_per_range
-from writer.schemas.format_detection import detected_unit
-from writer.status.model import Commit
-from writer.status.table_facts import GapFacts
-from writer.table.log.entries import Entry
-from writer.table.log.operations.gaps import Gap
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.offsets import start_decision, start_offsets
+from headrace.writer.offsets.spark_checkpoint import NewRun, Resume
+from headrace.writer.scaling.spark_settings import records_per_range
+from headrace.writer.schemas.format_detection import detected_unit
+from headrace.writer.status.model import Commit
+from headrace.writer.status.table_facts import GapFacts
+from headrace.writer.table.log.entries import Entry
+from headrace.writer.table.log.operations.gaps import Gap
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 # So many commits tell the size of records, the wire formats and the rate.
 _RECENT_COMMITS = 10

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from writer.clients import notifications
-from writer.clients.kafka import Cluster, choose_topics
-from writer.config.sections.topic_selection import TopicSelection
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.core.text import join_first, plural
-from writer.status.progress import Progress
-from writer.table.table import PipelineTable
+from headrace.writer.clients import notifications
+from headrace.writer.clients.kafka import Cluster, choose_topics
+from headrace.writer.config.sections.topic_selection import TopicSelection
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.text import join_first, plural
+from headrace.writer.status.progress import Progress
+from headrace.writer.table.table import PipelineTable
 
 _FIX = "Raise topics.max, or narrow the pattern."
 # A sentence names so many topics.

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from writer.core.offsets import Source
-from writer.kafka_reader.protocol import (
+from headrace.writer.core.offsets import Source
+from headrace.writer.kafka_reader.protocol import (
     NO_TAGS,
     Api,
     FieldReader,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from writer.core.offsets import Source
-from writer.kafka_reader.errors import Corrupt
-from writer.kafka_reader.protocol import NO_TAGS, FieldReader, array, text
-from writer.kafka_reader.requests.metadata import NO_ID
+from headrace.writer.core.offsets import Source
+from headrace.writer.kafka_reader.errors import Corrupt
+from headrace.writer.kafka_reader.protocol import NO_TAGS, FieldReader, array, text
+from headrace.writer.kafka_reader.requests.metadata import NO_ID
 
 FIRST_VERSION_BY_ID = 13
 _BYTES_MIN = 1

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from writer.core.offsets import Source
-from writer.kafka_reader.connection import BrokerAddress
-from writer.kafka_reader.protocol import NO_TAGS, ErrorCode, FieldReader, array, text
+from headrace.writer.core.offsets import Source
+from headrace.writer.kafka_reader.connection import BrokerAddress
+from headrace.writer.kafka_reader.protocol import NO_TAGS, ErrorCode, FieldReader, array, text
 
 NO_ID = UUID(int=0)
 _FIRST_VERSION_WITH_IDS = 10

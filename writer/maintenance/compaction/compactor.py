@@ -15,29 +15,29 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-import bucketers
-from writer.batch.staging.sorting import TakenLimit
-from writer.commit.builder import check_age
-from writer.config.pipeline import Pipeline
-from writer.core import logging
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.files import BucketFile, BucketKey, group_by_bucket
-from writer.core.text import plural
-from writer.maintenance.compaction.plan import Piece, Policy, RewritePace, plan
-from writer.maintenance.dedupe.across_buckets import AcrossBuckets, Comparison
-from writer.maintenance.dedupe.neighbours import TableBucket
-from writer.maintenance.rewrite import Job, RewriteResult, Source, UnknownColumn, rewrite
-from writer.schemas.format_detection import unit_of
-from writer.sealing.manifest import bucket_path
-from writer.sealing.rules import SealRefused, is_closed
-from writer.storage.base import S3Settings
-from writer.storage.disk_space import scratch
-from writer.table.log.entries import added_file
-from writer.table.log.foreign_writes import CommitFailed, FilesGone, LiveDeleteFiles
-from writer.table.log.operations.rows import RemovedRows, Rewrite
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import discard_on_failure, discard_on_refusal
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.writer.batch.staging.sorting import TakenLimit
+from headrace.writer.commit.builder import check_age
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.files import BucketFile, BucketKey, group_by_bucket
+from headrace.writer.core.text import plural
+from headrace.writer.maintenance.compaction.plan import Piece, Policy, RewritePace, plan
+from headrace.writer.maintenance.dedupe.across_buckets import AcrossBuckets, Comparison
+from headrace.writer.maintenance.dedupe.neighbours import TableBucket
+from headrace.writer.maintenance.rewrite import Job, RewriteResult, Source, UnknownColumn, rewrite
+from headrace.writer.schemas.format_detection import unit_of
+from headrace.writer.sealing.manifest import bucket_path
+from headrace.writer.sealing.rules import SealRefused, is_closed
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.disk_space import scratch
+from headrace.writer.table.log.entries import added_file
+from headrace.writer.table.log.foreign_writes import CommitFailed, FilesGone, LiveDeleteFiles
+from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.row_removal import discard_on_failure, discard_on_refusal
+from headrace.writer.table.table import PipelineTable
 
 # Carries jobs out lazily, in their order.
 Run = Callable[[Sequence[Job]], Iterable[RewriteResult]]

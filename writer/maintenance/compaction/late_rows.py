@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from writer.config.pipelines import Config
-from writer.core.files import BucketKey
-from writer.maintenance.compaction.compactor import Compactor, Run
-from writer.maintenance.dedupe.across_buckets import AcrossBuckets
-from writer.sealing.sealer import Sealer
-from writer.table.factory import side_table
-from writer.table.log.entries import bucket_of, parse_commit_info
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.files import BucketKey
+from headrace.writer.maintenance.compaction.compactor import Compactor, Run
+from headrace.writer.maintenance.dedupe.across_buckets import AcrossBuckets
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.table.factory import side_table
+from headrace.writer.table.log.entries import bucket_of, parse_commit_info
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
 
 # A file below the table of late rows.
 MARK = "_headrace/deduped.json"

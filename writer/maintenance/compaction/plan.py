@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
 
-from writer.batch.staging.sorting import Dedupe
-from writer.core.files import BucketFile
-from writer.maintenance.rewrite import SHARE_MAX, SHARE_MIN
+from headrace.writer.batch.staging.sorting import Dedupe
+from headrace.writer.core.files import BucketFile
+from headrace.writer.maintenance.rewrite import SHARE_MAX, SHARE_MIN
 
 # Files of the target size in one piece of work: all of it is lost where another writer is first.
 GROUP_FILES = 8

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.core.files import BucketFile, BucketKey, group_by_bucket
-from writer.maintenance.compaction.compactor import CompactionResult, Compactor, here
-from writer.maintenance.compaction.late_rows import compactor_of
-from writer.sealing.bucket_selection import BucketSelection
-from writer.sealing.sealer import Sealer
-from writer.table.factory import existing_table
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import BucketFile, BucketKey, group_by_bucket
+from headrace.writer.maintenance.compaction.compactor import CompactionResult, Compactor, here
+from headrace.writer.maintenance.compaction.late_rows import compactor_of
+from headrace.writer.sealing.bucket_selection import BucketSelection
+from headrace.writer.sealing.sealer import Sealer
+from headrace.writer.table.factory import existing_table
 
 # Each entry of the log since the last list of files is looked at by the next, so a list is good for some buckets.
 _BUCKETS_PER_LIST = 50

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.commit.privacy import record_screen
-from writer.config.pipelines import Config
-from writer.maintenance import local_pipeline
-from writer.maintenance.dead_letters.selection import Selection, read_dead_letters, to_records
-from writer.maintenance.local_pipeline import record_positions
-from writer.schemas.registry import SchemaSource
-from writer.table.factory import side_table
+from headrace.writer.commit.privacy import record_screen
+from headrace.writer.config.pipelines import Config
+from headrace.writer.maintenance import local_pipeline
+from headrace.writer.maintenance.dead_letters.selection import Selection, read_dead_letters, to_records
+from headrace.writer.maintenance.local_pipeline import record_positions
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.table.factory import side_table
 
 _NUMBERS = re.compile(r"\d[\d.,:TZ-]*")
 # Further dead letters are only told apart by outcome and topic.

@@ -17,22 +17,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from writer.avro.schema_plan import SchemaPlan
-from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.plan import TaskPlan
-from writer.batch.staging.parquet_files import open_file
-from writer.batch.task_report import Counts
-from writer.config.pipelines import Config
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetSet, TopicPartition
-from writer.maintenance.dead_letters.selection import Selection, read_dead_letters, split_by_incarnation, to_records
-from writer.maintenance.local_pipeline import LocalPipeline, Piece
-from writer.maintenance.record_commit import RecordCommit, RecordTable
-from writer.schemas.registry import SchemaSource
-from writer.table.log.foreign_writes import Overtaken
-from writer.table.log.operations.rows import Replay
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, offsets_by_partition
+from headrace.writer.avro.schema_plan import SchemaPlan
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.batch.plan import TaskPlan
+from headrace.writer.batch.staging.parquet_files import open_file
+from headrace.writer.batch.task_report import Counts
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetSet, TopicPartition
+from headrace.writer.maintenance.dead_letters.selection import (
+    Selection,
+    read_dead_letters,
+    split_by_incarnation,
+    to_records,
+)
+from headrace.writer.maintenance.local_pipeline import LocalPipeline, Piece
+from headrace.writer.maintenance.record_commit import RecordCommit, RecordTable
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.table.log.foreign_writes import Overtaken
+from headrace.writer.table.log.operations.rows import Replay
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.row_removal import OFFSET_COLUMNS, PARTITION_COLUMNS, offsets_by_partition
 
 # Dead letters of one commit, which names their offsets.
 DEAD_LETTERS_AT_ONCE = 50_000

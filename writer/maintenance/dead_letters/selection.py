@@ -9,15 +9,15 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.batch.dead_letters import DEAD_LETTERS
-from writer.batch.lateness import LATE
-from writer.batch.staging import table_file
-from writer.batch.staging.table_file import TableFile
-from writer.core.errors import HeadraceError
-from writer.core.files import BucketFile
-from writer.core.offsets import OffsetSet, Span
-from writer.storage.base import Store
-from writer.table.row_removal import mask_offsets
+from headrace.writer.batch.dead_letters import DEAD_LETTERS
+from headrace.writer.batch.lateness import LATE
+from headrace.writer.batch.staging import table_file
+from headrace.writer.batch.staging.table_file import TableFile
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.files import BucketFile
+from headrace.writer.core.offsets import OffsetSet, Span
+from headrace.writer.storage.base import Store
+from headrace.writer.table.row_removal import mask_offsets
 
 _ROWS_AT_ONCE = 1_000
 

@@ -4,15 +4,15 @@ from collections.abc import Callable, Collection, Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import bucketers
-from writer.batch.staging.key_window import ComparedBucket
-from writer.core.files import BucketFile, BucketKey, group_by_bucket
-from writer.core.units import microseconds
-from writer.maintenance.dedupe.neighbours import Interval, Neighbours, TableBucket, neighbours
-from writer.maintenance.rewrite import Window
-from writer.sealing.rules import is_closed
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.writer.batch.staging.key_window import ComparedBucket
+from headrace.writer.core.files import BucketFile, BucketKey, group_by_bucket
+from headrace.writer.core.units import microseconds
+from headrace.writer.maintenance.dedupe.neighbours import Interval, Neighbours, TableBucket, neighbours
+from headrace.writer.maintenance.rewrite import Window
+from headrace.writer.sealing.rules import is_closed
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from writer.core.files import BucketKey
-from writer.core.units import microseconds
+from headrace.writer.core.files import BucketKey
+from headrace.writer.core.units import microseconds
 
 Interval = tuple[datetime, datetime]
 

@@ -11,18 +11,23 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from writer.commit import builder
-from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
-from writer.maintenance.dead_letters.selection import Selection, read_dead_letters, split_by_incarnation, to_records
-from writer.maintenance.deletion.row_deletion import WHY
-from writer.maintenance.deletion.row_keys import Keys, RowFinder
-from writer.maintenance.local_pipeline import LocalPipeline
-from writer.table.log.foreign_writes import FilesGone, Overtaken
-from writer.table.log.operations.rows import RemovedRows, Replay, Rewrite
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.pipeline_tables import Tables
-from writer.table.row_removal import stage_without_offsets
-from writer.table.table import PipelineTable
+from headrace.writer.commit import builder
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
+from headrace.writer.maintenance.dead_letters.selection import (
+    Selection,
+    read_dead_letters,
+    split_by_incarnation,
+    to_records,
+)
+from headrace.writer.maintenance.deletion.row_deletion import WHY
+from headrace.writer.maintenance.deletion.row_keys import Keys, RowFinder
+from headrace.writer.maintenance.local_pipeline import LocalPipeline
+from headrace.writer.table.log.foreign_writes import FilesGone, Overtaken
+from headrace.writer.table.log.operations.rows import RemovedRows, Replay, Rewrite
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.pipeline_tables import Tables
+from headrace.writer.table.row_removal import stage_without_offsets
+from headrace.writer.table.table import PipelineTable
 
 _TRIES = 5
 

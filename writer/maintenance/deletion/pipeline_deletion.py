@@ -7,22 +7,22 @@ from datetime import datetime
 from functools import partial
 from uuid import uuid4
 
-import bucketers
-from writer.avro.schema_plan import parse_records
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError, HeadraceError
-from writer.core.offsets import OffsetSet
-from writer.maintenance.deletion import dead_letter_deletion
-from writer.maintenance.deletion.dead_letter_deletion import DeadLetters
-from writer.maintenance.deletion.row_deletion import DeletionResult, DeletionScan, RawDeletion, RowDeletion
-from writer.maintenance.deletion.row_keys import Keys, with_hashes
-from writer.maintenance.local_pipeline import open_local_pipeline
-from writer.privacy.keyring import read_keyring
-from writer.privacy.policy import Action, PrivacyError
-from writer.schemas.registry import SchemaSource
-from writer.table.factory import all_tables
-from writer.table.log.foreign_writes import CommitFailed, one_line
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.writer.avro.schema_plan import parse_records
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.core.offsets import OffsetSet
+from headrace.writer.maintenance.deletion import dead_letter_deletion
+from headrace.writer.maintenance.deletion.dead_letter_deletion import DeadLetters
+from headrace.writer.maintenance.deletion.row_deletion import DeletionResult, DeletionScan, RawDeletion, RowDeletion
+from headrace.writer.maintenance.deletion.row_keys import Keys, with_hashes
+from headrace.writer.maintenance.local_pipeline import open_local_pipeline
+from headrace.writer.privacy.keyring import read_keyring
+from headrace.writer.privacy.policy import Action, PrivacyError
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.table.factory import all_tables
+from headrace.writer.table.log.foreign_writes import CommitFailed, one_line
+from headrace.writer.table.table import PipelineTable
 
 
 @dataclass(frozen=True)

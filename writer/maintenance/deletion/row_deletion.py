@@ -13,19 +13,19 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from writer.batch.bucketing import TimeRule
-from writer.batch.staging import table_file
-from writer.batch.staging.parquet_files import Destination
-from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.offsets import OffsetSet
-from writer.maintenance.deletion.row_keys import Keys, RowFinder
-from writer.storage.locations import on_s3
-from writer.table.log.appender import LostRace
-from writer.table.log.foreign_writes import FilesGone
-from writer.table.log.operations.rows import RemovedRows, Rewrite
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.pipeline_tables import Tables
-from writer.table.row_removal import (
+from headrace.writer.batch.bucketing import TimeRule
+from headrace.writer.batch.staging import table_file
+from headrace.writer.batch.staging.parquet_files import Destination
+from headrace.writer.core.files import BucketFile, BucketKey, StagedFile
+from headrace.writer.core.offsets import OffsetSet
+from headrace.writer.maintenance.deletion.row_keys import Keys, RowFinder
+from headrace.writer.storage.locations import on_s3
+from headrace.writer.table.log.appender import LostRace
+from headrace.writer.table.log.foreign_writes import FilesGone
+from headrace.writer.table.log.operations.rows import RemovedRows, Rewrite
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.pipeline_tables import Tables
+from headrace.writer.table.row_removal import (
     OFFSET_COLUMNS,
     count_rows,
     discard_on_failure,
@@ -33,7 +33,7 @@ from writer.table.row_removal import (
     offsets_by_partition,
     write_remaining_rows,
 )
-from writer.table.table import PipelineTable
+from headrace.writer.table.table import PipelineTable
 
 WHY = "delete"
 _PREFIX = "delete"

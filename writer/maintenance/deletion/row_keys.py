@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bucketers.arrow import column, has_text
-from writer.batch.staging.parquet_files import value_bounds
-from writer.core.errors import ConfigError
-from writer.privacy.hashing import hash_values
+from headrace.bucketers.arrow import column, has_text
+from headrace.writer.batch.staging.parquet_files import value_bounds
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.privacy.hashing import hash_values
 
 _NAME = r"[A-Za-z_][\w]*(?:\.[A-Za-z_][\w]*)*"
 _VALUE = r"(?:'(?:[^']|'')*'|[-+]?[0-9][0-9.eE+-]*|true|false)"

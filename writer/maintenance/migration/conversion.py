@@ -4,23 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import bucketers
-from writer.commit.target_table import check_settings
-from writer.config.pipeline import Pipeline
-from writer.config.pipelines import Config
-from writer.config.sections.table import Table, layout
-from writer.core import fault_points
-from writer.core.errors import ConfigError
-from writer.maintenance.retention import rows_of
-from writer.table.factory import all_tables, conversion, main_table
-from writer.table.log.foreign_writes import CommitFailed, reading
-from writer.table.log.snapshot import PipelineSnapshot, TargetRecord, targets_property
-from writer.table.pipeline_tables import Tables
-from writer.table.table import PipelineTable
+from headrace import bucketers
+from headrace.writer.commit.target_table import check_settings
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import Table, layout
+from headrace.writer.core import fault_points
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.retention import rows_of
+from headrace.writer.table.factory import all_tables, conversion, main_table
+from headrace.writer.table.log.foreign_writes import CommitFailed, reading
+from headrace.writer.table.log.snapshot import PipelineSnapshot, TargetRecord, targets_property
+from headrace.writer.table.pipeline_tables import Tables
+from headrace.writer.table.table import PipelineTable
 
 if TYPE_CHECKING:
     # pyiceberg takes a second to import.
-    from writer.table.iceberg.conversion import Conversion
+    from headrace.writer.table.iceberg.conversion import Conversion
 
 
 @dataclass(frozen=True)

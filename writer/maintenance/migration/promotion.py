@@ -5,21 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from writer.audit.comparison import Comparison, PartitionPair, compare
-from writer.audit.coverage import Coverage, OffsetShortfall, coverage, offset_shortfalls, partition_pairs
-from writer.config.pipelines import Config
-from writer.config.sections.table import Table
-from writer.core import fault_points
-from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
-from writer.core.text import join_first
-from writer.engines.registration import promotion_statements
-from writer.engines.table_description import describe_table
-from writer.privacy.path_policies import RecordPolicies, difference, overlay_policies
-from writer.table.factory import existing_table, main_table, table_names
-from writer.table.locations import shadow_config
-from writer.table.log.foreign_writes import reading
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.audit.comparison import Comparison, PartitionPair, compare
+from headrace.writer.audit.coverage import Coverage, OffsetShortfall, coverage, offset_shortfalls, partition_pairs
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import Table
+from headrace.writer.core import fault_points
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.core.text import join_first
+from headrace.writer.engines.registration import promotion_statements
+from headrace.writer.engines.table_description import describe_table
+from headrace.writer.privacy.path_policies import RecordPolicies, difference, overlay_policies
+from headrace.writer.table.factory import existing_table, main_table, table_names
+from headrace.writer.table.locations import shadow_config
+from headrace.writer.table.log.foreign_writes import reading
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 _PARTITIONS_NAMED = 5  # in a sentence
 _DELETE_REASONS = ("delete", "DELETE")  # in an audit: by headrace, by another client

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from writer.audit.audit import audit
-from writer.config.pipelines import Config
-from writer.core import logging
-from writer.core.errors import ConfigError
-from writer.core.offsets import TopicPartition
-from writer.table.factory import existing_table, main_table
-from writer.table.locations import shadow_config
+from headrace.writer.audit.audit import audit
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core import logging
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.table.factory import existing_table, main_table
+from headrace.writer.table.locations import shadow_config
 
 # By topic and partition.
 StartOffsets = Mapping[str, Mapping[int, int]]

@@ -8,27 +8,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-import bucketers
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.bucketing import times_of
-from writer.batch.staging.parquet_files import open_file
-from writer.config.pipelines import Config
-from writer.config.sections.table import layout
-from writer.core.errors import ConfigError
-from writer.core.files import BucketFile, BucketKey
-from writer.core.text import join_first
-from writer.maintenance.retention import rows_of
-from writer.sealing.manifest import bucket_path
-from writer.storage.damage import naming_damage
-from writer.table.factory import foreign_table, main_table
-from writer.table.log.foreign_writes import reading
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.table import PipelineTable
-from writer.table.takeover import find_outside_path, obstacles
+from headrace import bucketers
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.batch.bucketing import times_of
+from headrace.writer.batch.staging.parquet_files import open_file
+from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import layout
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.files import BucketFile, BucketKey
+from headrace.writer.core.text import join_first
+from headrace.writer.maintenance.retention import rows_of
+from headrace.writer.sealing.manifest import bucket_path
+from headrace.writer.storage.damage import naming_damage
+from headrace.writer.table.factory import foreign_table, main_table
+from headrace.writer.table.log.foreign_writes import reading
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.table import PipelineTable
+from headrace.writer.table.takeover import find_outside_path, obstacles
 
 if TYPE_CHECKING:
     # pyiceberg takes a second to import.
-    from writer.table.iceberg.adoption import ForeignTable
+    from headrace.writer.table.iceberg.adoption import ForeignTable
 
 # The newest file of each of these buckets is read, which are spread over all.
 _BUCKETS_COMPARED = 16

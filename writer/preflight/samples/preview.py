@@ -9,33 +9,39 @@ from pathlib import Path
 import pyarrow as pa
 from rich.text import Text
 
-import bucketers
-from writer.avro.wire_format import Wire, detect_wire, values_with_headers
-from writer.clients import kafka_sample
-from writer.clients.kafka import Cluster, choose_topics
-from writer.commit.privacy import record_screen
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.core.offsets import Source, Span
-from writer.core.pages import page_address
-from writer.core.text import plural
-from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, open_local_pipeline, record_positions
-from writer.output import tables
-from writer.output.report import Screen
-from writer.preflight.samples.preview_text import (
+from headrace import bucketers
+from headrace.writer.avro.wire_format import Wire, detect_wire, values_with_headers
+from headrace.writer.clients import kafka_sample
+from headrace.writer.clients.kafka import Cluster, choose_topics
+from headrace.writer.commit.privacy import record_screen
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.offsets import Source, Span
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.text import plural
+from headrace.writer.maintenance.local_pipeline import (
+    DeadLetter,
+    LocalPipeline,
+    Sample,
+    open_local_pipeline,
+    record_positions,
+)
+from headrace.writer.output import tables
+from headrace.writer.output.report import Screen
+from headrace.writer.preflight.samples.preview_text import (
     PreviewedRecords,
     Record,
     Step,
     UnroutedRecords,
     open_sheet,
 )
-from writer.preflight.samples.route_sample import TargetPart, open_part, split
-from writer.preflight.samples.staged_sample import stage_sample
-from writer.privacy.record_sealing import RecordScreen
-from writer.schemas import saved_sample
-from writer.schemas.format_detection import RECORDS_MAX
-from writer.schemas.registry import SchemaSource, source
-from writer.schemas.saved_sample import SavedSample, SavedSchemas, SchemaRecorder
+from headrace.writer.preflight.samples.route_sample import TargetPart, open_part, split
+from headrace.writer.preflight.samples.staged_sample import stage_sample
+from headrace.writer.privacy.record_sealing import RecordScreen
+from headrace.writer.schemas import saved_sample
+from headrace.writer.schemas.format_detection import RECORDS_MAX
+from headrace.writer.schemas.registry import SchemaSource, source
+from headrace.writer.schemas.saved_sample import SavedSample, SavedSchemas, SchemaRecorder
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from writer.avro.schema_plan import RejectedSchema
-from writer.avro.wire_format import WIDTHS, show_id
-from writer.core.text import instant as short_instant, plural, span
-from writer.core.units import show_size
-from writer.maintenance.local_pipeline import LocalPipeline
-from writer.output import tables
-from writer.output.report import Report
-from writer.output.tables import Column, TextTable, cell, instant, plain, short_type
-from writer.sealing.manifest import bucket_path
+from headrace.writer.avro.schema_plan import RejectedSchema
+from headrace.writer.avro.wire_format import WIDTHS, show_id
+from headrace.writer.core.text import instant as short_instant, plural, span
+from headrace.writer.core.units import show_size
+from headrace.writer.maintenance.local_pipeline import LocalPipeline
+from headrace.writer.output import tables
+from headrace.writer.output.report import Report
+from headrace.writer.output.tables import Column, TextTable, cell, instant, plain, short_type
+from headrace.writer.sealing.manifest import bucket_path
 
 Step = Literal["raw", "decoded", "assigned", "staged"]
 # One record as a step sees it.

@@ -7,19 +7,25 @@ from functools import partial
 
 import pyarrow as pa
 
-from writer.batch.route import NoTarget, Route, Share
-from writer.commit.target_table import admit_schema
-from writer.commit.targets import record_names
-from writer.config.pipeline import Pipeline
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.maintenance.local_pipeline import DeadLetter, LocalPipeline, Sample, open_local_pipeline, record_positions
-from writer.privacy.path_policies import RecordPolicies
-from writer.privacy.record_sealing import RecordScreen
-from writer.schemas.registry import SchemaSource
-from writer.schemas.subjects import full_name
-from writer.schemas.tracker import Admission
-from writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.batch.route import NoTarget, Route, Share
+from headrace.writer.commit.target_table import admit_schema
+from headrace.writer.commit.targets import record_names
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.maintenance.local_pipeline import (
+    DeadLetter,
+    LocalPipeline,
+    Sample,
+    open_local_pipeline,
+    record_positions,
+)
+from headrace.writer.privacy.path_policies import RecordPolicies
+from headrace.writer.privacy.record_sealing import RecordScreen
+from headrace.writer.schemas.registry import SchemaSource
+from headrace.writer.schemas.subjects import full_name
+from headrace.writer.schemas.tracker import Admission
+from headrace.writer.table.log.foreign_writes import CommitFailed
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,18 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.text import Text
 
-import bucketers
-from writer.avro.schema_plan import PROVENANCE
-from writer.batch.task import raw_records, raw_rows
-from writer.batch.task_report import Report as TaskReport
-from writer.core.files import StagedFile
-from writer.core.text import plural
-from writer.core.units import show_size
-from writer.maintenance.local_pipeline import LocalPipeline
-from writer.output import tables
-from writer.output.report import Report
-from writer.output.tables import Column, TextTable, instant, numbers, plain
-from writer.sealing.manifest import bucket_path
+from headrace import bucketers
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.batch.task import raw_records, raw_rows
+from headrace.writer.batch.task_report import Report as TaskReport
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.text import plural
+from headrace.writer.core.units import show_size
+from headrace.writer.maintenance.local_pipeline import LocalPipeline
+from headrace.writer.output import tables
+from headrace.writer.output.report import Report
+from headrace.writer.output.tables import Column, TextTable, instant, numbers, plain
+from headrace.writer.sealing.manifest import bucket_path
 
 
 @dataclass

@@ -15,9 +15,9 @@ from typing import Any
 
 from fastavro import schemaless_writer
 
-from writer.avro.schema_text import Schema, parse_schema
-from writer.config.base import did_you_mean
-from writer.core.units import parse_instant
+from headrace.writer.avro.schema_text import Schema, parse_schema
+from headrace.writer.config.base import did_you_mean
+from headrace.writer.core.units import parse_instant
 
 # Where a value is: names of fields, positions in lists.
 ValuePath = tuple[str, ...]

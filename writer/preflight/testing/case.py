@@ -8,16 +8,16 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from writer.config.base import did_you_mean
-from writer.config.faults import describe_faults
-from writer.config.loader import load_pipelines, mapping
-from writer.config.pipelines import Config
-from writer.core.errors import ConfigError
-from writer.preflight.testing.case_file import CaseFile, ExpectedOutcome, RecordSpec
-from writer.preflight.testing.records import RecordPosition, Unusable, make_sample
-from writer.preflight.testing.yaml_edit import EditRefused, set_entries
-from writer.schemas import saved_sample
-from writer.schemas.saved_sample import SavedSample
+from headrace.writer.config.base import did_you_mean
+from headrace.writer.config.faults import describe_faults
+from headrace.writer.config.loader import load_pipelines, mapping
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.preflight.testing.case_file import CaseFile, ExpectedOutcome, RecordSpec
+from headrace.writer.preflight.testing.records import RecordPosition, Unusable, make_sample
+from headrace.writer.preflight.testing.yaml_edit import EditRefused, set_entries
+from headrace.writer.schemas import saved_sample
+from headrace.writer.schemas.saved_sample import SavedSample
 
 # The name of the test that counts all records of a file.
 COUNTS = "counts"

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from writer.config.base import ShortForm, Strict
-from writer.core.units import parse_instant
+from headrace.writer.config.base import ShortForm, Strict
+from headrace.writer.core.units import parse_instant
 
 Exit = Literal["row", "late", "dead_letter", "quarantined", "filtered", "tombstone"]
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from writer.core.errors import ConfigError, HeadraceError
-from writer.preflight.testing import case
-from writer.preflight.testing.case import Case
-from writer.preflight.testing.comparison import Result, changed_entries, results
-from writer.preflight.testing.outcomes import Outcome, outcomes
-from writer.preflight.testing.records import RecordPosition
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.preflight.testing import case
+from headrace.writer.preflight.testing.case import Case
+from headrace.writer.preflight.testing.comparison import Result, changed_entries, results
+from headrace.writer.preflight.testing.outcomes import Outcome, outcomes
+from headrace.writer.preflight.testing.records import RecordPosition
 
 # By what a pipeline, or a file, is refused for: where that was reported first.
 _REPORTED = pytest.StashKey[dict[str, str]]()

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from writer.avro.schema_plan import PROVENANCE
-from writer.config.base import did_you_mean
-from writer.core.units import parse_instant
-from writer.output.tables import plain
-from writer.preflight.testing.case import Case
-from writer.preflight.testing.case_file import Count, ExpectedOutcome
-from writer.preflight.testing.outcomes import Outcome
-from writer.preflight.testing.records import RecordPosition
+from headrace.writer.avro.schema_plan import PROVENANCE
+from headrace.writer.config.base import did_you_mean
+from headrace.writer.core.units import parse_instant
+from headrace.writer.output.tables import plain
+from headrace.writer.preflight.testing.case import Case
+from headrace.writer.preflight.testing.case_file import Count, ExpectedOutcome
+from headrace.writer.preflight.testing.outcomes import Outcome
+from headrace.writer.preflight.testing.records import RecordPosition
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import bucketers
-from writer.commit.event_specs import check_specs
-from writer.config.pipelines import Config
-from writer.core.files import StagedFile
-from writer.maintenance.local_pipeline import STAGING_FOLDERS, LocalPipeline, open_local_pipeline, record_positions
-from writer.preflight.samples.route_sample import open_part, split
-from writer.preflight.testing.case_file import Exit
-from writer.preflight.testing.records import RecordPosition
-from writer.schemas.saved_sample import SavedSample
-from writer.sealing.manifest import bucket_path
+from headrace import bucketers
+from headrace.writer.commit.event_specs import check_specs
+from headrace.writer.config.pipelines import Config
+from headrace.writer.core.files import StagedFile
+from headrace.writer.maintenance.local_pipeline import (
+    STAGING_FOLDERS,
+    LocalPipeline,
+    open_local_pipeline,
+    record_positions,
+)
+from headrace.writer.preflight.samples.route_sample import open_part, split
+from headrace.writer.preflight.testing.case_file import Exit
+from headrace.writer.preflight.testing.records import RecordPosition
+from headrace.writer.schemas.saved_sample import SavedSample
+from headrace.writer.sealing.manifest import bucket_path
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.avro.fingerprint import crc_fingerprint
-from writer.avro.schema_text import UnsupportedSchema
-from writer.avro.wire_format import CONFLUENT, Part, Wire
-from writer.clients.kafka_sample import RECORDS
-from writer.config.pipeline import Pipeline
-from writer.preflight.testing.avro_json import AvroEncoder
-from writer.preflight.testing.case_file import CaseFile, RecordSpec
-from writer.schemas.saved_sample import SavedSample, SavedSchema, SavedSchemas
+from headrace.writer.avro.fingerprint import crc_fingerprint
+from headrace.writer.avro.schema_text import UnsupportedSchema
+from headrace.writer.avro.wire_format import CONFLUENT, Part, Wire
+from headrace.writer.clients.kafka_sample import RECORDS
+from headrace.writer.config.pipeline import Pipeline
+from headrace.writer.preflight.testing.avro_json import AvroEncoder
+from headrace.writer.preflight.testing.case_file import CaseFile, RecordSpec
+from headrace.writer.schemas.saved_sample import SavedSample, SavedSchema, SavedSchemas
 
 # Topic, partition and offset.
 RecordPosition = tuple[str, int, int]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from writer.preflight.testing import collector
-from writer.preflight.testing.collector import PipelineTest, PipelineTestFile
+from headrace.writer.preflight.testing import collector
+from headrace.writer.preflight.testing.collector import PipelineTest, PipelineTestFile
 
 # pytest collects test files *.test.yaml alone: it runs no Python of the directory, and reads no settings for others.
 _PYTEST_OPTIONS = (

@@ -16,20 +16,20 @@ from pyiceberg.schema import Schema, index_name_by_id
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from writer.config.sections.table import ICEBERG_RESERVED
-from writer.core.files import BucketFile
-from writer.table.iceberg.compatibility import FORMAT_VERSION
-from writer.table.iceberg.foreign_snapshots import live_files
-from writer.table.iceberg.iceberg import Iceberg
-from writer.table.iceberg.metadata.data_files import canonical_path, describe_add
-from writer.table.iceberg.metadata.manifests import is_live, read_manifests
-from writer.table.iceberg.metadata.schema import schema_of
-from writer.table.iceberg.metadata.snapshots import VERSION
-from writer.table.log.entries import added_file, creation_actions
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.log import Action, State
-from writer.table.log.snapshot import PipelineSnapshot
-from writer.table.takeover import takeover_actions
+from headrace.writer.config.sections.table import ICEBERG_RESERVED
+from headrace.writer.core.files import BucketFile
+from headrace.writer.table.iceberg.compatibility import FORMAT_VERSION
+from headrace.writer.table.iceberg.foreign_snapshots import live_files
+from headrace.writer.table.iceberg.iceberg import Iceberg
+from headrace.writer.table.iceberg.metadata.data_files import canonical_path, describe_add
+from headrace.writer.table.iceberg.metadata.manifests import is_live, read_manifests
+from headrace.writer.table.iceberg.metadata.schema import schema_of
+from headrace.writer.table.iceberg.metadata.snapshots import VERSION
+from headrace.writer.table.log.entries import added_file, creation_actions
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.log import Action, State
+from headrace.writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.table.takeover import takeover_actions
 
 if TYPE_CHECKING:
     # It imports pandas, half a second.

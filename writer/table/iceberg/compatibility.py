@@ -9,12 +9,17 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
-from writer.table.iceberg import foreign_snapshots
-from writer.table.iceberg.metadata.manifests import find_file_with_deletes, is_live, live_entries, read_manifests
-from writer.table.iceberg.metadata.schema import name_in_files
-from writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
-from writer.table.log.foreign_writes import ForeignChange, TableUnwritable
-from writer.table.log.log import Action
+from headrace.writer.table.iceberg import foreign_snapshots
+from headrace.writer.table.iceberg.metadata.manifests import (
+    find_file_with_deletes,
+    is_live,
+    live_entries,
+    read_manifests,
+)
+from headrace.writer.table.iceberg.metadata.schema import name_in_files
+from headrace.writer.table.iceberg.metadata.snapshots import DRAFT, SNAPSHOT, TAG, VERSION
+from headrace.writer.table.log.foreign_writes import ForeignChange, TableUnwritable
+from headrace.writer.table.log.log import Action
 
 # Version of the tables that are written.
 FORMAT_VERSION = 2

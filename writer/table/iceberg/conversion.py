@@ -11,20 +11,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from writer.batch.staging.table_file import read_footer
-from writer.config.sections.table import ICEBERG_RESERVED
-from writer.core import fault_points
-from writer.storage.base import Store
-from writer.table.iceberg.catalog.catalog_errors import CommitRefused
-from writer.table.iceberg.iceberg import Iceberg
-from writer.table.iceberg.metadata.schema import columns_of, schema_of
-from writer.table.log import file_listing
-from writer.table.log.entries import parse_commit_info
-from writer.table.log.foreign_writes import CommitFailed, reading, unwritable_protocol
-from writer.table.log.log import Action, Log, State
-from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
-from writer.table.table import PipelineTable
-from writer.table.takeover import find_outside_path
+from headrace.writer.batch.staging.table_file import read_footer
+from headrace.writer.config.sections.table import ICEBERG_RESERVED
+from headrace.writer.core import fault_points
+from headrace.writer.storage.base import Store
+from headrace.writer.table.iceberg.catalog.catalog_errors import CommitRefused
+from headrace.writer.table.iceberg.iceberg import Iceberg
+from headrace.writer.table.iceberg.metadata.schema import columns_of, schema_of
+from headrace.writer.table.log import file_listing
+from headrace.writer.table.log.entries import parse_commit_info
+from headrace.writer.table.log.foreign_writes import CommitFailed, reading, unwritable_protocol
+from headrace.writer.table.log.log import Action, Log, State
+from headrace.writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
+from headrace.writer.table.table import PipelineTable
+from headrace.writer.table.takeover import find_outside_path
 
 # That read footers.
 _THREADS = 16

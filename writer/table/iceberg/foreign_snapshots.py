@@ -15,14 +15,14 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from writer.core.files import BucketFile
-from writer.storage.damage import FileDamaged, naming_damage
-from writer.table.iceberg.metadata.data_files import canonical_path, describe_add, describe_remove, path_of
-from writer.table.iceberg.metadata.manifests import live_entries, read_entries, read_manifests
-from writer.table.iceberg.metadata.offset_bounds import has_new_rows
-from writer.table.log.entries import parse_commit_info, remove_action
-from writer.table.log.foreign_writes import keeps_offsets, one_line
-from writer.table.log.log import Action
+from headrace.writer.core.files import BucketFile
+from headrace.writer.storage.damage import FileDamaged, naming_damage
+from headrace.writer.table.iceberg.metadata.data_files import canonical_path, describe_add, describe_remove, path_of
+from headrace.writer.table.iceberg.metadata.manifests import live_entries, read_entries, read_manifests
+from headrace.writer.table.iceberg.metadata.offset_bounds import has_new_rows
+from headrace.writer.table.log.entries import parse_commit_info, remove_action
+from headrace.writer.table.log.foreign_writes import keeps_offsets, one_line
+from headrace.writer.table.log.log import Action
 
 # Keys of an entry's commitInfo: id of the snapshot that it leads to, and ids of those whose delete files came with it.
 SNAPSHOT = "snapshot"

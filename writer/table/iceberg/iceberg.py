@@ -12,21 +12,21 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
-from writer.core.catalog_table import CatalogTable
-from writer.core.files import BucketFile, BucketKey
-from writer.storage.base import S3Settings, Store
-from writer.storage.disk_space import TABLE, naming_full_disk
-from writer.storage.locations import store_at
-from writer.storage.nesting import METADATA, is_iceberg
-from writer.storage.split import SplitStore
-from writer.table.iceberg.catalog.catalog_client import CatalogClient
-from writer.table.iceberg.catalog.catalog_errors import CommitRefused
-from writer.table.iceberg.journal import Journal
-from writer.table.iceberg.metadata.data_files import canonical_path, relative_path
-from writer.table.iceberg.metadata.manifests import check_deletes, read_entries, read_manifests
-from writer.table.log import file_listing
-from writer.table.log.entries import creation_actions
-from writer.table.log.log import Action, Log, State, TableVersion
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.core.files import BucketFile, BucketKey
+from headrace.writer.storage.base import S3Settings, Store
+from headrace.writer.storage.disk_space import TABLE, naming_full_disk
+from headrace.writer.storage.locations import store_at
+from headrace.writer.storage.nesting import METADATA, is_iceberg
+from headrace.writer.storage.split import SplitStore
+from headrace.writer.table.iceberg.catalog.catalog_client import CatalogClient
+from headrace.writer.table.iceberg.catalog.catalog_errors import CommitRefused
+from headrace.writer.table.iceberg.journal import Journal
+from headrace.writer.table.iceberg.metadata.data_files import canonical_path, relative_path
+from headrace.writer.table.iceberg.metadata.manifests import check_deletes, read_entries, read_manifests
+from headrace.writer.table.log import file_listing
+from headrace.writer.table.log.entries import creation_actions
+from headrace.writer.table.log.log import Action, Log, State, TableVersion
 
 if TYPE_CHECKING:
     # It imports pandas, half a second.

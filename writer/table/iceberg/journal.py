@@ -18,15 +18,15 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertTableUUID, TableUpdate
 
-from writer.core import fault_points
-from writer.core.files import BucketFile
-from writer.storage.base import OutcomeUnknown, Store
-from writer.table.iceberg import compatibility, foreign_snapshots
-from writer.table.iceberg.catalog.catalog_client import CatalogClient
-from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, CommitRefused
-from writer.table.iceberg.metadata.offset_bounds import OFFSET
-from writer.table.iceberg.metadata.schema import column_paths, columns_of, schema_of, spec_of
-from writer.table.iceberg.metadata.snapshots import (
+from headrace.writer.core import fault_points
+from headrace.writer.core.files import BucketFile
+from headrace.writer.storage.base import OutcomeUnknown, Store
+from headrace.writer.table.iceberg import compatibility, foreign_snapshots
+from headrace.writer.table.iceberg.catalog.catalog_client import CatalogClient
+from headrace.writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, CommitRefused
+from headrace.writer.table.iceberg.metadata.offset_bounds import OFFSET
+from headrace.writer.table.iceberg.metadata.schema import column_paths, columns_of, schema_of, spec_of
+from headrace.writer.table.iceberg.metadata.snapshots import (
     DRAFT,
     LOG_LOCATION,
     SNAPSHOT,
@@ -37,11 +37,11 @@ from writer.table.iceberg.metadata.snapshots import (
     prepare_takeover,
     require_columns,
 )
-from writer.table.log import file_listing
-from writer.table.log.entries import answered_changes, metadata_actions, parse_commit_info
-from writer.table.log.foreign_writes import FilesGone, ForeignChange, one_line
-from writer.table.log.log import Action, Log, State, TableVersion, entry_lines, entry_name
-from writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
+from headrace.writer.table.log import file_listing
+from headrace.writer.table.log.entries import answered_changes, metadata_actions, parse_commit_info
+from headrace.writer.table.log.foreign_writes import FilesGone, ForeignChange, one_line
+from headrace.writer.table.log.log import Action, Log, State, TableVersion, entry_lines, entry_name
+from headrace.writer.table.schema_evolution import ColumnTypeMismatch, merge_columns
 
 _DRAFTS = "drafts"
 # The name of the draft where the entry lay here before the catalog knew the table.

@@ -5,11 +5,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from itertools import count
 
-from writer.core import fault_points
-from writer.core.catalog_table import CatalogTable
-from writer.core.errors import ConfigError
-from writer.storage.base import S3Settings
-from writer.table.iceberg.catalog.catalog_client import CatalogClient
+from headrace.writer.core import fault_points
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.table.iceberg.catalog.catalog_client import CatalogClient
 
 
 class TableNames:

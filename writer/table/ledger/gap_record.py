@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from writer.batch.task_report import EXITS, RAW, outcomes
-from writer.core.offsets import OffsetRange, OffsetSet, Span, TopicPartition, count_offsets, merge_spans
-from writer.core.units import from_iso, to_iso
+from headrace.writer.batch.task_report import EXITS, RAW, outcomes
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, Span, TopicPartition, count_offsets, merge_spans
+from headrace.writer.core.units import from_iso, to_iso
 
 Outcome = Literal["open", "done", "lost", "rewound"]
 

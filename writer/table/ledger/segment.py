@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from writer.batch.task_report import EXITS
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.table.ledger.gap_record import GapRecord, merge_gap_records
+from headrace.writer.batch.task_report import EXITS
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.table.ledger.gap_record import GapRecord, merge_gap_records
 
 _Key = TypeVar("_Key")
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
-from writer.batch.task_report import EXITS, outcomes
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.table.ledger.gap_record import gap_records_of_entry, gap_records_of_rewind
-from writer.table.ledger.segment import Answer, CommittedRange, CutRange, LedgerSegment, Removal, RewoundRange
-from writer.table.log.entries import answered_changes, file_changes, parse_commit_info
-from writer.table.log.foreign_writes import Change, foreign_change
-from writer.table.log.log import Action
+from headrace.writer.batch.task_report import EXITS, outcomes
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.table.ledger.gap_record import gap_records_of_entry, gap_records_of_rewind
+from headrace.writer.table.ledger.segment import Answer, CommittedRange, CutRange, LedgerSegment, Removal, RewoundRange
+from headrace.writer.table.log.entries import answered_changes, file_changes, parse_commit_info
+from headrace.writer.table.log.foreign_writes import Change, foreign_change
+from headrace.writer.table.log.log import Action
 
 # Version of the table → rows of each file that it names, by path.
 RowCounts = Callable[[int], Mapping[str, int | None]]

@@ -9,26 +9,26 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from writer.core.errors import HeadraceError
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.core.units import from_iso
-from writer.storage.base import Store
-from writer.table.ledger import gap_record
-from writer.table.ledger.segment import (
+from headrace.writer.core.errors import HeadraceError
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.core.units import from_iso
+from headrace.writer.storage.base import Store
+from headrace.writer.table.ledger import gap_record
+from headrace.writer.table.ledger.segment import (
     Answer,
     CommittedRange,
     LedgerSegment,
     Removal,
     merge_runs,
 )
-from writer.table.ledger.segment_reader import (
+from headrace.writer.table.ledger.segment_reader import (
     RowCounts,
     parse_cut_range,
     parse_exits,
     parse_rewound_range,
     read_segments,
 )
-from writer.table.log.log import Action
+from headrace.writer.table.log.log import Action
 
 # Delta's readers and VACUUM pass over names that begin with an underscore.
 FOLDER = "_headrace/ledger"

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from writer.core import fault_points
-from writer.core.backoff import Backoff
-from writer.core.errors import ConfigError, Fenced
-from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import OffsetRange
-from writer.core.pages import page_address
-from writer.storage.base import NotExclusive
-from writer.storage.disk_space import TABLE, naming_full_disk
-from writer.table.log.entries import (
+from headrace.writer.core import fault_points
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.errors import ConfigError, Fenced
+from headrace.writer.core.files import BucketFile, StagedFile
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.core.pages import page_address
+from headrace.writer.storage.base import NotExclusive
+from headrace.writer.storage.disk_space import TABLE, naming_full_disk
+from headrace.writer.table.log.entries import (
     CommittedEntry,
     parse_commit_info,
     parse_committed_entry,
@@ -29,18 +29,18 @@ from writer.table.log.entries import (
     unanswered_changes,
     write_actions,
 )
-from writer.table.log.file_lists import store_long_list
-from writer.table.log.foreign_writes import (
+from headrace.writer.table.log.file_lists import store_long_list
+from headrace.writer.table.log.foreign_writes import (
     CommitFailed,
     check_foreign,
     check_writable,
     one_line,
     reading,
 )
-from writer.table.log.log import Action, State, TableVersion
-from writer.table.log.operations.operation import Operation
-from writer.table.log.snapshot import FORMAT, TARGETS, PipelineSnapshot, check_format, format_name
-from writer.table.log.table_format import Format
+from headrace.writer.table.log.log import Action, State, TableVersion
+from headrace.writer.table.log.operations.operation import Operation
+from headrace.writer.table.log.snapshot import FORMAT, TARGETS, PipelineSnapshot, check_format, format_name
+from headrace.writer.table.log.table_format import Format
 
 RETRY_TIMEOUT = timedelta(minutes=2)
 _STORAGE_BACKOFF = Backoff(0.1, 5, jitter=0.5)

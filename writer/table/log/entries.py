@@ -13,14 +13,14 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import Schema
 
-from writer.core.files import HELD_LATE, BucketFile, BucketKey, StagedFile, file_from_json, file_to_json
-from writer.core.offsets import OffsetSet
-from writer.core.units import from_iso
-from writer.storage.base import Store
-from writer.table.log import file_lists
-from writer.table.log.foreign_writes import READER, WRITER, Change, foreign_change
-from writer.table.log.log import Action, State
-from writer.table.log.snapshot import KINDS, TargetRecord
+from headrace.writer.core.files import HELD_LATE, BucketFile, BucketKey, StagedFile, file_from_json, file_to_json
+from headrace.writer.core.offsets import OffsetSet
+from headrace.writer.core.units import from_iso
+from headrace.writer.storage.base import Store
+from headrace.writer.table.log import file_lists
+from headrace.writer.table.log.foreign_writes import READER, WRITER, Change, foreign_change
+from headrace.writer.table.log.log import Action, State
+from headrace.writer.table.log.snapshot import KINDS, TargetRecord
 
 # What Entry calls a table's first entry, and the entries of other clients.
 CREATED = "create"

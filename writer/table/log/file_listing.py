@@ -12,10 +12,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writer.core.files import BucketFile, BucketKey
-from writer.storage.damage import naming_damage
-from writer.table.log.entries import added_file
-from writer.table.log.log import Action, Log, LogUnreadable, State, TableVersion
+from headrace.writer.core.files import BucketFile, BucketKey
+from headrace.writer.storage.damage import naming_damage
+from headrace.writer.table.log.entries import added_file
+from headrace.writer.table.log.log import Action, Log, LogUnreadable, State, TableVersion
 
 # Requests to a store, each of which takes a round trip.
 _REQUESTS_AT_ONCE = 16

@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from writer.storage.base import Store
-from writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.storage.base import Store
+from headrace.writer.table.log.foreign_writes import CommitFailed
 
 FOLDER = "_headrace/lists"
 # Bytes of JSON in the entry itself.

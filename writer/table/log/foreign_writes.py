@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from writer.core.errors import ExitCode, HeadraceError
-from writer.table.log.log import State
+from headrace.writer.core.errors import ExitCode, HeadraceError
+from headrace.writer.table.log.log import State
 
 
 class ForeignChange(HeadraceError):

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import Schema
 
-from writer.storage.base import Mark, Store
-from writer.storage.damage import FileDamaged, naming_damage
+from headrace.writer.storage.base import Mark, Store
+from headrace.writer.storage.damage import FileDamaged, naming_damage
 
 # One line of an entry: its kind → its fields.
 Action = Mapping[str, Any]

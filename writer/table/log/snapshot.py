@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from bucketers.zone_data import ZoneData
-from writer.core.errors import ConfigError
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.core.pages import page_address
-from writer.core.units import instant, microseconds
-from writer.privacy.path_policies import PathPolicies, from_json
-from writer.privacy.policy import fingerprint
-from writer.table.log.log import State
-from writer.table.log.zone_records import parse_zone_data
+from headrace.bucketers.zone_data import ZoneData
+from headrace.writer.core.errors import ConfigError
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.core.pages import page_address
+from headrace.writer.core.units import instant, microseconds
+from headrace.writer.privacy.path_policies import PathPolicies, from_json
+from headrace.writer.privacy.policy import fingerprint
+from headrace.writer.table.log.log import State
+from headrace.writer.table.log.zone_records import parse_zone_data
 
 # Topic → ids of its incarnations, in order.
 Incarnations = Mapping[str, Sequence[str]]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from writer.core.files import BucketFile, BucketKey
-from writer.storage.base import Store
-from writer.table.log.log import Log, State, TableVersion
+from headrace.writer.core.files import BucketFile, BucketKey
+from headrace.writer.storage.base import Store
+from headrace.writer.table.log.log import Log, State, TableVersion
 
 if TYPE_CHECKING:
     # Imports pandas, which takes half a second.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from bucketers.zone_data import ZoneData, find_differences
-from writer.core.text import instant, plural
+from headrace.bucketers.zone_data import ZoneData, find_differences
+from headrace.writer.core.text import instant, plural
 
 _FIRST_YEAR = 1970
 # Rules of later years change again before rows of them come.

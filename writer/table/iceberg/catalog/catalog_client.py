@@ -35,16 +35,21 @@ from pyiceberg.table.update import (
 from requests import Session
 from requests.exceptions import RequestException
 
-from writer.core.catalog_table import DATA, CatalogTable
-from writer.core.errors import ConfigError, HeadraceError
-from writer.storage.base import S3Settings
-from writer.storage.damage import naming_damage
-from writer.storage.locations import on_s3
-from writer.table.iceberg.catalog.catalog_errors import CatalogUnanswered, Retries, describe_error, describe_refusal
-from writer.table.iceberg.metadata.data_files import canonical_path
-from writer.table.iceberg.metadata.manifests import METADATA_PATH
-from writer.table.iceberg.metadata.schema import MAPPING, mapping_of
-from writer.table.iceberg.metadata.snapshots import LOCATION, LOG_LOCATION, VERSION
+from headrace.writer.core.catalog_table import DATA, CatalogTable
+from headrace.writer.core.errors import ConfigError, HeadraceError
+from headrace.writer.storage.base import S3Settings
+from headrace.writer.storage.damage import naming_damage
+from headrace.writer.storage.locations import on_s3
+from headrace.writer.table.iceberg.catalog.catalog_errors import (
+    CatalogUnanswered,
+    Retries,
+    describe_error,
+    describe_refusal,
+)
+from headrace.writer.table.iceberg.metadata.data_files import canonical_path
+from headrace.writer.table.iceberg.metadata.manifests import METADATA_PATH
+from headrace.writer.table.iceberg.metadata.schema import MAPPING, mapping_of
+from headrace.writer.table.iceberg.metadata.snapshots import LOCATION, LOG_LOCATION, VERSION
 
 _T = TypeVar("_T")
 # What a damaged metadata file makes pyiceberg raise, where no server reads it.
@@ -341,7 +346,7 @@ def client_settings(table: CatalogTable, location: str, s3: S3Settings | None = 
     asks_aws = settings["type"] == "glue" or settings.get("rest.sigv4-enabled", "").lower() == "true"
     if asks_aws and "client.region" not in settings:
         # botocore alone does not know AWS_REGION.
-        from writer.storage.s3 import resolve_settings
+        from headrace.writer.storage.s3 import resolve_settings
 
         settings["client.region"] = resolve_settings(s3 or S3Settings()).region or ""
     return {**settings, **file_settings(location, s3)}
@@ -351,7 +356,7 @@ def file_settings(location: str, s3: S3Settings | None = None) -> dict[str, str]
     """Return how pyiceberg reaches the files of a table."""
     if not on_s3(location):
         return {}
-    from writer.storage.s3 import resolve_settings
+    from headrace.writer.storage.s3 import resolve_settings
 
     s3_settings = resolve_settings(s3 or S3Settings())
     settings = {

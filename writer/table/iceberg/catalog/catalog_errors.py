@@ -22,10 +22,10 @@ from pyiceberg.exceptions import (
 from requests import Response
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, SSLError
 
-from writer.core import logging
-from writer.core.backoff import Backoff
-from writer.core.catalog_table import CatalogTable
-from writer.table.log.foreign_writes import one_line
+from headrace.writer.core import logging
+from headrace.writer.core.backoff import Backoff
+from headrace.writer.core.catalog_table import CatalogTable
+from headrace.writer.table.log.foreign_writes import one_line
 
 _BACKOFF = Backoff(0.1, 5, jitter=0.5)
 _LOGIN_ERRORS = (

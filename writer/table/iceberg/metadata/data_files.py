@@ -27,9 +27,9 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from writer.table.iceberg.metadata.offset_bounds import OFFSET, find_offset_field
-from writer.table.iceberg.metadata.schema import name_in_files
-from writer.table.log.log import Action
+from headrace.writer.table.iceberg.metadata.offset_bounds import OFFSET, find_offset_field
+from headrace.writer.table.iceberg.metadata.schema import name_in_files
+from headrace.writer.table.log.log import Action
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)

@@ -28,9 +28,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from writer.storage.damage import naming_damage
-from writer.table.iceberg.metadata.data_files import canonical_path
-from writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles
+from headrace.writer.storage.damage import naming_damage
+from headrace.writer.table.iceberg.metadata.data_files import canonical_path
+from headrace.writer.table.log.foreign_writes import FilesGone, LiveDeleteFiles
 
 # So many manifests of one size class are merged.
 MERGE_FROM = 50

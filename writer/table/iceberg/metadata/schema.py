@@ -21,7 +21,7 @@ from pyiceberg.table.name_mapping import (
 )
 from pyiceberg.transforms import IdentityTransform
 
-from writer.batch.staging.table_file import NAMES_IN_ICEBERG
+from headrace.writer.batch.staging.table_file import NAMES_IN_ICEBERG
 
 MAPPING = "schema.name-mapping.default"
 _NAMES_IN_FILES = {table_name: file_name for file_name, table_name in NAMES_IN_ICEBERG.items()}

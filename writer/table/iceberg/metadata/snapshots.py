@@ -25,11 +25,11 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.schema import UpdateSchema
 
-from writer.table.iceberg.metadata.data_files import data_file, full_paths
-from writer.table.iceberg.metadata.manifests import MERGE_FROM, ManifestWriter
-from writer.table.iceberg.metadata.schema import MAPPING, mapping_of, with_iceberg_names
-from writer.table.log.entries import parse_commit_info
-from writer.table.log.log import Action, State
+from headrace.writer.table.iceberg.metadata.data_files import data_file, full_paths
+from headrace.writer.table.iceberg.metadata.manifests import MERGE_FROM, ManifestWriter
+from headrace.writer.table.iceberg.metadata.schema import MAPPING, mapping_of, with_iceberg_names
+from headrace.writer.table.log.entries import parse_commit_info
+from headrace.writer.table.log.log import Action, State
 
 # Reference to our newest snapshot: no expiry removes it, whoever runs it.
 TAG = "headrace"

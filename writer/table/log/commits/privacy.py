@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from writer.core import fault_points
-from writer.privacy.path_policies import RecordPolicies, difference, overlay_policies, to_json
-from writer.privacy.policy import fingerprint as fingerprint_of
-from writer.table.log.appender import Appender
-from writer.table.log.operations.operation import check_privacy
-from writer.table.log.snapshot import PROTECTED_PATHS, PipelineSnapshot
+from headrace.writer.core import fault_points
+from headrace.writer.privacy.path_policies import RecordPolicies, difference, overlay_policies, to_json
+from headrace.writer.privacy.policy import fingerprint as fingerprint_of
+from headrace.writer.table.log.appender import Appender
+from headrace.writer.table.log.operations.operation import check_privacy
+from headrace.writer.table.log.snapshot import PROTECTED_PATHS, PipelineSnapshot
 
 
 def set_privacy(

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bucketers.zone_data import ZoneData
-from writer.table.log.appender import Appender
-from writer.table.log.snapshot import (
+from headrace.bucketers.zone_data import ZoneData
+from headrace.writer.table.log.appender import Appender
+from headrace.writer.table.log.snapshot import (
     INCARNATIONS,
     RAW,
     ZONE_DATA,
@@ -15,7 +15,7 @@ from writer.table.log.snapshot import (
     TargetRecord,
     targets_property,
 )
-from writer.table.log.zone_records import ZoneChange, format_zone_data
+from headrace.writer.table.log.zone_records import ZoneChange, format_zone_data
 
 
 def add_targets(appender: Appender, epoch: int | None, targets: Sequence[TargetRecord]) -> dict[int, TargetRecord]:

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from writer.core.errors import Fenced
-from writer.core.offsets import OffsetRange, TopicPartition
-from writer.table.log.appender import Appender, LostRace
-from writer.table.log.foreign_writes import CommitFailed, one_line
-from writer.table.log.snapshot import (
+from headrace.writer.core.errors import Fenced
+from headrace.writer.core.offsets import OffsetRange, TopicPartition
+from headrace.writer.table.log.appender import Appender, LostRace
+from headrace.writer.table.log.foreign_writes import CommitFailed, one_line
+from headrace.writer.table.log.snapshot import (
     INCARNATIONS,
     NO_MARK,
     Incarnations,

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from writer.core.offsets import TopicPartition
-from writer.table.log.appender import Appender
-from writer.table.log.entries import write_actions
-from writer.table.log.foreign_writes import CommitFailed
-from writer.table.log.log import Action
-from writer.table.log.snapshot import SUPERSEDED, PipelineSnapshot
+from headrace.writer.core.offsets import TopicPartition
+from headrace.writer.table.log.appender import Appender
+from headrace.writer.table.log.entries import write_actions
+from headrace.writer.table.log.foreign_writes import CommitFailed
+from headrace.writer.table.log.log import Action
+from headrace.writer.table.log.snapshot import SUPERSEDED, PipelineSnapshot
 
 
 def convert(

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from writer.core.files import StagedFile
-from writer.core.offsets import OffsetRange
-from writer.table.log.entries import side_files_to_json
-from writer.table.log.foreign_writes import Overtaken
-from writer.table.log.operations.operation import CheckedLog, Operation, check_privacy
-from writer.table.log.schema_ids import new_meanings
-from writer.table.log.snapshot import PipelineSnapshot, frontier_values, gap_changes_name
+from headrace.writer.core.files import StagedFile
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.table.log.entries import side_files_to_json
+from headrace.writer.table.log.foreign_writes import Overtaken
+from headrace.writer.table.log.operations.operation import CheckedLog, Operation, check_privacy
+from headrace.writer.table.log.schema_ids import new_meanings
+from headrace.writer.table.log.snapshot import PipelineSnapshot, frontier_values, gap_changes_name
 
 
 @dataclass(frozen=True)

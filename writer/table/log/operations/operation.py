@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from writer.core.files import BucketFile, StagedFile
-from writer.core.offsets import OffsetRange
-from writer.table.log.foreign_writes import CommitFailed, PrivacyChanged
-from writer.table.log.log import Action
-from writer.table.log.snapshot import PipelineSnapshot
+from headrace.writer.core.files import BucketFile, StagedFile
+from headrace.writer.core.offsets import OffsetRange
+from headrace.writer.table.log.foreign_writes import CommitFailed, PrivacyChanged
+from headrace.writer.table.log.log import Action
+from headrace.writer.table.log.snapshot import PipelineSnapshot
 
 
 class CheckedLog(Protocol):

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
 
-from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
-from writer.core.units import microseconds, to_iso
-from writer.table.log.entries import withdrawn_to_json
-from writer.table.log.foreign_writes import Change
-from writer.table.log.operations.operation import CheckedLog, Operation, check_same_version
-from writer.table.log.operations.rows import count_rows
-from writer.table.log.snapshot import (
+from headrace.writer.core.files import BucketFile, BucketKey, StagedFile
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
+from headrace.writer.core.units import microseconds, to_iso
+from headrace.writer.table.log.entries import withdrawn_to_json
+from headrace.writer.table.log.foreign_writes import Change
+from headrace.writer.table.log.operations.operation import CheckedLog, Operation, check_same_version
+from headrace.writer.table.log.operations.rows import count_rows
+from headrace.writer.table.log.snapshot import (
     NEVER,
     PipelineSnapshot,
     closed_name,

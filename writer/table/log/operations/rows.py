@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
-from writer.core.files import BucketFile, BucketKey, StagedFile
-from writer.core.log_mark import LogMark
-from writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
-from writer.table.log.entries import side_files_to_json, withdrawn_to_json
-from writer.table.log.foreign_writes import BucketsClosed, FilesGone, Overtaken
-from writer.table.log.operations.operation import CheckedLog, Operation, check_privacy
-from writer.table.log.schema_ids import new_meanings
-from writer.table.log.snapshot import PipelineSnapshot, event_time_name, frontier_values
+from headrace.writer.core.files import BucketFile, BucketKey, StagedFile
+from headrace.writer.core.log_mark import LogMark
+from headrace.writer.core.offsets import OffsetRange, OffsetSet, TopicPartition
+from headrace.writer.table.log.entries import side_files_to_json, withdrawn_to_json
+from headrace.writer.table.log.foreign_writes import BucketsClosed, FilesGone, Overtaken
+from headrace.writer.table.log.operations.operation import CheckedLog, Operation, check_privacy
+from headrace.writer.table.log.schema_ids import new_meanings
+from headrace.writer.table.log.snapshot import PipelineSnapshot, event_time_name, frontier_values
 
 # Why rows are removed whose retention is over.
 RETENTION = "retention"

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
 
-from writer.core.units import microseconds
-from writer.table.log.entries import changed_buckets
-from writer.table.log.foreign_writes import NothingToClose, Resealed
-from writer.table.log.operations.operation import CheckedLog, Operation
-from writer.table.log.snapshot import PipelineSnapshot, closed_name
+from headrace.writer.core.units import microseconds
+from headrace.writer.table.log.entries import changed_buckets
+from headrace.writer.table.log.foreign_writes import NothingToClose, Resealed
+from headrace.writer.table.log.operations.operation import CheckedLog, Operation
+from headrace.writer.table.log.snapshot import PipelineSnapshot, closed_name
 
 
 @dataclass(frozen=True)
