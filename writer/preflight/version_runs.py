@@ -60,6 +60,6 @@ def judge_versions(installed: Versions, runs: Sequence[Versions]) -> Finding:
         return good(_CHECK, f"{installed}: each was run, not these together")
     return doubtful(
         _CHECK,
-        f"{installed}: {' and '.join(untried)} was not run with this release, and is expected to work",
+        f"{installed}: expected to work; {', '.join(untried)} not run with this release",
         f"These were run: {'; '.join(map(str, runs))}.",
     )
