@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from headrace.recovery.escalation.levels import RecoveryLevel
-from headrace.writer.clients.java_artifacts import SPARK_RELEASES, spark_release
+from headrace.writer.clients.java_artifacts import SPARK_RELEASES, SparkUnsupported, spark_release
 
 _FORMAT = 1
 
@@ -62,8 +62,14 @@ UNKNOWN = Verdict("unknown", RecoveryLevel.RESTART, halt=False, message="The cat
 
 
 def catalogue() -> tuple[Damage, ...]:
-    """Return all damages, with the words of the Spark that is installed. Raises SparkUnsupported."""
-    return catalogue_for(spark_release().minor)
+    """Return all damages, with the words of the Spark that is installed.
+
+    With one that headrace does not run on, no Spark speaks: a start ends before. So the words are those of the newest.
+    """
+    try:
+        return catalogue_for(spark_release().minor)
+    except SparkUnsupported:
+        return catalogue_for(list(SPARK_RELEASES)[-1])
 
 
 @cache

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from headrace.bench.job import plain_bundles
+from headrace.recovery.escalation.diagnosis import diagnose_exit
 from headrace.writer.clients import java_artifacts
 from headrace.writer.clients.java_artifacts import SPARK_RELEASES, SparkUnsupported, find_bundle, spark_release
+from headrace.writer.driver.restart_policy import causes
 
 
 @pytest.fixture
@@ -42,6 +44,14 @@ def test_a_spark_outside_the_table_is_a_sentence_that_names_version_and_range(in
         with pytest.raises(SparkUnsupported, match=sentence):
             ask()
     assert find_bundle("kafka").version == java_artifacts.SERVERS["kafka"].version
+
+
+def test_a_supervisor_halts_where_the_spark_is_outside_the_table(install_spark):
+    install_spark("4.3.0")
+    with pytest.raises(SparkUnsupported) as caught:
+        spark_release()
+    verdict = diagnose_exit(caught.value.exit_code, causes(caught.value))
+    assert (verdict.row, verdict.halt) == ("configuration", True)
 
 
 def test_bundles_of_two_releases_share_no_directory():
