@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from headrace.writer.clients.java_artifacts import SPARK_RELEASES
 from tests.fault import outcomes
 from tests.support.damaged_checkpoint import PipelineCopy, move, rewrite
 
@@ -23,10 +24,19 @@ class Case:
     ended: int = 0  # headrace's exit code; 0: it goes on by itself
     level: str = ""  # what made it right, where it did not go on by itself
     asked: bool = False  # the doctor is asked before the start, and heeded
+    # A later Spark that makes something else of it: its minor version, and all that it says.
+    since: tuple[str, str] | None = None
 
     @property
     def name(self) -> str:
         return f"{self.row}-{self.detail.replace(' ', '-')}{'-planned' if self.half else ''}"
+
+    def words_since(self, minor: str) -> str | None:
+        """Return the pattern of what a later Spark says; None: it does as the first one does."""
+        minors = list(SPARK_RELEASES)
+        if self.since is None or minors.index(minor) < minors.index(self.since[0]):
+            return None
+        return self.since[1]
 
 
 @dataclass(frozen=True)
@@ -182,7 +192,15 @@ CASES = [
     Case("1", "the one before is empty", _before_newest(b""), half=True, ended=3, level="L3"),
     Case("1", "the newest two are empty", _newest_two(b""), half=True, ended=3, level="L3"),
     Case("9", "gone", _without_newest("offsets"), twice=50, ended=3, level="L3"),
-    Case("10", "offsets gone", _empty_folders("offsets"), twice=50, ended=3, level="L3"),
+    Case(
+        "10",
+        "offsets gone",
+        _empty_folders("offsets"),
+        twice=50,
+        ended=3,
+        level="L3",
+        since=("4.2", r".*AssertionError: assertion failed"),
+    ),
     Case("11", "offsets and commits gone", _empty_folders("offsets", "commits"), twice=300),
     Case("12", "empty", lambda pipeline: rewrite(pipeline.newest("commits"), b""), ended=3, level="L3"),
     Case(
@@ -205,8 +223,15 @@ CASES = [
     Case("19", "partition 1 gone", _without_partition, twice=180),
     Case("20", "of the next offsets", _checksum_of_next, level="L3", asked=True),
     Case("20", "of the next offsets, after a start", _checksum_of_next, ended=1, level="L3"),
-    Case("20", "of the metadata", _deleted_by_hand("metadata"), level="L3", asked=True),
-    Case("20", "of the beginning", _deleted_by_hand("sources/0/0"), level="L3", asked=True),
+    Case(
+        "20",
+        "of the metadata",
+        _deleted_by_hand("metadata"),
+        level="L3",
+        asked=True,
+        since=("4.2", r".*STREAMING_CHECKPOINT_MISSING_METADATA_FILE.*"),
+    ),
+    Case("20", "of the beginning", _deleted_by_hand("sources/0/0"), level="L3", asked=True, since=("4.2", "")),
     Case("20d", "in place of the next offsets", _directory("offsets", 1), ended=3, level="L3"),
     Case("20d", "in place of the next commit", _directory("commits", 1), half=True, ended=3, level="L3"),
     Case("20d", "in place of the newest offsets", _directory("offsets", 0), twice=50, ended=3, level="L3"),

@@ -103,6 +103,8 @@ def test_words_that_only_a_later_spark_has_are_of_that_spark():
     text = "SparkException: [STREAMING_CHECKPOINT_MISSING_METADATA_FILE] Checkpoint location s3a://c is inconsistent"
     assert classify(text, catalogue_for("4.2")).row == "15"
     assert classify(text, catalogue_for("4.1")) == UNKNOWN
+    text = "IllegalArgumentException: requirement failed: Previous batch 5 not found in offset log"
+    assert classify(text, catalogue_for("4.2")).row == "7"
 
 
 def test_the_catalogue_is_read_as_it_was_written():
