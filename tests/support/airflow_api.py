@@ -16,7 +16,7 @@ _EPOCH = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 @dataclass
 class AirflowApi:
-    """Assets, their events, one user, and the tokens that are good."""
+    """Assets, their events, one user, and tokens that are good or expired; a key that changed knows no other."""
 
     version: str = "3.3.2"
     # So many items at most for one request.
@@ -24,6 +24,8 @@ class AirflowApi:
     assets: list[dict[str, Any]] = field(default_factory=lambda: [{"id": 7, "uri": ASSET, "name": "clicks"}])
     events: list[dict[str, Any]] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
+    expired: list[str] = field(default_factory=list)
+    logins: int = 0
     # Answers of the next posts of events, instead of what they would be. The event is created all the same.
     lost: list[Reply] = field(default_factory=list)
 
@@ -35,8 +37,13 @@ class AirflowApi:
         if url.path in ("/api/v1/version", "/api/v2/version"):
             is_there = url.path == f"/api/v{2 if self.version[0] == '3' else 1}/version"
             return Reply(200, {"version": self.version}) if is_there else Reply(404, {"detail": "Not Found"})
-        if request.headers.get("authorization", "").removeprefix("Bearer ") not in self.tokens[-1:]:
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not token:
             return Reply(401, {"detail": "Not authenticated"})
+        if token in self.expired:
+            return Reply(401, {"detail": "Token Expired"})
+        if token not in self.tokens:
+            return Reply(403, {"detail": "Invalid JWT token"})
         match request.method, url.path:
             case "GET", "/api/v2/assets":
                 return self._page("assets", [asset for asset in self.assets if _fits(asset, query)], query)
@@ -49,7 +56,8 @@ class AirflowApi:
     def _log_in(self, document: dict[str, str]) -> Reply:
         if document != {"username": USER, "password": PASSWORD}:
             return Reply(401, {"detail": "Invalid credentials"})
-        self.tokens.append(f"t0ken-{len(self.tokens)}")
+        self.logins += 1
+        self.tokens.append(f"t0ken-{self.logins}")
         return Reply(201, {"access_token": self.tokens[-1]})
 
     def _create_event(self, document: dict[str, Any]) -> Reply:

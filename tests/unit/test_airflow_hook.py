@@ -108,15 +108,31 @@ def test_an_event_is_found_behind_pages_of_others_and_later_looks_read_the_newes
     assert len(api.events) == 30
 
 
-def test_a_token_that_ended_is_asked_for_anew_and_only_once(server: Scripted, api: AirflowApi):
+def test_a_token_that_ended_is_asked_for_anew(server: Scripted, api: AirflowApi):
     airflow = hook(server)
     airflow.deliver(sealed(), {})
     airflow.deliver(sealed(entry=10), {})
-    assert len(api.tokens) == 1
-    api.tokens.append("of another process")
+    assert api.logins == 1
+    api.expired = list(api.tokens)
     airflow.deliver(sealed(entry=11), {})
-    assert len(api.tokens) == 3
-    assert len(api.events) == 3
+    assert api.logins == 2
+    # Airflow started again with another key.
+    api.tokens.clear()
+    airflow.deliver(sealed(entry=12), {})
+    assert api.logins == 3
+    assert len(api.events) == 4
+
+
+def test_a_user_without_the_right_is_told_and_logs_in_once_for_each_attempt(server: Scripted, api: AirflowApi):
+    airflow = hook(server)
+    airflow.deliver(sealed(), {})
+    server.answer = lambda asked: (
+        Reply(403, {"detail": "Forbidden"}) if asked.method == "POST" and "assets" in asked.path else api(asked)
+    )
+    with pytest.raises(HookFailed, match=r"created no event: 403.*role Op"):
+        airflow.deliver(sealed(entry=10), {})
+    assert api.logins == 2
+    assert len(api.events) == 1
 
 
 def test_a_login_that_airflow_refuses_is_told_without_the_password(server: Scripted, api: AirflowApi):
@@ -125,9 +141,11 @@ def test_a_login_that_airflow_refuses_is_told_without_the_password(server: Scrip
         airflow.deliver(sealed(), {})
     assert "wr0ng" not in str(failure.value) + airflow.target + repr(airflow._settings)
     static = AirflowHook(Airflow(type="airflow", url=server.url, asset=ASSET, token="t0ken"))
-    with pytest.raises(HookFailed, match=r"401.*\(user, password or token\)") as failure:
+    with pytest.raises(HookFailed, match=r"403.*Invalid JWT token") as failure:
         static.deliver(sealed(), {})
     assert "t0ken" not in str(failure.value)
+    with pytest.raises(HookFailed, match=r"401.*\(user, password or token\)"):
+        AirflowHook(Airflow(type="airflow", url=server.url, asset=ASSET)).deliver(sealed(), {})
     api.tokens.append("t0ken")
     assert isinstance(static.deliver(sealed(), {}), Receipt)
 

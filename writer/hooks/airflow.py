@@ -21,6 +21,8 @@ _VERSION_MIN = (3, 2)
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403
+# Of a token that expired, and of one that was signed before Airflow had another key.
+_LOGIN_ENDED = (_UNAUTHORIZED, _FORBIDDEN)
 _NOT_FOUND = 404
 # Characters of a partition key that Airflow's database takes.
 _KEY_MAX = 250
@@ -147,7 +149,7 @@ class AirflowHook:
         if not answer.ok:
             hint = {
                 _UNAUTHORIZED: " (user, password or token)",
-                _FORBIDDEN: " (the user needs the right to read assets and to create asset events: role Op)",
+                _FORBIDDEN: " (the user needs the right to read assets and to create asset events, as role Op has)",
             }.get(answer.status, "")
             raise HookFailed(f"{host(self._url)} {failure}: {answer.summary()}{hint}", after=answer.after)
         document: Mapping[str, Any] = answer.json()
@@ -157,7 +159,7 @@ class AirflowHook:
         """POST the document, or GET without one; with a new token where the last one ended."""
         was_logged_in = self._login is not None
         answer = self._ask_once(path, document)
-        if answer.status == _UNAUTHORIZED and was_logged_in and self._settings.password is not None:
+        if answer.status in _LOGIN_ENDED and was_logged_in and self._settings.password is not None:
             self._login = None
             answer = self._ask_once(path, document)
         return answer
