@@ -72,14 +72,20 @@ def make_environment(combination: Combination) -> Environment:
     digest = sha256(lock.encode()).hexdigest()[:12]
     folder = cache_dir() / "versions" / f"spark{combination.spark}-python{combination.python}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
+    environment = Environment(combination, folder, java_home)
+    # Sources are installed as links to this checkout: only what installs them makes it old.
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    stamp = sha256(f"{ROOT}\n{project}".encode()).hexdigest()
+    installed = folder / "installed"
+    if installed.exists() and installed.read_text(encoding="utf-8") == stamp:
+        return environment
     lock_file = folder / "requirements.lock"
     lock_file.write_text(lock, encoding="utf-8")
-    environment = Environment(combination, folder, java_home)
     variables = {**environment.variables(), "PYTHON": str(python), "VENV": str(folder), "LOCK": str(lock_file)}
-    # It installs what is not there yet, and headrace from this checkout anew.
     process = subprocess.run(["bash", "setup.sh"], cwd=ROOT, env=variables, check=False, timeout=_INSTALL_SECONDS_MAX)
     if process.returncode != 0:
         raise VersionMissing(f"{combination.name}: its packages cannot be installed; the reason stands above")
+    installed.write_text(stamp, encoding="utf-8")
     return environment
 
 
