@@ -54,10 +54,12 @@ test-lake: $(READY)
 test-orchestrators: $(READY)
 	$(BIN)/pytest -q -m engines --durations 12 tests/contract/test_orchestrator_hooks.py tests/engines/test_orchestrator_examples.py
 
-# The chart on a real Kubernetes API. Go 1.24 builds helm, etcd and Kubernetes, once, in 20 minutes on two cores.
+# The chart on a real Kubernetes API, and what platform teams paste. Go 1.24 builds helm, etcd and Kubernetes, once, in 20
+# minutes on two cores; Go 1.26 what the examples are held against, in five.
 test-chart: $(READY)
 	@if command -v go >/dev/null; then PYTHON=$(BIN)/python bash tests/engines/kubernetes.sh && \
-		$(BIN)/pytest -q -m engines tests/engines/test_chart.py tests/contract/test_lease.py; \
+		PYTHON=$(BIN)/python bash tests/engines/deploy_tools.sh && \
+		$(BIN)/pytest -q -m engines tests/engines/test_chart.py tests/engines/test_deploy_examples.py tests/contract/test_lease.py; \
 	else echo "NOT RUN: test-chart, on a real Kubernetes API, for want of Go"; fi
 
 # Releases that run there, without an image: a quarter of an hour, most of it for upgrades that must fail.
@@ -70,11 +72,12 @@ test-page: $(READY)
 	@if command -v chromium >/dev/null || [ -n "$$HEADRACE_CHROMIUM" ]; then $(BIN)/pytest -q tests/engines/test_driver_page.py tests/engines/test_fleet_page.py tests/engines/test_page_states.py; \
 	else echo "NOT RUN: test-page, the driver's page, for want of Chromium (apt-get install chromium)"; fi
 
-# The suites of stores and tables on MinIO, which Go builds, and a store from npm that must be refused.
+# The suites of stores and tables on MinIO, which Go builds, a store from npm that must be refused, and the page of the
+# compose example up to Trino's answer.
 test-stores: $(READY)
 	@if command -v go >/dev/null && command -v npm >/dev/null; then bash tests/engines/fetch.sh && \
 		HEADRACE_TEST_S3=minio $(BIN)/pytest -q -k s3 $(STORES) && \
-		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_object_stores.py; \
+		HEADRACE_TEST_S3=minio $(BIN)/pytest -q tests/engines/test_object_stores.py tests/engines/test_cloud_roles.py tests/engines/test_compose_example.py; \
 	else echo "NOT RUN: test-stores, on MinIO and s3rver, for want of Go or npm; moto played S3"; fi
 
 # Other versions of Spark, Java and Python: demo, crash tests, damaged checkpoints, bench (tests/versions). ONLY names some

@@ -17,12 +17,17 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+import yaml
 
 from headrace.writer.avro.schema_text import parse_schema
 from headrace.writer.config.loader import checked
 from headrace.writer.config.references import References
 from headrace.writer.privacy.encryption import encrypt_values
+from tests.support.deploy_examples import list_values
 from tests.support.doc_examples import (
+    CHART_VALUES,
+    COMPOSE,
+    MANIFEST,
     ROOT,
     SESSION,
     SHELL,
@@ -43,12 +48,14 @@ from tests.support.sealed_lake import SealedLake
 OTHER_PROGRAMS = {
     "bash": "docker/build.sh builds images: make images",
     "cp": "copies a table's folder; tests/contract/test_nested_tables.py does so",
-    "docker": "needs a daemon and a registry of images",
+    "docker": "needs a daemon and a registry of images; tests/spark/test_compose_example.py plays those of Compose",
     "helm": "needs a cluster: make test-chart and make test-rollout",
     "kubectl": "needs a cluster: make test-rollout walks docs/DEPLOY.md",
     "make": "is the build itself; tests/docs/test_docs.py looks up its targets",
+    "printf": "writes a file; tests/spark/test_compose_example.py runs it",
     "pip": "installs from a package index; tests/contract/test_wheel.py installs the wheel",
     "pytest": "runs the tests",
+    "python": "is a command of a container: tests/spark/test_compose_example.py runs it",
     "python3": "makes environments and wheels; tests/contract/test_wheel.py does both",
     "rm": "removes a table's folder; tests/contract/test_nested_tables.py does so",
     "trino": "needs Trino: make test-lake and make test-rollout",
@@ -82,6 +89,10 @@ NOT_RUN = (
     NotRun("docs/ENGINES.md", "CREATE TABLE hive.lake.clicks", "needs Trino: make test-lake"),
     NotRun("docs/ENGINES.md", "CREATE TABLE delta.lake.clicks", "needs Presto: make test-lake"),
     NotRun("docs/ENGINES.md", "spark.table(", "needs a Spark session: make test-lake"),
+    NotRun(
+        "docs/examples/compose/trino/delta.properties", "#", "settings of Trino: tests/engines/test_compose_example.py"
+    ),
+    NotRun("docs/examples/kubernetes/terraform/main.tf", "#", "tests/engines/test_deploy_examples.py evaluates it"),
     NotRun("docs/RAW.md", "-- the record of a row", "needs a raw table; tests/spark/test_examples_run.py has one"),
     NotRun("docs/ROUTING.md", "! route ", "printed by `validate --sample`: tests/contract/test_route_preview.py"),
     NotRun("docs/ROUTING.md", "tables    2, 1 behind", "printed by `status`: tests/unit/test_screens.py"),
@@ -203,6 +214,24 @@ def judge_when_run(_: Block) -> None:
     """Leave it to the test that runs it."""
 
 
+def judge_manifest(block: Block) -> None:
+    """Hold the values that a release of Argo CD or Flux gives the chart. KEDA's have a test of their own."""
+    objects = list(yaml.safe_load_all(block.text))
+    assert all({"apiVersion", "kind", "metadata", "spec"} <= manifest.keys() for manifest in objects)
+    judge_values(block)
+
+
+def judge_values(block: Block) -> None:
+    """Hold values against the chart's schema, and the file of the pipelines in them as headrace does."""
+    for values in list_values():
+        if block.page.endswith(f"/{values.name}") or f"/{values.name}/" in block.page:
+            assert values.faults() == []
+            assert ("config" in values.values) == values.is_whole
+            if values.is_whole:
+                config = yaml.safe_load(values.values["config"])
+                checked(config, block.position, References(lambda kind, name: f"the value of {kind} {name}"))
+
+
 # What judges a block, by its language.
 JUDGES: Mapping[str, Callable[[Block], None]] = {
     SHELL: judge_commands,
@@ -211,8 +240,11 @@ JUDGES: Mapping[str, Callable[[Block], None]] = {
     "python": judge_python,
     "sql": judge_when_run,
     "json": judge_json,
+    COMPOSE: judge_commands,
+    MANIFEST: judge_manifest,
+    CHART_VALUES: judge_values,
     "indented": judge_help_example,
-    **dict.fromkeys(("diff", "ini", "properties", "text"), judge_by_reason),
+    **dict.fromkeys(("diff", "ini", "properties", "terraform", "text"), judge_by_reason),
 }
 
 
@@ -257,6 +289,8 @@ def test_each_block_of_a_page_is_true_or_says_why_no_test_can_tell(page: str) ->
         ('```json\n{"a": 1,}\n```\n', "Expecting property name"),
         ("text\n\n    headrace status\n", "between fences"),
         ("```text\na picture\n```\n", "NOT_RUN"),
+        ("```sh\ndocker compose exec -T headrace headrace statuses\n```\n", "there is no statuses"),
+        ("```compose\nservices: {a: {command: [headrace, gap]}}\n```\n", "there is no gap"),
     ],
 )
 def test_a_block_that_is_wrong_fails(text: str, problem: str) -> None:

@@ -121,7 +121,7 @@ class Container:
         if not children:
             return []
         who = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"] if self.user else []
-        return ["nsenter", f"--target={children[0].pid}", "--mount", "--pid", "--root", "--wd=/", *who]
+        return ["nsenter", f"--target={children[0].pid}", "--mount", "--pid", "--net", "--root", "--wd=/", *who]
 
     def run_inside(self, command: Sequence[str], seconds: float) -> tuple[int, str]:
         """Run a command beside process 1. Returns its exit code, 124 when it takes too long, and what it said."""

@@ -20,6 +20,8 @@ from headrace.writer.clients.java_artifacts import cache_dir
 
 KEY = "headrace-test"
 SECRET = "a-secret-that-no-log-may-hold"
+# The bundle that `make test-stores` builds.
+MINIO = "minio-v0.0.0-20260212201848-7aac2a2c5b7c"
 _URL = r"http://[\d.]+:\d+"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": KEY,
@@ -81,7 +83,7 @@ def moto(directory: Path, host: str = "127.0.0.1") -> Iterator[ObjectServer]:
 @contextmanager
 def minio(directory: Path) -> Iterator[ObjectServer]:
     """Run MinIO, which checks signatures and keeps its objects on disk. `make test-stores` builds it."""
-    binary = program_path("minio-v0.0.0-20260212201848-7aac2a2c5b7c", "minio")
+    binary = program_path(MINIO, "minio")
     command = [str(binary), "server", "--address", f"127.0.0.1:{free_port()}", str(directory / "minio")]
     env = {**os.environ, "MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off"}
     with run_server(command, directory / "minio.log", _URL, env) as url:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import stat
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,19 +13,18 @@ from urllib.request import urlopen
 
 import yaml
 
-from headrace.writer.clients import java_artifacts
 from headrace.writer.demo.devstack.process import free_ports
-from tests.servers.containers import Container, Image, Mount
+from tests.servers.containers import Container, Image
+from tests.servers.headrace_image import headrace_image
 from tests.servers.kubelet import Kubelet, kubelet
 from tests.servers.kubernetes import Cluster, cluster, until
 from tests.support import oracle
 from tests.support.class_archive import QUICK_START
 from tests.support.cluster_driver import policy_settings
-from tests.support.helm_chart import CHART, PLACES, ROOT
+from tests.support.helm_chart import CHART, PLACES
 from tests.support.writer_process import Site
 
 Json = dict[str, Any]
-HOME = "/opt/headrace"
 SLOT = (
     500  # records a second that a core of an executor is let carry: two real cores would show nothing of more executors
 )
@@ -52,40 +50,6 @@ REPOSITORY = "registry.example.com/headrace"
 PIPELINE = "clicks"
 NEXT = "0.2.0"
 VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-
-
-def image(folder: Path, **env: str) -> Image:
-    """Lay out what docker/Dockerfile puts into an image: the same places, filled by this machine's own files."""
-    command = folder / "headrace"
-    command.write_text('#!/bin/sh\nexec python -m headrace.writer.cli "$@"\n')
-    command.chmod(0o755)
-    passwd = folder / "passwd"
-    passwd.write_text(Path("/etc/passwd").read_text() + "headrace:x:10001:10001::/tmp:/usr/sbin/nologin\n")
-    java = java_artifacts.spark_java().resolve().parent.parent
-    spark = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "pyspark"
-    assert spark.is_dir()
-    jars = java_artifacts.fetch("spark-kafka", progress=print)
-    mounts = [
-        Mount(Path(sys.prefix), f"{HOME}/venv"),
-        Mount(ROOT, f"{HOME}/source"),
-        Mount(jars, f"{HOME}/jars"),
-        Mount(command, f"{HOME}/bin/headrace"),
-        Mount(ROOT / "docker" / "entrypoint.sh", f"{HOME}/entrypoint.sh"),
-        Mount(ROOT / "docker" / "decom.sh", "/opt/decom.sh"),
-        Mount(passwd, "/etc/passwd"),
-    ]
-    environment = {
-        "PATH": f"{HOME}/bin:{HOME}/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        # The product, and the bucketers of tests.
-        "PYTHONPATH": f"{HOME}/source/src:{HOME}/source",
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "LC_ALL": "C.UTF-8",
-        "HEADRACE_JARS": f"{HOME}/jars",
-        "JAVA_HOME": str(java),
-        "SPARK_HOME": f"{HOME}/venv/{spark.relative_to(sys.prefix)}",
-    }
-    return Image([f"{HOME}/entrypoint.sh"], environment | env, mounts)
 
 
 @dataclass
@@ -213,7 +177,7 @@ class Release:
 def node(folder: Path) -> Iterator[tuple[Cluster, Kubelet]]:
     """Run a cluster with one node until the end of the block."""
     folder.mkdir(parents=True, exist_ok=True)
-    healthy = image(folder)
+    healthy = headrace_image(folder)
     # It dies whenever it is about to commit.
     sick = Image(healthy.entrypoint, {**healthy.env, "HEADRACE_FAULT": "before_commit:1"}, healthy.mounts)
     images = {f"{REPOSITORY}:{tag}": healthy for tag in (VERSION, NEXT)}

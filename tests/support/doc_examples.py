@@ -1,4 +1,4 @@
-"""The examples of the documentation: blocks of its pages, the commands in them, and those of the commands' help."""
+"""The examples of the documentation: blocks of its pages, files of docs/examples, their commands, and those of help."""
 
 import re
 import shlex
@@ -20,6 +20,13 @@ ROOT = Path(__file__).parents[2]
 SHELL = "sh"
 # A session: commands behind "$ ", and what they print.
 SESSION = "console"
+EXAMPLES = ROOT / "docs" / "examples"
+# What a file of docs/examples is, by a part of its text; else its language is its suffix.
+COMPOSE = "compose"
+MANIFEST = "manifest"
+CHART_VALUES = "values"
+_SIGNS = {"\nservices:\n": COMPOSE, "\nkind: ": MANIFEST, "pipelines:\n": "yaml"}
+_SUFFIXES = {".json": "json", ".properties": "properties", ".tf": "terraform", ".yaml": CHART_VALUES}
 _FENCE = re.compile(r"^( *)```(\S*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)    \S.*\n(?: {4}.*\n)*")
 _INLINE = re.compile(r"(?<!`)`(headrace [^`]+)`(?!`)")
@@ -73,11 +80,20 @@ def list_pages() -> list[Path]:
 
 @cache
 def list_blocks() -> tuple[Block, ...]:
-    """Return each fenced block of each page, and each indented one outside lists."""
+    """Return each fenced block of each page, each indented one outside lists, and each file of docs/examples."""
     blocks: list[Block] = []
     for path in list_pages():
         blocks += page_blocks(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
-    return tuple(blocks)
+    return (*blocks, *example_files())
+
+
+def example_files() -> Iterator[Block]:
+    """Yield each file of docs/examples as a block; `headrace test` runs those of a folder `specs`."""
+    for path in sorted(EXAMPLES.rglob("*")):
+        if path.suffix in _SUFFIXES and path.parent.name != "specs":
+            text = path.read_text(encoding="utf-8")
+            languages = [language for sign, language in _SIGNS.items() if sign in text and path.suffix == ".yaml"]
+            yield Block(str(path.relative_to(ROOT)), 1, [*languages, _SUFFIXES[path.suffix]][0], text)
 
 
 def page_blocks(page: str, text: str) -> Iterator[Block]:
@@ -126,6 +142,10 @@ def block_commands(block: Block) -> Iterator[Command]:
     elif block.language == "yaml":
         # Steps of a workflow of GitHub.
         yield from _shell_commands(block.position, "\n".join(re.findall(r"^- run: (.+)$", block.text, re.MULTILINE)))
+    elif block.language == COMPOSE:
+        for service in yaml.safe_load(block.text)["services"].values():
+            if "command" in service:
+                yield Command(block.position, tuple(service["command"]))
 
 
 def _shell_commands(position: str, text: str) -> Iterator[Command]:
@@ -152,10 +172,17 @@ def headrace_commands() -> tuple[Command, ...]:
 
 
 def headrace_part(command: Command) -> Command | None:
-    """Return the headrace command that a command is, or gives another program behind "--"; None where it has none."""
+    """Return the headrace command that a command is, or gives another program; None where it has none.
+
+    Programs are given one behind "--", and `docker compose exec` behind the name of a service.
+    """
     arguments = command.arguments
+    given = 0
+    if arguments[:3] == ("docker", "compose", "exec"):
+        services = [index for index, word in enumerate(arguments) if index > 2 and not word.startswith("-")]
+        given = services[0] + 1
     for index, word in enumerate(arguments):
-        if Path(word).name == "headrace" and (index == 0 or arguments[index - 1] == "--"):
+        if Path(word).name == "headrace" and (index == given or arguments[index - 1] == "--"):
             return Command(command.position, ("headrace", *arguments[index + 1 :]))
     return None
 

@@ -1,7 +1,6 @@
 """The JSON schema of the configuration file takes what headrace takes, and marks what it refuses."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 from headrace.writer.cli.main import app
 from headrace.writer.config.pipelines import Config
 from tests.support.doc_examples import documented_configs
+from tests.support.json_schema import fits
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = Config.json_schema()
@@ -21,51 +21,6 @@ CONFIGURATION = {
         "clicks": {"topics": ["clicks"], "table": {"location": "/lake/clicks"}, "event_time": {"field": "event_time"}}
     },
 }
-KINDS = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "null": type(None)}
-SILENT = {"title", "description", "default", "format", "writeOnly", "discriminator", "$schema", "$defs"}
-
-
-def fits(value, schema):
-    """Hold a value against a schema. A keyword that this does not know is an error."""
-    for word, wanted in schema.items():
-        match word:
-            case "$ref":
-                good = fits(value, SCHEMA["$defs"][wanted.removeprefix("#/$defs/")])
-            case "anyOf" | "oneOf":
-                good = any(fits(value, one) for one in wanted)
-            case "type" if wanted == "boolean":
-                good = isinstance(value, bool)
-            case "type":
-                good = isinstance(value, KINDS[wanted]) and not isinstance(value, bool)
-            case "enum":
-                good = value in wanted
-            case "const":
-                good = value == wanted
-            case "required":
-                good = not isinstance(value, dict) or set(wanted) <= set(value)
-            case "properties":
-                good = not isinstance(value, dict) or all(fits(value[k], wanted[k]) for k in wanted if k in value)
-            case "additionalProperties":
-                rest = set(value) - set(schema.get("properties", {})) if isinstance(value, dict) else set()
-                good = all(wanted is True or (wanted is not False and fits(value[key], wanted)) for key in rest)
-            case "items":
-                good = not isinstance(value, list) or all(fits(one, wanted) for one in value)
-            case "minItems" | "minProperties" | "minLength":
-                good = not isinstance(value, (list, dict, str)) or len(value) >= wanted
-            case "maxLength":
-                good = not isinstance(value, str) or len(value) <= wanted
-            case "pattern":
-                good = not isinstance(value, str) or re.search(wanted, value) is not None
-            case "minimum":
-                good = not isinstance(value, (int, float)) or value >= wanted
-            case "maximum":
-                good = not isinstance(value, (int, float)) or value <= wanted
-            case _:
-                assert word in SILENT, word
-                good = True
-        if not good:
-            return False
-    return True
 
 
 def test_the_schema_accepts_every_configuration_of_the_docs():
