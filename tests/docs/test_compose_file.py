@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.writer.clients import java_artifacts
+from headrace.writer.clients.java_artifacts import find_bundle
 from tests.support.compose_example import FOLDER
 from tests.support.compose_file import ComposeError, ComposeFile, Service, fill_variables, read_compose_file
 
@@ -65,8 +65,8 @@ def test_each_image_has_the_version_that_the_tests_run(example: ComposeFile) -> 
     from tests.servers.parts import TRINO
 
     tags = dict(service.image.rsplit(":", 1) for service in example.services.values())
-    assert tags["apache/kafka"] == java_artifacts.BUNDLES["kafka"].version
-    assert tags["apicurio/apicurio-registry"] == java_artifacts.BUNDLES["registry"].version
+    assert tags["apache/kafka"] == find_bundle("kafka").version
+    assert tags["apicurio/apicurio-registry"] == find_bundle("registry").version
     assert tags["trinodb/trino"] == TRINO.version
     assert "latest" not in tags.values()
 
