@@ -11,6 +11,7 @@ from headrace import bucketers
 from headrace.writer.batch.lateness import Lateness
 from headrace.writer.batch.staging.parquet_files import BucketFiles, Destination
 from headrace.writer.config.pipelines import Config
+from headrace.writer.config.sections.table import layout
 from headrace.writer.core.offsets import OffsetRange, TopicPartition
 from headrace.writer.core.units import microseconds
 from headrace.writer.sealing.manifest import Manifest
@@ -57,7 +58,7 @@ class SealedLake:
         self.table = main_table("clicks", self.config)
         names = self.bucketer.columns
         columns = pa.schema([*COLUMNS, *(pa.field(name, pa.string()) for name in names)])
-        self.table.create(columns, names)
+        self.table.create(columns, names, layout(self.settings.bucket))
         self.epoch = self.table.begin({PART: 0}, {"clicks": ["uuid-1"]})
         self.offset = 0
         self.extra = False  # rows have a further column, the same as `id`

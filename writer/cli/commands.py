@@ -134,7 +134,7 @@ COMMANDS: Mapping[str, Sequence[Command | CommandGroup]] = {
             "ddl",
             "headrace.writer.cli.look.ddl:ddl",
             "headrace ddl pipelines.yaml --engine trino",
-            "Print what Trino, Presto, Druid, Spark or DuckDB needs",
+            "Print what Trino, Presto, Druid, Spark, DuckDB or dbt needs",
         ),
     ),
     "Fix": (

@@ -89,6 +89,11 @@ def trino_properties(table: TableDescription) -> list[str]:
     return [f"{key}={value}" for key, value in properties.items()]
 
 
+def scan(table: TableDescription) -> str:
+    """Return the function call that reads a table in DuckDB without its catalog, as it is now."""
+    return f"iceberg_scan({sql.literal(table.metadata)})"
+
+
 def login_of(catalog: Catalog) -> Literal["sigv4", "token", "credential"] | None:
     """Return how clients of a REST catalog log in; None: they do not."""
     if catalog.options.get("rest.sigv4-enabled", "").lower() == "true":
@@ -195,7 +200,7 @@ def _duckdb(table: TableDescription, catalog: Catalog) -> tuple[list[str], str]:
     """Return the statements that come first, and the expression to select from."""
     setup = [*sql.duckdb_setup(table), "INSTALL iceberg", "LOAD iceberg"]
     if catalog.type != "rest":
-        return setup, f"iceberg_scan({sql.literal(table.metadata)})"
+        return setup, scan(table)
     match login_of(catalog):
         case "token":
             setup.append(_duckdb_secret(f"TOKEN '{_PLACEHOLDER}'"))

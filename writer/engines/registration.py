@@ -9,8 +9,6 @@ from headrace.writer.engines.caveats import Engine
 from headrace.writer.engines.druid_spec import table_task
 from headrace.writer.engines.table_description import TableDescription
 
-_CATALOGS = {"delta": "delta", "parquet": "hive"}  # table.format → what a catalog of it is commonly called
-_SCHEMA = "lake"
 _ENGINES_WITH_LOCATIONS: tuple[Engine, ...] = (
     "trino",
     "presto",
@@ -32,10 +30,7 @@ def registration(
             return sql.spark(table, name or table.short_name)
         case "duckdb":
             return sql.duckdb(table, name or table.short_name)
-    try:
-        full_name = sql.Name.of(name) if name else _default_name(table)
-    except ValueError as error:
-        raise ConfigError(f"--table {name!r} is no catalog.schema.table; write it as delta.lake.clicks") from error
+    full_name = sql.Name.of_option(name) if name else sql.default_name(table)
     statements = [sql.create_schema(full_name), sql.register(full_name, table, engine, location)]
     if table.format == "parquet":
         statements.append(sql.sync_partitions(full_name))
@@ -51,14 +46,10 @@ def promotion_statements(table: TableDescription, readers: Collection[str]) -> d
     """
     if table.format == "iceberg":
         return {}
-    name = _default_name(table)
+    name = sql.default_name(table)
     statements = dict[str, list[str]]()
     for engine in _ENGINES_WITH_LOCATIONS:
         if engine in readers:
             registered = registration(table, engine, name=str(name), location=None)
             statements[engine] = [sql.unregister(name, table, engine), *registered]
     return statements
-
-
-def _default_name(table: TableDescription) -> sql.Name:
-    return sql.Name(_CATALOGS[table.format], _SCHEMA, table.short_name)

@@ -2,9 +2,14 @@
 
 from dataclasses import dataclass
 
+from headrace.writer.core.errors import ConfigError
 from headrace.writer.engines.table_description import TableDescription
 from headrace.writer.engines.types import PRESTO, SPARK, TRINO, Dialect
 from headrace.writer.storage.locations import on_s3
+
+# What a catalog is commonly called, by the format of its tables.
+_CATALOGS = {"delta": "delta", "parquet": "hive"}
+_SCHEMA = "lake"
 
 
 @dataclass(frozen=True)
@@ -21,8 +26,21 @@ class Name:
         catalog, schema, table = text.split(".")
         return cls(catalog, schema, table)
 
+    @classmethod
+    def of_option(cls, text: str) -> "Name":
+        """Read what --table says. Raises ConfigError."""
+        try:
+            return cls.of(text)
+        except ValueError as error:
+            raise ConfigError(f"--table {text!r} is no catalog.schema.table; write it as delta.lake.clicks") from error
+
     def __str__(self) -> str:
         return f"{self.catalog}.{self.schema}.{self.table}"
+
+
+def default_name(table: TableDescription) -> Name:
+    """Return what Trino and Presto call a Delta or Parquet table, unless a name is given."""
+    return Name(_CATALOGS[table.format], _SCHEMA, table.short_name)
 
 
 def literal(text: str) -> str:
@@ -120,12 +138,16 @@ def duckdb(table: TableDescription, name: str) -> list[str]:
     setup = duckdb_setup(table)
     if table.format == "delta":
         setup += ["INSTALL delta", "LOAD delta"]
-        rows = f"delta_scan({literal(table.location)})"
-    else:
-        folders = "/".join(["*"] * len(table.bucket_columns))
-        options = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
-        rows = f"read_parquet({literal(f'{table.location}/{folders}/*.parquet')},\n  {options})"
-    return [*setup, f"CREATE OR REPLACE VIEW {TRINO.name(name)} AS SELECT * FROM {rows}"]  # noqa: S608 - quoted
+    return [*setup, f"CREATE OR REPLACE VIEW {TRINO.name(name)} AS SELECT * FROM {duckdb_scan(table)}"]  # noqa: S608 - quoted
+
+
+def duckdb_scan(table: TableDescription) -> str:
+    """Return the function call that reads a Delta or Parquet table in DuckDB."""
+    if table.format == "delta":
+        return f"delta_scan({literal(table.location)})"
+    folders = "/".join(["*"] * len(table.bucket_columns))
+    options = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
+    return f"read_parquet({literal(f'{table.location}/{folders}/*.parquet')},\n  {options})"
 
 
 def _secret(table: TableDescription) -> list[str]:

@@ -80,6 +80,27 @@ TRINO = Dialect(
     _SQL, "timestamp(6)", "decimal({p},{s})", "array({0})", "map({0}, {1})", "row({0})", "{0} {1}", quote='"'
 )
 PRESTO = Dialect(_SQL, "timestamp", "decimal({p},{s})", "array({0})", "map({0}, {1})", "row({0})", "{0} {1}", quote='"')
+DUCKDB = Dialect(
+    _plain(
+        boolean="BOOLEAN",
+        byte="TINYINT",
+        short="SMALLINT",
+        integer="INTEGER",
+        long="BIGINT",
+        float="FLOAT",
+        double="DOUBLE",
+        string="VARCHAR",
+        binary="BLOB",
+        date="DATE",
+    ),
+    "TIMESTAMP WITH TIME ZONE",
+    "DECIMAL({p},{s})",
+    "{0}[]",
+    "MAP({0}, {1})",
+    "STRUCT({0})",
+    "{0} {1}",
+    quote='"',
+)
 SPARK = Dialect(
     _plain(
         boolean="BOOLEAN",

@@ -25,6 +25,8 @@ from headrace.writer.table.log.snapshot import KINDS, TargetRecord
 # What Entry calls a table's first entry, and the entries of other clients.
 CREATED = "create"
 ANY_CLIENT = "client"
+# Operation parameter of an entry that seals buckets, which engines show in a table's history.
+SEALED_END = "sealedEnd"
 # Tags of a file.
 _EVENT_TIME_MIN = "headrace.event_time_min"
 _EVENT_TIME_MAX = "headrace.event_time_max"
@@ -180,7 +182,7 @@ def write_actions(
     info = {
         "timestamp": now,
         "operation": "OPTIMIZE" if moves_only else "WRITE",
-        "operationParameters": {"mode": "Append", "partitionBy": json.dumps(columns)},
+        "operationParameters": {"mode": "Append", "partitionBy": json.dumps(columns), **_seal_parameters(facts)},
         "isBlindAppend": not removals,
         "engineInfo": "headrace",
         "headrace": json.dumps(facts),
@@ -192,6 +194,15 @@ def write_actions(
     actions += removals
     actions += [_add_action(columns, file, now, data_change=not moves_only) for file in files]
     return actions
+
+
+def _seal_parameters(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return what an entry that seals buckets tells engines, which do not see its facts: where the last bucket ends."""
+    ends = [from_iso(manifest["end"]) for manifest in facts.get("manifests", ())]
+    newest_end = max((end for end in ends if end is not None), default=None)
+    if newest_end is None:
+        return {}
+    return {SEALED_END: newest_end.isoformat()}
 
 
 def answered_changes(facts: Mapping[str, Any]) -> list[Change]:

@@ -28,7 +28,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from headrace.writer.table.iceberg.metadata.data_files import data_file, full_paths
 from headrace.writer.table.iceberg.metadata.manifests import MERGE_FROM, ManifestWriter
 from headrace.writer.table.iceberg.metadata.schema import MAPPING, mapping_of, with_iceberg_names
-from headrace.writer.table.log.entries import parse_commit_info
+from headrace.writer.table.log.entries import SEALED_END, parse_commit_info
 from headrace.writer.table.log.log import Action, State
 
 # Reference to our newest snapshot: no expiry removes it, whoever runs it.
@@ -37,6 +37,8 @@ TAG = "headrace"
 VERSION = "headrace.version"
 DRAFT = "headrace.entry"
 SNAPSHOT = "headrace.snapshot"
+# In the summary of a snapshot that seals buckets: where the last of them ends.
+SEALED = "headrace.sealed-end"
 # Property: where the files lie, whatever location the catalog gave the table.
 LOCATION = "headrace.location"
 # Property of a table whose log does not lie in its own folder.
@@ -66,10 +68,14 @@ def prepare_commit(
     spec = table.spec()
     added = [data_file(add, location, schema, spec) for add in adds]
     # Rows may have become dead letters.
-    is_reprocess = parse_commit_info(actions)[1].get("kind") == "reprocess"
+    info, facts = parse_commit_info(actions)
+    is_reprocess = facts.get("kind") == "reprocess"
     manifest_list = manifests.write(added, full_paths(location, removes), rows_stay=bool(added) or is_reprocess)
     moves_only = bool(removes) and not any(action["dataChange"] for action in [*adds, *removes])
     summary = _summary(table, added, manifests.removed, moves_only=moves_only, version=version)
+    sealed_end = info.get("operationParameters", {}).get(SEALED_END)
+    if sealed_end is not None:
+        summary[SEALED] = sealed_end
     snapshot = _make_snapshot(table, manifests, manifest_list, summary)
     # Whoever made the table may have died before it knew the columns' ids.
     is_first = manifests.parent_id is None
