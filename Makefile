@@ -48,7 +48,7 @@ test-engines: test-lake test-orchestrators test-chart test-rollout test-page tes
 # Trino, Presto, Druid, Spark and DuckDB on a lake that the writer fills: 3.4 GB of downloads and 2 GB on disk, once.
 test-lake: $(READY)
 	$(BIN)/python -m tests.servers.parts
-	$(BIN)/pytest -q -m "engines and not long" --durations 12 $(addprefix tests/engines/test_,end_to_end.py freshness.py hooks.py iceberg_catalogs.py iceberg_commits.py iceberg_engines.py iceberg_faults.py iceberg_logins.py iceberg_postgres.py iceberg_rest.py iceberg_spark.py partition_names.py queries.py route.py)
+	$(BIN)/pytest -q -m "engines and not long" --durations 12 $(addprefix tests/engines/test_,dbt.py end_to_end.py freshness.py hooks.py iceberg_catalogs.py iceberg_commits.py iceberg_engines.py iceberg_faults.py iceberg_logins.py iceberg_postgres.py iceberg_rest.py iceberg_spark.py partition_names.py queries.py route.py)
 
 # The hooks on Airflow and Dagster, with SQLite: environments of their own, from PyPI.
 test-orchestrators: $(READY)

@@ -22,38 +22,11 @@ from headrace.writer.core.errors import ConfigError, HeadraceError
 from headrace.writer.engines.dbt_sources import _period, dump_sources, seal_age
 from headrace.writer.output.table_choice import choose_tables
 from headrace.writer.output.tables import console
+from tests.support.documented_lake import DOCS, click_schema, lake_with_schemas
 from tests.support.sealed_lake import SealedLake
 
 HOUR = timedelta(hours=1)
 PERIODS = {"minute": timedelta(minutes=1), "hour": HOUR, "day": timedelta(days=1)}
-# As Avro documents a record, with what YAML and Jinja would take for their own.
-DOCS = {
-    "id": "Number: of the click # {{ not a template }}",
-    "user": '- it\'s\n"quoted"',
-    "clean": "",
-    "price": "{% x %}",
-}
-AVRO_TYPES = {
-    "id": "long",
-    "at": {"type": "long", "logicalType": "timestamp-micros"},
-    "user": "string",
-    "price": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2},
-    "clean": "boolean",
-}
-
-
-def click_schema(docs: Mapping[str, str], doc: str = "A click.", name: str = "Click") -> dict[str, Any]:
-    fields = [{"name": field, "type": kind, "doc": docs.get(field, "")} for field, kind in AVRO_TYPES.items()]
-    return {"type": "record", "name": name, "namespace": "shop", "doc": doc, "fields": fields}
-
-
-def lake_with_schemas(root: Path, form: str, *schemas: Mapping[str, Any], **pipeline: Any) -> SealedLake:
-    files = {}
-    for number, schema in enumerate(schemas, 1):
-        file = root / f"{number}.avsc"
-        file.write_text(json.dumps(schema))
-        files[number] = str(file)
-    return SealedLake(root, form, sections={"registry": {"files": files}}, **pipeline)
 
 
 def source_of(config: Config, adapter: str = "duckdb", **options: Any) -> dict[str, Any]:

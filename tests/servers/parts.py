@@ -76,9 +76,10 @@ TRINO_ICEBERG = Bundle(
 )  # beside the server, of whose archive it is a part, too: so what was fetched of that stays
 DUCKDB_ICEBERG = Bundle("duckdb-iceberg", "1.5.5-aws", (), files=0, megabytes=70)
 _PYTHON = f"py{sys.version_info.major}.{sys.version_info.minor}"
-# Orchestrators, in environments of their own.
+# Orchestrators and dbt, in environments of their own.
 AIRFLOW = Bundle("airflow", f"3.3.2-{_PYTHON}", (), files=0, megabytes=120)
 DAGSTER = Bundle("dagster", f"1.13.28-{_PYTHON}", (), files=0, megabytes=120)
+DBT = Bundle("dbt", f"1.11.16-{_PYTHON}", (), files=0, megabytes=70)
 SEAWEEDFS = Bundle("seaweedfs", "4.48", (), files=0, megabytes=153)
 _NESSIE = (Module("org.projectnessie.nessie", "nessie-quarkus", "0.99.0", classifier="runner"),)
 NESSIE = Bundle("nessie", "0.99.0", _NESSIE, files=1, megabytes=245)
@@ -178,6 +179,11 @@ def airflow() -> Path:
 def dagster() -> Path:
     """Return the interpreter of an environment with Dagster, its web server, and a reader of Delta tables."""
     return _environment(DAGSTER)
+
+
+def dbt() -> Path:
+    """Return the interpreter of an environment with dbt and its adapters for DuckDB and Trino."""
+    return _environment(DBT)
 
 
 def _environment(bundle: Bundle) -> Path:
@@ -309,7 +315,7 @@ def _say(sentence: str) -> None:
 
 
 if __name__ == "__main__":
-    for engine in (trino, trino_iceberg, presto, druid, spark_iceberg, duckdb_iceberg, seaweedfs, nessie):
+    for engine in (trino, trino_iceberg, presto, druid, spark_iceberg, duckdb_iceberg, seaweedfs, nessie, dbt):
         began = time.monotonic()
         home = engine()
         print(f"engines: {engine.__name__} in {home}, {time.monotonic() - began:.0f} s", flush=True)

@@ -217,9 +217,9 @@ def ddl(
         str | None, typer.Option("--location", help="The table's location as Trino or Presto names it.")
     ] = None,
 ) -> DdlReport:
-    """Print what an engine must be told to read the tables, with their columns as they are. Reads the lake only.
+    """Print what an engine must be told to read the tables, with their columns as they are. Changes nothing.
 
-    A table of a route is named as its folder, unless --table names it. For dbt it prints a sources.yml, with the
+    A table of a route is named as its folder, unless --table names it. For dbt it prints a sources.yml, with
     descriptions of the registry's schemas, and freshness by the newest sealed bucket.
     """
     return run_ddl(tables, engine, adapter=adapter, name=table, location=location)

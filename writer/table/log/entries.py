@@ -198,7 +198,7 @@ def write_actions(
 
 def _seal_parameters(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return what an entry that seals buckets tells engines, which do not see its facts: where the last bucket ends."""
-    ends = [from_iso(manifest["end"]) for manifest in facts.get("manifests", ())]
+    ends = [from_iso(manifest.get("end")) for manifest in facts.get("manifests", ())]
     newest_end = max((end for end in ends if end is not None), default=None)
     if newest_end is None:
         return {}
